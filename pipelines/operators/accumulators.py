@@ -1,7 +1,7 @@
-"""Accumulators: the fixed-width columns in which an aggregate keeps what it has seen.
+"""Accumulators: the fixed-width columns in which an aggregate keeps its intermediate results.
 
-Each combines by one associative operation with an identity, so partial results may be made
-anywhere (before an exchange, per batch, per subtask) and merged in any grouping.
+Each combines by one associative operation with an identity. So partial results may be made anywhere
+(before an exchange, per batch, per subtask) and merged in any grouping.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Accumulator:
 
     @property
     def identity(self) -> int | float:
-        """What a fresh row holds: combining with it changes nothing."""
+        """The value of a fresh row: combining with it changes nothing."""
         if self.combine is Combine.SUM:
             return 0 if pa.types.is_integer(self.type) else 0.0
         lowest = self.combine is Combine.MAX

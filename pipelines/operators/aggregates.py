@@ -1,7 +1,7 @@
-"""The aggregate functions: count, sum, mean, max, min. Nulls are left out, as in SQL.
+"""The aggregate functions: count, sum, mean, max, min. They leave nulls out, as in SQL.
 
-An aggregate turns each row into accumulators (`lift`) and accumulators into a result; everything
-in between is combining, which is not its business. A result without any value is null, a count 0.
+An aggregate turns each row into accumulators (`lift`), and accumulators into a result; it does not
+combine them in between. Without any value, a result is null and a count 0.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ VALUE = "value"
 
 
 class Aggregate(ABC):
-    """What an author writes is bound to a schema before use, see `Aggregate.bind`."""
+    """An aggregate as the author writes it; it is bound to a schema before use, see `bind`."""
 
     @abstractmethod
     def bind(self, schema: pa.Schema) -> "BoundAggregate":
@@ -27,14 +27,14 @@ class Aggregate(ABC):
 
 
 class BoundAggregate(ABC):
-    """`accumulators` are in the order in which `lift` gives and `result` takes them."""
+    """`accumulators` are in the order in which `lift` returns and `result` takes them."""
 
     accumulators: tuple[Accumulator, ...]
     output_type: pa.DataType
 
     @abstractmethod
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
-        """Each row alone, as accumulators."""
+        """The accumulators of each row alone."""
 
     @abstractmethod
     def result(self, accumulated: list[Values]) -> pa.Array: ...
@@ -42,7 +42,7 @@ class BoundAggregate(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Count(Aggregate):
-    """Rows, or the rows in which `column` is not null."""
+    """Counts rows, or the rows in which `column` is not null."""
 
     column: str | None
 
@@ -87,7 +87,7 @@ class _BoundCount(BoundAggregate):
 
 
 class _BoundFold(BoundAggregate):
-    """A value and how many rows it is made of: none of them means null."""
+    """A value and the number of rows that it combines; with no rows the result is null."""
 
     def __init__(self, name: str, column: str, input_type: pa.DataType) -> None:
         self._column = column
@@ -117,7 +117,7 @@ _COMBINE = {"max": Combine.MAX, "min": Combine.MIN}
 
 
 def _is_integer(given: pa.DataType) -> bool:
-    """uint64 is left out: its sums do not fit the int64 in which they are kept."""
+    """Excludes uint64, whose sums do not fit the int64 in which they are kept."""
     return bool(pa.types.is_integer(given)) and given != pa.uint64()
 
 
@@ -128,12 +128,12 @@ def _is_valid(column: pa.Array) -> Values:
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Rows of a group; of a column: those that are not null."""
+    """Counts the rows of a group; with a column, those in which it is not null."""
     return Count(column)
 
 
 def sum(column: str) -> Aggregate:
-    """Integers stay integers (64 bits), everything else is a double."""
+    """Integers stay integers (64 bits); everything else becomes a double."""
     return Fold("sum", column)
 
 

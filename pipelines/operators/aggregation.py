@@ -1,7 +1,7 @@
-"""Several aggregates over the same keys: their accumulator columns, and folding them into state.
+"""Several aggregates over the same keys: their accumulator columns, and folding into state.
 
-Immutable; shared by the operator before an exchange and the one after it, which agree through it
-on the columns that travel between them. Accumulator columns are `<output>__<accumulator>`.
+Immutable. The operators before and after an exchange share it, so they agree on the columns that
+travel between them. Accumulator columns are named `<output>__<accumulator>`.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Aggregation:
 
     @property
     def partial_schema(self) -> pa.Schema:
-        """Keys and accumulators: what a partial result looks like on its way."""
+        """The columns of a partial result: keys and accumulators."""
         return pa.schema([*self.keys, *((a.name, a.type) for a in self.accumulators)])
 
     @property
@@ -73,7 +73,7 @@ class Aggregation:
         )
 
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
-        """Accumulators of each record alone."""
+        """The accumulators of each record alone."""
         return [values for output in self.outputs for values in output.aggregate.lift(batch)]
 
     def lifted(self, partials: pa.RecordBatch) -> list[Values]:

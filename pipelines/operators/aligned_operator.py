@@ -1,4 +1,4 @@
-"""What operators over tumbling or sliding windows of one input share: which rows may enter one."""
+"""Base of operators over tumbling or sliding windows of one input: decides which rows may enter."""
 
 import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""An author's function from a batch to a batch, with the schema it promised."""
+"""Runs an author's function from a batch to a batch, and checks the schema that it promised."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,14 @@ BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class BatchFunction(Operator):
-    """Guarantee: whatever follows sees only batches of `schema`."""
+    """Guarantee: the operators after it see only batches of `schema`."""
 
     def __init__(self, function: BatchMapping, schema: pa.Schema) -> None:
         self._function = function
         self._schema = schema
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        """The function is not tried here: it may not bear a batch without rows."""
+        """Does not try the function: it may not cope with a batch without rows."""
         return self._schema
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
@@ -54,7 +54,7 @@ class ConnectedFunctions(Operator):
 
 
 def check_declared(uid: Uid, returned: pa.Schema, declared: pa.Schema) -> None:
-    """Raises Rejected when an author's function did not keep its promise."""
+    """Raises Rejected if an author's function did not keep its promise."""
     if not returned.equals(declared):
         raise Rejected(
             f"The function of {uid!r} returned columns ({_columns(returned)})"

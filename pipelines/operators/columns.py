@@ -1,6 +1,6 @@
-"""Small vectorised pieces that several operators share: named columns, event time, bounded output.
+"""Vectorised helpers that several operators share: named columns, event time, bounded output.
 
-Errors here name the column; the pipeline's author sees them with the uid in front.
+Errors here name the column; the author of the pipeline sees them after the uid.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ Longs = npt.NDArray[np.int64]
 
 EVENT_TIME = pa.timestamp("ms", "UTC")
 MAX_OUTPUT_ROWS = 65_536
-"""A watermark may release a whole history; it leaves in batches that a channel can bound."""
+"""The most rows of an output batch: a watermark may release a whole history at once."""
 
 
 def field_of(schema: pa.Schema, column: str) -> pa.Field:
-    """Raises Rejected naming the column and what there is instead."""
+    """Raises Rejected naming the column and the columns that exist."""
     if schema.names.count(column) != 1:
         there_is = ", ".join(schema.names)
         raise Rejected(f"There is no column {column!r}; the columns are {there_is}.")
@@ -46,7 +46,7 @@ def timestamps(values_ms: Longs) -> pa.Array:
 
 
 def single_batch(table: pa.Table) -> pa.RecordBatch:
-    """All rows of a table in one batch, also when it has none."""
+    """All rows of a table in one batch, even if there are none."""
     arrays = [column.combine_chunks() for column in table.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 

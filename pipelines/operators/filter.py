@@ -27,7 +27,7 @@ class Filter(Operator):
         self._mask: MaskFunction = _evaluator(predicate) if is_expression else predicate
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        """Tries the predicate on no rows, which shows every error of names and types."""
+        """Tries the predicate on an empty batch, which shows every error of names and types."""
         empty = pa.RecordBatch.from_pylist([], schema=inputs[0])
         try:
             mask_type = self._mask(empty).type

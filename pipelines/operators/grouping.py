@@ -1,8 +1,8 @@
 """Groups the rows of one batch by key, so that state is read and written once per distinct key.
 
-Arrow's dictionary encoding does the hashing: measured on one core, 170 million int64 keys/s when
-there are 1,000 of them and 40 million when nearly all differ, for strings and nulls as well. A
-lookup of every row in the state, then a reduction by row number, costs several times as much.
+Arrow's dictionary encoding does the hashing. On one core it encodes 170 million int64 keys/s if
+there are 1,000 of them, and 40 million if nearly all differ; strings and nulls work too. Looking up
+every row in the state and reducing by row number costs several times as much.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def group(batch: pa.RecordBatch, columns: list[str]) -> Groups:
 
 
 def _combined_index(keys: pa.RecordBatch) -> Longs:
-    """Encode column by column; each step keeps the codes below the number of rows."""
+    """Encodes column by column; each step keeps the codes below the number of rows."""
     _, index = _encode(keys.column(0))
     for column in keys.columns[1:]:
         distinct, codes = _encode(column)
@@ -50,7 +50,7 @@ def _encode(column: pa.Array) -> tuple[pa.Array, Longs]:
 
 
 def _one_row_each(index: Longs) -> Longs:
-    """A row of each group, in the order of groups; its rows have equal keys, so any will do."""
+    """One row of each group, in the order of groups; any will do, because their keys are equal."""
     rows = np.empty(int(index.max(initial=-1)) + 1, np.int64)
     rows[index] = np.arange(len(index))
     return rows

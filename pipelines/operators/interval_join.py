@@ -1,8 +1,8 @@
-"""Joins rows of equal key whose event times lie within bounds of each other, as they come.
+"""Joins rows of equal key whose event times lie within bounds of each other, as they arrive.
 
-A pair is given out when its later half arrives. A row is kept while a partner may still come: the
-watermark says when none can, and then it is forgotten. Rows behind the watermark are late: counted,
-and given out as the side outputs `late_left` and `late_right`.
+A pair is emitted when its later row arrives. A row is kept while a partner may still come; once the
+watermark excludes that, the row is dropped. Rows behind the watermark are late: they are counted,
+and go to the side outputs `late_left` and `late_right`.
 
 Source: Flink's `IntervalJoinOperator` (inner join, bounds included).
 """
@@ -37,15 +37,15 @@ from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.side_output import SideOutput
 
 JOIN_TIME = "join_time"
-"""The later one of a pair's two event times: the event time of the pair."""
+"""The later of a pair's two event times, which is the event time of the pair."""
 
 _BUCKETS = 8
-"""In how many steps state is given up; each holds that part of the interval."""
+"""In how many steps state is dropped; each bucket holds that part of the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A right row may lie from `lower_ms` to `upper_ms`, both included, behind its left one."""
+    """A right row's time minus its left row's is from `lower_ms` to `upper_ms`, both included."""
 
     lower_ms: int
     upper_ms: int
@@ -59,7 +59,7 @@ class Interval:
 
     @classmethod
     def of(cls, lower: timedelta, upper: timedelta) -> "Interval":
-        """Raises Rejected when no time lies between the two."""
+        """Raises Rejected if no time lies between the two bounds."""
         one = timedelta(milliseconds=1)
         return cls(lower // one, upper // one)
 
@@ -68,18 +68,18 @@ class Interval:
         return max(1, (self.upper_ms - self.lower_ms) // _BUCKETS)
 
     def partners(self, port: int, times_ms: Longs) -> tuple[Longs, Longs]:
-        """Between which times of the other side the partners of this side's rows lie."""
+        """The times, on the other side, between which the partners of this side's rows lie."""
         if port == 0:
             return times_ms + self.lower_ms, times_ms + self.upper_ms
         return times_ms - self.upper_ms, times_ms - self.lower_ms
 
     def oldest_useful(self, port: int, watermark_ms: int) -> int:
-        """Rows of this side that are older find no partner among what may still come."""
+        """The time before which rows of this side find no partner among rows still to come."""
         return watermark_ms + (-self.upper_ms if port == 0 else self.lower_ms)
 
 
 class IntervalJoin(Operator):
-    """Port 0 is left, port 1 right. Emits left columns, right ones that are no key, `join_time`."""
+    """Port 0 is left, port 1 right. Emits left columns, right non-key columns, and `join_time`."""
 
     def __init__(
         self, on: tuple[str, ...], time_columns: tuple[str, str], interval: Interval
@@ -110,7 +110,7 @@ class IntervalJoin(Operator):
         ]
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        """1. Leave out what can have no partner. 2. Pair with the other side. 3. Keep."""
+        """1. Drop rows that can have no partner. 2. Pair with the other side. 3. Keep the rows."""
         rows, times = with_time(self.context, batch, self._time_columns[port])
         rows, times = without_late(
             self.context, rows, times, times < self._time.of(rows), side=LATE_SIDES[port]

@@ -1,7 +1,7 @@
-"""One side of a join: its rows as durable state, and an index of them that is built from it.
+"""One side of a join: its rows as durable state, and an index that is built from them.
 
-The index is made when the first element arrives, after a restore has loaded the rows, and lives in
-memory beside the state: a join needs about twice the memory of its rows.
+The index is built when the first element arrives, after a restore has loaded the rows. It is in
+memory in addition to the state, so a join needs about twice the memory of its rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from pipelines.state.backend import StateBackend
 
 
 class TimedSide:
-    """Rows with event time, kept by buckets of time, so that old ones go bucket by bucket."""
+    """Rows with event time, kept in buckets of time, so that old ones are dropped by bucket."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TimedSide:
             self._rows.append(bucket, of_bucket)
 
     def drop_before(self, time_ms: int) -> None:
-        """Forget rows older than that; those of the bucket in which it lies stay a while."""
+        """Drop rows older than that; other rows of the bucket that contains it stay for a while."""
         self.index.drop_before(time_ms)
         for bucket in self._rows.namespaces_at_most(time_ms - self._bucket_ms):
             self._rows.pop(bucket)
@@ -58,8 +58,8 @@ class TimedSide:
 class KeptSide:
     """Rows that are kept for ever, or for a time-to-live after they came.
 
-    Rows live in buckets of processing time and go with their whole bucket, so each stays for the
-    time-to-live and up to a sixteenth of it more.
+    Rows are in buckets of processing time and are dropped with their whole bucket, so each stays
+    for the time-to-live and up to a sixteenth of it more.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class KeptSide:
 
     @property
     def index(self) -> RowIndex:
-        """Without a time-to-live until now, rows begin to age when it is first in force."""
+        """If there was no time-to-live before, rows begin to age when it first applies."""
         if self._index is None:
             self._index = RowIndex(self._keys)
             for bucket, rows in self._taken():
@@ -104,7 +104,7 @@ class KeptSide:
             self._rows.pop(bucket)
 
     def _taken(self) -> list[tuple[int, pa.RecordBatch]]:
-        """All rows, with the bucket in which they are to be."""
+        """All rows, with the bucket into which each belongs."""
         namespaces = self._rows.namespaces_at_most(_EVER)
         return [
             (namespace or self._bucket(), rows)
@@ -123,7 +123,7 @@ class KeptSide:
         return now_ms - now_ms % self._bucket_ms
 
     def _newest_expired(self, ttl_ms: int) -> int:
-        """Buckets that begin at or before this have ended for longer than the time-to-live."""
+        """Buckets that begin at or before this time ended longer ago than the time-to-live."""
         return self._now_ms() - ttl_ms - self._bucket_ms
 
     @property

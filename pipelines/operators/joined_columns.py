@@ -1,4 +1,4 @@
-"""The columns of joined rows: all of the left side, then those of the right that are no key."""
+"""The columns of joined rows: all of the left side, then the right ones that are not keys."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,11 +15,11 @@ from pipelines.operators.side_output import SideOutput
 
 SIDES = ("left", "right")
 LATE_SIDES = tuple(f"{LATE}_{side}" for side in SIDES)
-"""The side outputs of rows that come too late for a join."""
+"""The side outputs for rows that come too late for a join."""
 
 
 class JoinKind(StrEnum):
-    """Whose rows without a partner are given out, the other side's columns null."""
+    """Which side's rows are emitted even without a partner; the other columns are then null."""
 
     INNER = "inner"
     LEFT = "left"
@@ -28,7 +28,7 @@ class JoinKind(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> "JoinKind":
-        """Raises Rejected naming the kinds that there are."""
+        """Raises Rejected naming the kinds that exist."""
         if name not in list(cls):
             raise Rejected(f"There is no {name!r} join; choose one of {', '.join(cls)}.")
         return cls(name)
@@ -58,12 +58,12 @@ class JoinedColumns:
         return cls(on, left, right, pa.schema([*left, *added]))
 
     def pairs(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Row i of the one beside row i of the other."""
+        """Joins row i of `left` to row i of `right`."""
         added = [right.column(name) for name in right.schema.names if name not in self.on]
         return pa.RecordBatch.from_arrays([*left.columns, *added], schema=self.schema)
 
     def alone(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one side without a partner."""
+        """Joins rows of one side to nulls."""
         own = rows.schema.names
         columns = [
             rows.column(field.name) if field.name in own else pa.nulls(rows.num_rows, field.type)
@@ -78,7 +78,7 @@ def late_sides(inputs: list[pa.Schema], times: tuple[str, str]) -> dict[str, Sid
 
 
 def has_null(rows: pa.RecordBatch, columns: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """Whether any of the columns is null: such a key equals none, as in SQL."""
+    """True where any of the columns is null: such a key equals none, as in SQL."""
     nulls = np.zeros(rows.num_rows, np.bool_)
     for column in columns:
         if rows.column(column).null_count:

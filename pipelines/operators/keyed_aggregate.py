@@ -1,7 +1,7 @@
-"""Running totals per key: each batch emits the new results of the keys that it touched.
+"""Running totals per key: each batch emits new results for the keys that it touched.
 
 Takes records, or the partial results of a `LocalAggregate` before the exchange. State: one row per
-key, for ever. Source: Flink SQL's `GroupAggFunction`, with one update per key and batch.
+key, kept for ever. Source: Flink SQL's `GroupAggFunction`, with one update per key and batch.
 """
 
 from collections.abc import Callable

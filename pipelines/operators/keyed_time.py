@@ -1,9 +1,9 @@
-"""How far event time has come, for the rows of each key.
+"""How far event time has come for the key of each row.
 
-That is the subtask's watermark, except after some restores: where a cut was taken while the
-subtasks had come unequally far (barriers that overtake, or at least once), a new subtask begins at
-the least of them, and some of its keys have been further already. What was emitted for those is not
-to be emitted again, and what was late is late.
+Normally that is the subtask's watermark. It is not after some restores: the subtasks may have come
+unequally far at the cut (with barriers that overtake, or at least once). A new subtask then begins
+at the least of their times, although some of its keys had been further. For those keys, results
+that were emitted must not be emitted again, and rows that were late stay late.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from pipelines.state.hashing import key_groups, key_hashes
 
 
 class KeyedTime:
-    """Guarantee: for no key does it go back, whatever happens to subtasks."""
+    """Guarantee: event time goes back for no key, even if subtasks are restored or rescaled."""
 
     def __init__(self, context: OperatorContext, keys: tuple[str, ...]) -> None:
         self.watermark_ms = context.restored_watermark_ms
@@ -24,23 +24,23 @@ class KeyedTime:
         self._restored = context.restored_times_ms
 
     def advance(self, watermark_ms: int) -> None:
-        """What was restored is asked once more by whatever this makes due, and then forgotten."""
+        """Results that this makes due still use the restored times; then they are forgotten."""
         if self._restored is not None and self.watermark_ms >= self._restored.max():
             self._restored = None
         self.watermark_ms = watermark_ms
 
     @property
     def newest_ms(self) -> int:
-        """No key has come further."""
+        """The time that no key has passed."""
         restored = self._restored
         return self.watermark_ms if restored is None else max(self.watermark_ms, restored.max())
 
     def of(self, rows: pa.RecordBatch) -> Longs:
-        """One time per row, or a single one for all."""
+        """One time per row, or a single time for all rows."""
         return np.maximum(self.restored_of(rows), np.int64(self.watermark_ms))
 
     def restored_of(self, rows: pa.RecordBatch) -> Longs:
-        """How far the key of each row had come at the cut; of use only while others catch up."""
+        """How far the key of each row had come at the cut; matters only until others catch up."""
         restored = self._restored
         if restored is None:
             return _NEVER

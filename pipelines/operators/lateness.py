@@ -1,8 +1,8 @@
-"""Decides which rows still have a window to enter; counts the others and gives them out aside.
+"""Decides which rows still have an open window; counts the others and sends them to a side output.
 
-A row is late when every window that it belongs to is closed: letting it in would begin them anew.
-A window stays open for the allowed lateness beyond its end. Event time at a restored cut is part
-of the decision, or a recovery would change which rows are late.
+A row is late when every window that it belongs to is closed: admitting it would start them again. A
+window stays open for the allowed lateness beyond its end. The decision includes event time at the
+restored cut; otherwise a recovery would change which rows are late.
 
 Source: Flink's `WindowOperator.isWindowLate` and `sideOutputLateData`.
 """
@@ -25,7 +25,7 @@ LATE = "late"
 LATE_RECORDS = "late_records"
 RECORDS_WITHOUT_TIME = "records_without_time"
 RECORDS_OUTSIDE_WINDOWS = "records_outside_windows"
-"""In the gap between two windows, where they start less often than they are long."""
+"""Counts rows in the gaps between windows, if windows start less often than they are long."""
 
 
 @dataclass(slots=True)
@@ -35,24 +35,24 @@ class WindowEntry:
     context: OperatorContext
     time: KeyedTime
     lateness_ms: int = 0
-    side: str = LATE  # output of the rows that are late
+    side: str = LATE  # the output for late rows
 
     @property
     def newest_closed(self) -> int:
-        """Windows that start at or before this take no more rows, of whatever key."""
+        """Windows that start at or before this take no more rows, whatever the key."""
         return self.windows.newest_due(self.time.watermark_ms - self.lateness_ms)
 
     def is_open(self, starts: Longs, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Whether each window still takes rows of the key of that row."""
+        """True where a window still takes rows of that row's key."""
         closed = self.time.of(rows) - self.lateness_ms + 1 - self.windows.size_ms
         return np.asarray(starts > closed)
 
     def is_due(self, starts: Longs, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Whether each window has been emitted for the key of that row, or should have been."""
+        """True where a window has been emitted for that row's key, or should have been."""
         return np.asarray(starts <= self.time.of(rows) + 1 - self.windows.size_ms)
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """The rows that are in time, and the event time of each."""
+        """The rows that are on time, and the event time of each."""
         rows, times = with_time(self.context, batch, self.time_column)
         newest = self.windows.newest_starts(times)
         rows, times, newest = self._within_windows(rows, times, newest)
@@ -60,7 +60,7 @@ class WindowEntry:
         return without_late(self.context, rows, times, is_late, self.side)
 
     def admit_to_windows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """One row for each window that takes it, and the start of that window."""
+        """One row for each window that takes it, and the start of the window."""
         rows, times = self.admit(batch)
         if self.windows.is_tumbling:
             return rows, self.windows.newest_starts(times)
@@ -82,7 +82,7 @@ class WindowEntry:
 def with_time(
     context: OperatorContext, batch: pa.RecordBatch, time_column: str
 ) -> tuple[pa.RecordBatch, Longs]:
-    """The rows that have event time, and it in milliseconds; the others are counted."""
+    """The rows with event time, and their times in milliseconds; counts the other rows."""
     event_time = batch.column(time_column)
     if event_time.null_count:
         context.count(RECORDS_WITHOUT_TIME, event_time.null_count)
@@ -97,7 +97,7 @@ def without_late(
     is_late: npt.NDArray[np.bool_],
     side: str = LATE,
 ) -> tuple[pa.RecordBatch, Longs]:
-    """Count the late rows, give them to the side output, and return the others."""
+    """Count the late rows, send them to the side output, and return the others."""
     if not is_late.any():
         return rows, times
     late = rows.filter(pa.array(is_late))

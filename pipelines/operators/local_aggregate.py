@@ -1,8 +1,8 @@
-"""Aggregates each batch before an exchange, so that few partial results travel, not every record.
+"""Aggregates each batch before an exchange, so that few partial results travel, not all records.
 
-Stateless: a batch in, its partial results out at once, so barriers need nothing of it. Where keys
-hardly repeat, grouping is work for nothing: then records pass as partial results of one record
-each, and every now and then a batch is grouped again to see whether that has changed.
+Stateless: it emits the partial results of a batch at once, so barriers need nothing from it. Where
+keys hardly repeat, grouping is wasted work; then it passes each record on as a partial result of
+its own, and now and then groups a batch again to see if that has changed.
 
 Source: Flink's two-phase (local-global) aggregation; without its buffer across batches.
 """
@@ -15,7 +15,7 @@ from pipelines.operators.grouping import group
 from pipelines.operators.operator import Operator
 
 WORTHWHILE_RATIO = 0.5
-"""Grouping pays if it leaves at most this part of the rows."""
+"""Grouping pays if it leaves at most this share of the rows."""
 
 BATCHES_BETWEEN_PROBES = 31
 

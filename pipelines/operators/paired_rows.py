@@ -1,6 +1,6 @@
-"""Rows of two sides that are due, each in a window; which of them are partners.
+"""Finds partners among the due rows of two sides, each in a window.
 
-Two rows are partners if their keys are equal, none of them null, and they are in one window.
+Two rows are partners if their keys are equal, without nulls, and they are in the same window.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _ROW = "__row_of_"
 
 @dataclass(frozen=True, slots=True)
 class DueRows:
-    """Rows with the window of each. A window is told from the others of a key by its start."""
+    """Rows with the window of each. Its start distinguishes a window from others of the key."""
 
     rows: pa.RecordBatch
     starts: Longs
@@ -44,7 +44,7 @@ def pairs_of(left: DueRows, right: DueRows, on: tuple[str, ...]) -> tuple[Longs,
 
 
 def others(positions: Longs, count: int) -> Longs:
-    """Which of `count` positions are not among these."""
+    """The positions below `count` that are not among these."""
     is_other = np.ones(count, np.bool_)
     is_other[positions] = False
     return np.flatnonzero(is_other)

@@ -1,7 +1,7 @@
-"""Rows that are kept whole until their windows are over, once each, by pane.
+"""Rows that are kept whole, once each by pane, until their windows are over.
 
 A pane is a span of event time whose rows share all their windows, or that no session can divide;
-which one is the caller's affair.
+the caller decides which.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from pipelines.operators.row_lists import row_list
 from pipelines.state.backend import StateBackend
 
 Panes = dict[int, list[pa.RecordBatch]]
-"""By the beginning of the pane; ascending."""
+"""The rows of each pane by its beginning, ascending."""
 
 
 class PaneRows:
-    """The state `name` of an operator: rows of `schema`, which has event time."""
+    """The state `name` of an operator: rows of `schema`, which includes event time."""
 
     def __init__(
         self,
@@ -32,20 +32,20 @@ class PaneRows:
         self._rows = state.batch_list(row_list(name, schema, keys, time_column))
 
     def add(self, rows: pa.RecordBatch, panes: Longs) -> None:
-        """Rows with the pane of each."""
+        """Adds rows; `panes` gives the pane of each."""
         for pane, of_pane in by_value(rows, panes):
             self._rows.append(pane, of_pane)
 
     def held(self, newest: int) -> Longs:
-        """The panes up to that one that hold rows, ascending."""
+        """The panes up to `newest` that hold rows, ascending."""
         return np.array(self._rows.namespaces_at_most(newest), np.int64)
 
     def take(self, newest: int) -> Panes:
-        """Remove and return what lies in the panes up to that one."""
+        """Remove and return the rows of the panes up to `newest`."""
         return {pane: self._rows.pop(pane) for pane in self._rows.namespaces_at_most(newest)}
 
     def take_rows(self, newest: int) -> pa.RecordBatch:
-        """`take`, as one batch: by pane, then in order of arrival."""
+        """Like `take`, as one batch: by pane, then in order of arrival."""
         return self.joined(self.take(newest).values())
 
     def put_back(self, panes: Panes) -> None:

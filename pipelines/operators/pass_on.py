@@ -1,4 +1,4 @@
-"""Passes every batch on: where streams meet, and where a side output gets a uid of its own."""
+"""Passes every batch on: unites streams, or gives a side output a uid of its own."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +8,7 @@ from pipelines.operators.operator import Operator
 
 
 class PassOn(Operator):
-    """Source: Flink's union, which needs no operator there; here its inputs end in one gate."""
+    """Source: Flink's union, which needs no operator; here its inputs end in one gate."""
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         first, *others = inputs

@@ -1,9 +1,9 @@
 """Hosts a process function: its states, its timers, and when they fire.
 
-All timers that are due fire together; those that they register fire next, if they are due as
-well, and so on until none is. Event-time timers fire before the watermark is passed on.
-Processing-time timers fire until the input has ended; what is pending then stays in the final
-snapshot. Source: Flink's `KeyedProcessOperator`.
+All due timers fire together. Timers that they register fire next if they are due too, and so on
+until none is due. Event-time timers fire before the watermark is passed on. Processing-time timers
+fire until the input has ended; the final snapshot keeps those that are pending then. Source:
+Flink's `KeyedProcessOperator`.
 """
 
 import copy
@@ -23,14 +23,14 @@ from pipelines.state.arrow_types import check_key_type
 from pipelines.state.timers import FiredTimers, Timers
 
 MAX_ROUNDS = 100_000
-"""Of timers that register timers which are due at once: more never end."""
+"""The most rounds of timers that register timers which are due at once: more would never end."""
 
 
 class Process(Operator):
     """`function` is the author's; each subtask works with a copy of it.
 
-    `keys` are the key's columns in each input, paired in order; none, for an input whose records
-    are broadcast or a stream without a key.
+    `keys` are the key's columns in each input, paired in order. They are empty for an input whose
+    records are broadcast and for a stream without a key.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Process(Operator):
         self._keys = keys
         self._schema = schema
         self._has_ended = False
-        self._fired: FiredTimers | None = None  # while the function is at them
+        self._fired: FiredTimers | None = None  # while the function handles them
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         for field in self._key_schema(inputs):
@@ -86,7 +86,7 @@ class Process(Operator):
             process.keyed.states.remove_expired()
 
     def _process_other(self, batch: pa.RecordBatch) -> None:
-        """What all subtasks are given alike may change what is alike in all of them."""
+        """Lets broadcast records change broadcast state: every subtask gets the same ones."""
         states = self.context.operator_state
         states.allow_broadcast_writes(not self._process.key_columns)
         try:

@@ -1,4 +1,4 @@
-"""What a process function may use: states, timers, time, output. One per operator and subtask."""
+"""A process function's states, timers, time and output. One per operator and subtask."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,9 +30,9 @@ from pipelines.state.value_state import ValueState
 
 
 class ProcessContext:
-    """`key` holds the columns of the stream's key, `output` those of what may be collected.
+    """`key` holds the columns of the stream's key, `output` the columns that may be collected.
 
-    Without a key there are neither keyed states nor timers.
+    Without a key there are no keyed states and no timers.
     """
 
     def __init__(self, context: OperatorContext, key: pa.Schema, output: pa.Schema) -> None:
@@ -40,7 +40,7 @@ class ProcessContext:
         self._key = key
         self._output = output
         self.key_columns: tuple[str, ...] = tuple(key.names)
-        """Where the input in work has the key; nowhere, if its records are broadcast."""
+        """Where the current input has the key; empty if its records are broadcast."""
         self.watermark_ms = context.restored_watermark_ms
         """Event time: no record with a timestamp up to this is expected any more."""
         self._may_emit = True
@@ -66,7 +66,7 @@ class ProcessContext:
         return self._keyed_part.processing_timers
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Raises Rejected, like those below, for a name that is taken or an unusable type."""
+        """Raises Rejected, like those below, if the name is taken or the type unusable."""
         return self.states.value(descriptor)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
@@ -82,7 +82,7 @@ class ProcessContext:
         return self.states.aggregating(descriptor)
 
     def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """A list that belongs to the subtask; at another parallelism it is dealt round robin."""
+        """A list of the subtask's own; a restore at another parallelism deals it round robin."""
         return self._context.operator_state.list_of(descriptor, Redistribution.SPLIT)
 
     def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
@@ -106,7 +106,7 @@ class ProcessContext:
         return self._context.now_ms()
 
     def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The key of each record: what states and timers take. Raises Rejected without a key."""
+        """The key of each record, for states and timers. Raises Rejected if there is no key."""
         if not self.key_columns:
             raise Rejected(f"The records that {self._context.uid!r} was given have no key.")
         return pa.RecordBatch.from_arrays(
@@ -114,11 +114,11 @@ class ProcessContext:
         )
 
     def group(self, batch: pa.RecordBatch) -> Groups:
-        """The distinct keys of a batch, and which of them each record has."""
+        """The distinct keys of a batch, and the key of each record."""
         return group(self.keys(batch), self._key.names)
 
     def collect(self, batch: pa.RecordBatch) -> None:
-        """Raises Rejected when the batch has other columns than were declared."""
+        """Raises Rejected if the columns of the batch are not the declared ones."""
         self._check_may_emit()
         check_declared(self._context.uid, batch.schema, self._output)
         self._context.collect(batch)
@@ -128,12 +128,12 @@ class ProcessContext:
         self._context.collect_side(name, batch)
 
     def count(self, name: str, increment: int = 1) -> None:
-        """A counter of the operator: shown with its metrics, part of every snapshot."""
+        """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
         self._context.count(name, increment)
 
     @contextmanager
     def emitting_nothing(self) -> Iterator[None]:
-        """Within, whatever is emitted is refused."""
+        """Refuses everything that is emitted within this context."""
         self._may_emit = False
         try:
             yield
@@ -160,7 +160,7 @@ class ProcessContext:
 
 @dataclass(frozen=True, slots=True)
 class KeyedPart:
-    """What belongs to keys."""
+    """The part of the context that needs keys."""
 
     states: KeyedStates
     event_timers: Timers

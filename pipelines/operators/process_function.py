@@ -1,10 +1,9 @@
-"""What an author writes to work with keyed state and timers: batches at a time, or rows.
+"""What an author writes to work with keyed state and timers, by batches or by rows.
 
-A batch function gets Arrow batches and works on whole batches of keys and timers: as fast as the
-operators that ship. A row function is called once per record and once per timer; it is shorter to
-write and costs more: a count per key takes 4 times as long with a million keys and 40 times with
-a thousand (one core: 0.5 to 0.7 against 2 to 31 million records/s).
-
+A batch function gets Arrow batches and works on whole batches of keys and timers, as fast as the
+built-in operators. A row function is called once per record and once per timer. It is shorter to
+write and costs more: a count per key takes 4 times as long with a million keys, and 40 times with a
+thousand (one core: 0.5 to 0.7 against 2 to 31 million records/s).
 Source: Flink's `KeyedProcessFunction`; the flavour for batches is ours.
 """
 
@@ -21,64 +20,64 @@ from pipelines.state.timers import FiredTimers
 
 
 class BatchProcessFunction:
-    """The default flavour. A copy works in each subtask; what it keeps outside of state is lost."""
+    """The default flavour. Each subtask has a copy; what it keeps outside of state is lost."""
 
     side_outputs: Mapping[str, SideOutput] = {}
-    """What `context.collect_side` may be given, by name."""
+    """The side outputs that `context.collect_side` accepts, by name."""
 
     def open(self, context: ProcessContext) -> None:
-        """Ask for states, here and nowhere else: restored rows are loaded after this."""
+        """Ask for states here and nowhere else: restored rows are loaded after this call."""
 
     def initialize_state(self, context: ProcessContext) -> None:
         """States hold what was restored, or nothing; no record has come. Do not emit here.
 
-        Of a union list a subtask keeps its own part here, or the list grows with every restore:
-        a cut may come before the first record. Source: Flink's `CheckpointedFunction`.
+        If you use a union list, keep only this subtask's part here, or the list grows with every
+        restore: a cut may come before the first record. Source: Flink's `CheckpointedFunction`.
         """
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
-        """The state is cut right after this, as it is left here. Do not emit here.
+        """The state is cut right after this call, as you leave it here. Do not emit here.
 
-        The place for what is gathered outside of state. Source: Flink's `CheckpointedFunction`.
+        Write here what you gathered outside of state. Source: Flink's `CheckpointedFunction`.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
-        """No failure goes back behind it any more. Do not emit here.
+        """No failure goes back behind this checkpoint any more. Do not emit here.
 
-        Once at most: of what completes while an attempt dies nobody is told. Source: Flink's
-        `CheckpointListener`.
+        Called at most once: if a checkpoint completes while an attempt dies, no call follows.
+        Source: Flink's `CheckpointListener`.
         """
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
-        """It will never complete, whether this subtask has cut for it or not."""
+        """The checkpoint will never complete, whether this subtask has cut for it or not."""
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
         """Records of this subtask's keys. Emit with `context.collect`."""
         raise NotImplementedError
 
     def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
-        """Records of the other stream, if this one is connected to one."""
+        """Records of the other stream, if this stream is connected to one."""
         raise NotImplementedError
 
     def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
-        """All timers that are due, of all keys, sorted by timestamp; they are gone already."""
+        """All due timers of all keys, sorted by timestamp; they have been removed already."""
 
 
 class KeyedProcessFunction:
-    """Row by row. States are read and written once per batch, whatever the rows do with them."""
+    """Row by row. States are read and written once per batch, however often the rows use them."""
 
     side_outputs: Mapping[str, SideOutput] = {}
-    """What `context.output` may be given, by name."""
+    """The side outputs that `context.output` accepts, by name."""
 
     def open(self, runtime: RuntimeContext) -> None:
-        """Ask for states, here and nowhere else: restored rows are loaded after this."""
+        """Ask for states here and nowhere else: restored rows are loaded after this call."""
 
     def initialize_state(self, runtime: RuntimeContext) -> None:
-        """States that belong to no key hold what was restored, or nothing; as in the other
-        flavour. Keyed states have no key yet and cannot be used."""
+        """As in the other flavour, for states that belong to no key. Keyed states have no key yet
+        and cannot be used."""
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
-        """As in the other flavour, and so are the next two; keyed states cannot be used."""
+        """As in the other flavour, like the next two methods; keyed states cannot be used."""
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
         pass
@@ -91,10 +90,10 @@ class KeyedProcessFunction:
         raise NotImplementedError
 
     def process_other_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
-        """A record of the other stream, if this one is connected to one. A broadcast record has
-        no key; it is where a broadcast state may be written (Flink: `processBroadcastElement`)."""
+        """A record of the other stream, if this stream is connected to one. A broadcast record has
+        no key; only here may you write a broadcast state (Flink: `processBroadcastElement`)."""
         raise NotImplementedError
 
     def on_timer(self, timestamp_ms: int, context: RowContext) -> Iterable[Row] | None:
-        """One timer of `context.get_current_key()`. Emits what it yields or returns."""
+        """One timer of the key `context.get_current_key()`. Emits what it yields or returns."""
         return None

@@ -1,4 +1,4 @@
-"""What a row function may use: states of the current key, timers, time, side outputs.
+"""The services of a row function: states of the current key, timers, time, side outputs.
 
 Source: Flink's `RuntimeContext`, `KeyedProcessFunction.Context` and `TimerService`.
 """
@@ -32,7 +32,7 @@ _Kept = TypeVar("_Kept", bound=RowState)
 
 
 class RuntimeContext:
-    """Hands out states. Each may be asked for once; Rejected says what is wrong with one."""
+    """Hands out states; you may ask for each once. Raises Rejected with what is wrong."""
 
     def __init__(self, context: ProcessContext, current: CurrentKeys) -> None:
         self._context = context
@@ -67,7 +67,7 @@ class RuntimeContext:
         return self._kept(RowAggregatingState(name, self._current, state, aggregate=aggregate))
 
     def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """As `ProcessContext.get_operator_list_state`, and so are the next two."""
+        """As `ProcessContext.get_operator_list_state`, like the next two methods."""
         return self._context.get_operator_list_state(descriptor)
 
     def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
@@ -91,7 +91,7 @@ class RuntimeContext:
 
 @dataclass(slots=True)
 class RowTimers:
-    """The changes that a batch makes to timers of one kind; the last one of each timer stays."""
+    """The changes that a batch makes to timers of one kind; the last change of a timer wins."""
 
     timers: Timers
     current: CurrentKeys
@@ -141,7 +141,7 @@ class TimerService:
 
 
 class RowContext:
-    """Of one record or one timer."""
+    """The context of one record or one timer."""
 
     def __init__(
         self, context: ProcessContext, current: CurrentKeys, sides: dict[str, RowOutput]
@@ -155,12 +155,12 @@ class RowContext:
         self._service = TimerService(context, event, processing)
         self._keys: list[Any] = []
         self.time_domain: TimeDomain | None = None
-        """Of the timer that fires; None while a record is processed."""
+        """The time domain of the timer that fires; None while a record is processed."""
 
     def get_current_key(self) -> Any:
-        """The value of the key's column, or a tuple of them if there are several.
+        """The value of the key's column, or a tuple of values if there are several columns.
 
-        Raises Rejected while a broadcast record is processed: it has no key.
+        Raises Rejected while a broadcast record is processed, because it has no key.
         """
         if not self._keys:
             raise Rejected("A broadcast record has no key.")
@@ -170,17 +170,17 @@ class RowContext:
         return self._service
 
     def output(self, name: str, row: Row) -> None:
-        """Into a side output that the function has declared."""
+        """Emits a row into a side output that the function has declared."""
         if name not in self._sides:
             raise Rejected(f"There is no side output {name!r}; declared are {list(self._sides)}.")
         self._sides[name].add([row])
 
     def count(self, name: str, increment: int = 1) -> None:
-        """A counter of the operator: shown with its metrics, part of every snapshot."""
+        """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
         self._context.count(name, increment)
 
     def begin(self, keys: pa.RecordBatch) -> None:
-        """Called by the operator: these are the distinct keys of the batch that follows."""
+        """Called by the operator; `keys` are the distinct keys of the batch that follows."""
         self._current.keys = keys
         columns = [python_values(column) for column in keys.columns]
         self._keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

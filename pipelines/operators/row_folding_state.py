@@ -57,7 +57,7 @@ class RowReducingState(_RowAccumulators):
     reduce: Reduce = field(kw_only=True)
 
     def get(self) -> Any:
-        """None where nothing was added. Changing what is returned changes nothing."""
+        """None if nothing was added. Changing the returned value changes nothing."""
         self._read.add(self.current.index)
         return self._own(self._accumulator())
 
@@ -73,7 +73,7 @@ class RowAggregatingState(_RowAccumulators):
     aggregate: AggregateFunction = field(kw_only=True)
 
     def get(self) -> Any:
-        """None where nothing was added."""
+        """None if nothing was added."""
         self._read.add(self.current.index)
         accumulator = self._own(self._accumulator())
         return None if accumulator is None else self.aggregate.get_result(accumulator)

@@ -1,6 +1,6 @@
 """Functions of one row at a time: map, flat map, filter. The rows they emit are declared.
 
-Convenient, and slower than functions of batches: see `process_function`. Source: Flink's
+Convenient, but slower than functions of batches: see `process_function`. Source: Flink's
 `MapFunction`, `FlatMapFunction` and `FilterFunction`.
 """
 
@@ -18,7 +18,7 @@ RowPredicate = Callable[[Row], bool]
 
 
 class FlatMapRows(Operator):
-    """Guarantee: whatever follows sees only batches of `schema`, in the order of the input."""
+    """Guarantee: the operators after it see only batches of `schema`, in input order."""
 
     def __init__(self, function: RowFlatMapping, schema: pa.Schema) -> None:
         self._function = function
@@ -49,7 +49,7 @@ class MapRows(FlatMapRows):
 
 
 class FilterRows(Operator):
-    """Keeps the rows for which the function returns something true."""
+    """Keeps the rows for which the function returns a true value."""
 
     def __init__(self, predicate: RowPredicate) -> None:
         self._predicate = predicate

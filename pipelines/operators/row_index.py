@@ -1,9 +1,8 @@
-"""The rows of one side of a join, found by key and, where they have one, by time.
+"""The rows of one side of a join, found by key and, if they have one, by time.
 
-Rows lie in runs, each sorted by the hash of the key and then by time, so that a whole batch of
-keys is looked up with a few binary searches; runs of like size are merged, so that there are few
-and each row moves a logarithmic number of times. Equal hashes are checked for equal keys; null
-equals nothing.
+Rows are in runs, each sorted by the hash of the key and then by time, so a few binary searches look
+up a whole batch of keys. Runs of similar size are merged, so that there are few runs and each row
+moves a logarithmic number of times. Rows of equal hash are compared by key; null equals nothing.
 
 Source: O'Neil et al., "The log-structured merge-tree" (1996), for the runs.
 """
@@ -20,7 +19,7 @@ from pipelines.operators.columns import Longs
 from pipelines.state.hashing import Hashes, key_hashes
 
 MAX_PAIRS = 1 << 20
-"""Pairs that are looked at together, unless one row alone has more partners."""
+"""How many pairs are handled together, unless one row alone has more partners."""
 
 
 Flags = npt.NDArray[np.bool_]
@@ -28,7 +27,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Pairs: the positions of rows that were asked for, and the row that each of them found."""
+    """Pairs: the positions of rows in the question, and the row that each of them found."""
 
     asked: Longs
     found: pa.RecordBatch
@@ -36,7 +35,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Keys with the times, both included, between which their partners lie."""
+    """Keys, each with the first and the last time at which its partners lie."""
 
     keys: pa.RecordBatch
     hashes: Hashes
@@ -49,7 +48,7 @@ class _Asked:
 
 
 class RowIndex:
-    """Owns a copy of the rows. What is durable of them is the business of `join_state`."""
+    """Owns a copy of the rows; `join_state` keeps the durable one."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = list(keys)
@@ -68,13 +67,13 @@ class RowIndex:
     def match(
         self, keys: pa.RecordBatch, earliest: Longs | None = None, latest: Longs | None = None
     ) -> Iterator[Matches]:
-        """All partners of each key whose time lies between the two, both included."""
+        """All partners of each key with a time between the two, both included."""
         asked = self._asked(keys, earliest, latest)
         for run in self._runs:
             yield from run.match(asked, self._keys)
 
     def contains(self, keys: pa.RecordBatch) -> Flags:
-        """Whether there is any row of each key."""
+        """True for each key that has any row."""
         asked = self._asked(keys, None, None)
         is_known = np.zeros(keys.num_rows, np.bool_)
         for run in self._runs:
@@ -92,7 +91,7 @@ class RowIndex:
         )
 
     def drop_before(self, time_ms: int) -> None:
-        """Forget rows that are older; some may stay until more of their neighbours are."""
+        """Drop older rows; some stay until more of their neighbours are that old."""
         kept = []
         for run in self._runs:
             if run.oldest_ms >= time_ms:
@@ -134,7 +133,7 @@ class _Run:
         return len(self.times)
 
     def contains(self, asked: _Asked, keys: list[str]) -> Flags:
-        """By the first row of each hash; all of them only where that one has another key."""
+        """Compares the first row of each hash; the others only if that one has another key."""
         is_known = np.zeros(len(asked.hashes), np.bool_)
         rows, place = self._of_equal_hash(asked)
         first = self.rows.take(pa.array(self.begins[place]))
@@ -160,19 +159,19 @@ class _Run:
                 yield Matches(pairs[0][same], found.filter(pa.array(same)))
 
     def _of_equal_hash(self, asked: _Asked) -> tuple[Longs, Longs]:
-        """The positions of those that have rows here, and the place of their hash."""
+        """The positions of those that have rows here, and the places of their hashes."""
         place = np.minimum(np.searchsorted(self.hashes, asked.hashes), len(self.hashes) - 1)
         rows = np.flatnonzero(self.hashes[place] == asked.hashes)
         return rows, place[rows]
 
     def _within(self, place: Longs, earliest: Longs, latest: Longs) -> tuple[Longs, Longs]:
-        """Of the rows of each hash, those between the times: all searches halve in step."""
+        """The rows of each hash that lie between the times; all searches halve in step."""
         first = _search(self.times, self.begins[place], self.ends[place], earliest)
         return first, _search(self.times, first, self.ends[place], latest + 1)
 
 
 def _search(times: Longs, low: Longs, high: Longs, wanted: Longs) -> Longs:
-    """In each slice [low, high) of the times, which ascend there, the first one >= wanted."""
+    """In each slice [low, high) of `times`, which ascend there, the first one >= `wanted`."""
     low, high = low.copy(), high.copy()
     while (is_open := low < high).any():
         middle = (low + high) // 2
@@ -183,7 +182,7 @@ def _search(times: Longs, low: Longs, high: Longs, wanted: Longs) -> Longs:
 
 
 def _parts(counts: Longs) -> Iterator[slice]:
-    """Neighbouring rows whose pairs together stay below the bound."""
+    """Divides into neighbouring rows whose pairs together stay below the bound."""
     total = np.cumsum(counts)
     begin = 0
     while begin < len(counts):

@@ -14,7 +14,7 @@ from pipelines.state.list_state import ListState
 
 @dataclass(slots=True)
 class RowListState(RowState):
-    """What this batch has read, added and replaced lies here, by key."""
+    """Holds what this batch has read, added and replaced, by key."""
 
     name: str
     current: CurrentKeys
@@ -29,7 +29,7 @@ class RowListState(RowState):
         self._may_change = may_change(self.state.type)
 
     def get(self) -> list[Any]:
-        """In order of arrival. Changing what is returned changes nothing."""
+        """The elements in order of arrival. Changing the returned list changes nothing."""
         return self._own(self._elements())
 
     def add(self, value: Any) -> None:

@@ -30,7 +30,7 @@ class RowMapState(RowState):
         self._may_change = may_change(self.state.value_type)
 
     def get(self, key: Any) -> Any:
-        """None where there is none. Changing what is returned changes nothing; `put` it."""
+        """None if there is no value. Changing the result changes nothing; `put` it."""
         self._read_entries[self.current.index, key] = None
         value = self._map().get(key)
         return copy_of(value) if self._may_change else value
@@ -52,7 +52,7 @@ class RowMapState(RowState):
         self._changed[self.current.index, key] = None
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """A copy, so that the map may be changed on the way; so are `keys` and `values`."""
+        """A copy, as are `keys` and `values`, so that you may change the map while iterating."""
         self._read.add(self.current.index)
         entries = list(self._map().items())
         return iter(copy_of(entries) if self._may_change else entries)

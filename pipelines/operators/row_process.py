@@ -18,7 +18,7 @@ ProcessElement = Callable[[Row, RowContext], Iterable[Row] | None]
 
 
 class RowProcess(BatchProcessFunction):
-    """Guarantee: what it does is what one row after the other would have done."""
+    """Guarantee: has the effect of processing one row after the other."""
 
     def __init__(self, function: KeyedProcessFunction, uid: str, output: pa.Schema) -> None:
         self.side_outputs = function.side_outputs
@@ -87,13 +87,13 @@ class RowProcess(BatchProcessFunction):
 
     @contextmanager
     def _no_key(self) -> Iterator[None]:
-        """A keyed state that is used all the same is refused, not kept for the next key."""
+        """Refuses any use of a keyed state, instead of keeping it for the next key."""
         self._context.begin_without_keys()
         yield
         self._flush()
 
     def _begin(self, batch: pa.RecordBatch, context: ProcessContext) -> list[int]:
-        """Which key each row has; the keys are those of the batch. Broadcast rows have none."""
+        """The index of each row's key among the keys of the batch; broadcast rows have none."""
         if not context.key_columns:
             self._context.begin_without_keys()
             return [0] * batch.num_rows

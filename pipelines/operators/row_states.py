@@ -1,9 +1,9 @@
 """States as a row function sees them: of the current key, in Python values.
 
-What a batch touches is read once, for all of its keys, when it is first asked for, and written
-once, when the batch ends; in between it lies in dictionaries. So a row function pays for Python,
-not for a lookup per row. Lists and structs are copied on their way in and out: changing one in
-place changes no state, wherever the batch ends. The names are those of Flink's state interfaces.
+The state of all keys of a batch is read at first use, and written when the batch ends; in between
+it is in dictionaries. So a row function pays for Python, not for a lookup per row. Lists and
+structs are copied on their way in and out: changing one in place changes no state, wherever the
+batch ends. The names are those of Flink's state interfaces.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from pipelines.state.value_state import ValueState
 
 @dataclass(slots=True)
 class CurrentKeys:
-    """The distinct keys of the batch in work, and which of them the current row has."""
+    """The distinct keys of the current batch, and which of them the current row has."""
 
     keys: pa.RecordBatch | None = None
     index: int = 0
@@ -41,11 +41,11 @@ class CurrentKeys:
 
 
 class RowState(ABC):
-    """Something that lives in dictionaries while a batch is processed."""
+    """State that is held in dictionaries while a batch is processed."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Write back what the batch has changed, and forget it."""
+        """Write back what the batch has changed, and drop the rest."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class RowValueState(RowState):
         self._may_change = may_change(self.state.type)
 
     def value(self) -> Any:
-        """None where there is none. Changing what is returned changes nothing; `update` it."""
+        """None if there is no value. Changing the result changes nothing; `update` it."""
         index = self.current.index
         if index in self._written:
             value = self._written[index]
@@ -76,7 +76,7 @@ class RowValueState(RowState):
         return copy_of(value) if self._may_change else value
 
     def update(self, value: Any) -> None:
-        """None clears."""
+        """None clears the value."""
         self._written[self.current.index] = copy_of(value) if self._may_change else value
 
     def clear(self) -> None:
@@ -92,5 +92,5 @@ class RowValueState(RowState):
 
 
 def named(state: str) -> str:
-    """How the refusal of a value begins."""
+    """The beginning of the error that refuses a value."""
     return f"The state {state!r}"

@@ -1,4 +1,4 @@
-"""Between Python rows and Arrow: strict, so that no column is filled or dropped unnoticed."""
+"""Converts between Python rows and Arrow, strictly: no column is filled or dropped unnoticed."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 _ROWS_AT_ONCE = 1_024
-"""Rows live as dictionaries only while they are worked on: more of them slow Python down."""
+"""How many rows exist as dictionaries at a time: more of them slow Python down."""
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
@@ -31,7 +31,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """`column.to_pylist()`, which spends microseconds on each moment in UTC."""
+    """Like `column.to_pylist()`, which would take microseconds for each time in UTC."""
     moment = column.type
     if not pa.types.is_timestamp(moment) or moment.tz != "UTC" or moment.unit == "ns":
         return list(column.to_pylist())
@@ -40,7 +40,7 @@ def python_values(column: pa.Array) -> list[Any]:
     try:
         values = [epoch + since for since in counted.astype(f"timedelta64[{moment.unit}]").tolist()]
     except (OverflowError, TypeError):
-        return list(column.to_pylist())  # which says what is wrong
+        return list(column.to_pylist())  # which raises an error that says what is wrong
     for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
         values[row] = None
     return values
@@ -49,7 +49,7 @@ def python_values(column: pa.Array) -> list[Any]:
 class RowOutput:
     """Gathers what a row function emits and passes it on in batches of `schema`.
 
-    Values are taken out of a row at once, so that the function may go on with it, as in Flink.
+    Copies values out of a row at once, so that the function may reuse the row, as in Flink.
     """
 
     def __init__(self, uid: str, schema: pa.Schema, collect: Collector) -> None:
@@ -62,7 +62,7 @@ class RowOutput:
         self._row_count = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Raises Rejected for a row with other columns than were declared."""
+        """Raises Rejected if a row's columns are not the declared ones."""
         for row in rows:
             if row.keys() != self._columns:
                 raise Rejected(
@@ -78,7 +78,7 @@ class RowOutput:
                 self.flush()
 
     def flush(self) -> None:
-        """Raises Rejected for a value that its column cannot hold."""
+        """Raises Rejected if a column cannot hold a value."""
         if self._row_count:
             columns = zip(self._schema, self._gathered, strict=True)
             arrays = [self._array(field, values) for field, (_, values) in columns]
@@ -92,7 +92,7 @@ class RowOutput:
 
 
 def to_array(values: list[Any], type_: pa.DataType, what: str) -> pa.Array:
-    """Raises Rejected, beginning with `what`, when a value does not fit."""
+    """Raises Rejected, in a sentence that begins with `what`, if a value does not fit."""
     try:
         if pa.types.is_integer(type_):
             _check_whole(values)
@@ -103,7 +103,7 @@ def to_array(values: list[Any], type_: pa.DataType, what: str) -> pa.Array:
 
 
 def _check_whole(values: list[Any]) -> None:
-    """Arrow would cut off the fraction without a word."""
+    """Refuses fractions, which Arrow would cut off silently."""
     if not any(issubclass(kind, float) for kind in set(map(type, values))):
         return
     for value in values:

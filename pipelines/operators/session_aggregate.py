@@ -1,6 +1,6 @@
 """Aggregates per key and session of event time; a session is emitted when its gap has passed.
 
-State: the accumulators, with the extents of the sessions. The rules are `session_operator`'s.
+State: the accumulators, with the extents of the sessions. `session_operator` has the rules.
 """
 
 from collections.abc import Mapping

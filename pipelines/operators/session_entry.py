@@ -1,4 +1,4 @@
-"""Decides which rows are too late for any session; see `lateness` for the other windows."""
+"""Decides which rows are too late for any session; for other windows see `lateness`."""
 
 from dataclasses import dataclass
 
@@ -19,13 +19,13 @@ class SessionEntry:
     context: OperatorContext
     time: KeyedTime
     lateness_ms: int = 0
-    side: str = LATE  # output of the rows that are late
+    side: str = LATE  # the output for late rows
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """The rows that are in time, and the event time of each.
+        """The rows that are on time, and the event time of each.
 
-        A row that alone would be a closed session may still grow one that is open: Flink merges
-        first and asks then whether the outcome is late.
+        A row that would be a closed session by itself may still extend an open one: Flink merges
+        first, and then asks if the result is late.
         """
         rows, times = with_time(self.context, batch, self.time_column)
         is_late = times + self.gap_ms - 1 + self.lateness_ms <= self.time.of(rows)

@@ -1,8 +1,8 @@
-"""Equi-join of two streams within sessions of event time, which the rows of both form together.
+"""Equi-join of two streams within sessions of event time, which the rows of both sides form.
 
-The rows of a key, of either side, that follow each other within the gap are one session; when it
-is due, each of its left rows meets each of its right ones. So two rows may meet although more than
-the gap lies between them. State: the extents of the sessions (`session_state`) and the rows of
+Rows of a key, on either side, that follow each other within the gap are one session. When it is
+due, each of its left rows meets each of its right ones, so two rows may meet although they are
+further apart than the gap. State: the extents of the sessions (`session_state`) and the rows of
 both sides, by pane. A null key forms sessions and matches nothing.
 
 Source: Flink's `JoinedStreams` with `EventTimeSessionWindows`.
@@ -61,7 +61,7 @@ class SessionJoin(WindowedJoin):
             self._join(*(self._take(port, due) for port in range(len(SIDES))))
 
     def _take(self, port: int, due: Sessions) -> DueRows:
-        """Remove and return the rows of the sessions that are due; the others stay."""
+        """Remove and return the rows of the due sessions; the others stay."""
         rows = self._buffered[port].take_rows(int(due.last_ms.max()))
         times = longs(rows.column(self._time_columns[port]))
         session = due.of_rows(rows, times)

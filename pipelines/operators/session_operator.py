@@ -1,12 +1,12 @@
-"""The steps of every operator over sessions of one input: admit, note the extent, give out.
+"""The steps of every operator over sessions of one input: admit, note the extent, emit.
 
-State: the extents of the sessions (`session_state`). What a session holds besides, and what it
-gives out, is decided by those that are built on it.
+State: the extents of the sessions (`session_state`). Subclasses decide what else a session holds,
+and what they emit.
 
-With an allowed lateness a session stays for that long after it was due: rows that come meanwhile
-and grow it, or join it with another, give it out again, whole and with its new bounds; nothing
-takes back what was given out before. A row is late when it would be a closed session of its own
-and grows no open one.
+With an allowed lateness, a session stays for that long after it was due. If rows that come
+meanwhile extend it or join it to another, it is emitted again, whole and with its new bounds;
+nothing retracts what was emitted before. A row is late if it would be a closed session of its own
+and extends no open one.
 
 Source: Flink's `WindowOperator` with merging windows.
 """
@@ -61,15 +61,15 @@ class SessionOperator(WindowOperator):
 
     @abstractmethod
     def _accumulated(self, schema: pa.Schema) -> Aggregation:
-        """What is kept per session beside its extent, by key."""
+        """What is kept per session and key in addition to the extent."""
 
     @abstractmethod
     def _take_in(self, rows: pa.RecordBatch, times_ms: Longs) -> list[Values]:
-        """Keep rows that are in time; returns their accumulators."""
+        """Keep rows that are on time; returns their accumulators."""
 
     @abstractmethod
     def _give_out(self, due: Sessions) -> None:
-        """Sessions that are due: changed ones are emitted, closed ones will not come again."""
+        """Handles due sessions: emits changed ones; closed ones will not come again."""
 
     def _give_out_due(self) -> None:
         due = self._sessions.take_due(self._entry.time)

@@ -1,7 +1,7 @@
 """Calls a function with all rows of each key and session of event time, when its gap has passed.
 
-State: the rows, by pane, beside the extents of the sessions. The rules are `session_operator`'s.
-Source: Flink's `WindowOperator` with merging windows and a `ProcessWindowFunction`.
+State: the rows, by pane, and the extents of the sessions. `session_operator` has the rules. Source:
+Flink's `WindowOperator` with merging windows and a `ProcessWindowFunction`.
 """
 
 import pyarrow as pa

@@ -1,6 +1,6 @@
-"""Intervals of time that follow each other within a gap form runs; arithmetic on arrays only.
+"""Joins intervals of time that follow each other within a gap into runs; array arithmetic only.
 
-A run is what Flink's `MergingWindowSet` arrives at by merging windows one by one.
+A run is the result of Flink's `MergingWindowSet`, which merges windows one by one.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ NO_RUN = -1
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """`of` is the run of each interval. Runs are in order of key, then of time."""
+    """`of` maps each interval to its run. Runs are in order of key, then of time."""
 
     of: Longs
-    key: Longs  # of each run
+    key: Longs  # by run
     first: Longs
     last: Longs
-    head: Longs  # of each run, the position of its earliest interval
+    head: Longs  # by run, the position of its earliest interval
 
     @property
     def count(self) -> int:
@@ -28,10 +28,11 @@ class Runs:
 
 
 def runs_of(key: Longs, first: Longs, last: Longs, gap_ms: int) -> Runs:
-    """Intervals [first, last] of equal key join where at most `gap_ms` lies between them.
+    """Intervals [first, last] of equal key join if at most `gap_ms` lies between them.
 
-    1. Sort by key, then by beginning. 2. How far the intervals of the key reach so far: a maximum
-    that starts again with each key. 3. A run begins where the next one begins beyond the gap.
+    1. Sort by key, then by beginning.
+    2. Find how far the intervals of the key reach so far: a maximum that restarts with each key.
+    3. A run begins where the next interval begins beyond the gap.
     """
     order = np.lexsort((first, key))
     keys, begin = key[order], first[order]
@@ -49,8 +50,8 @@ def runs_of(key: Longs, first: Longs, last: Longs, gap_ms: int) -> Runs:
 def run_at(runs: Runs, key: Longs, times_ms: Longs, gap_ms: int) -> Longs:
     """The run that holds each key and time, or lies within the gap of it; NO_RUN if none does.
 
-    The runs of a key are apart by more than the gap, so only the last one that begins at most a
-    gap behind the time can be it.
+    The runs of a key are further apart than the gap, so only one run comes into question: the last
+    that begins at most a gap after the time.
     """
     keys = np.concatenate([runs.key, key])
     begins = np.concatenate([runs.first, times_ms + gap_ms])
@@ -68,7 +69,7 @@ def run_at(runs: Runs, key: Longs, times_ms: Longs, gap_ms: int) -> Longs:
 
 
 def _running_maximum(ascending_keys: Longs, values: Longs) -> Longs:
-    """By rank instead of by value, so that a later key outranks whatever an earlier one reached."""
+    """Compares ranks, not values, so that a later key outranks everything of an earlier one."""
     by_value = np.sort(values)
     rank = np.searchsorted(by_value, values)
     climbing = np.maximum.accumulate(ascending_keys * len(values) + rank)

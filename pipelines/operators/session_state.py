@@ -1,11 +1,11 @@
-"""What is known of the open sessions: per key and pane, the extent of its rows and accumulators.
+"""The open sessions: per key and pane, the extent of its rows and their accumulators.
 
-A pane is as wide as the gap, so that the rows of one key in one pane are always of one session, and
-a batch can be folded into panes without looking for sessions. Only when event time advances, panes
-that follow each other within the gap are joined to sessions: those that are due are given out, and
-what remains is folded into the earliest pane of each, so that an open session costs one row.
+A pane is as wide as the gap. So the rows of one key in one pane always belong to one session, and a
+batch is folded into panes without looking for sessions. When event time advances, panes that follow
+each other within the gap are joined into sessions. Those that are due are emitted; the others are
+folded into the earliest pane of each, so that an open session costs one row.
 
-Source: what sessions are and when they merge, Flink's `EventTimeSessionWindows`; panes are ours.
+Source: Flink's `EventTimeSessionWindows` for what sessions are and when they merge; panes are ours.
 """
 
 from dataclasses import dataclass, replace
@@ -34,14 +34,14 @@ _NO_ROWS: Longs = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """One row each: they are due, and have changed since they were given out or are closed."""
+    """One row per session; each is due, and has changed since it was emitted or is closed."""
 
     keys: pa.RecordBatch
     first_ms: Longs
     last_ms: Longs
     accumulated: list[Values]
     is_changed: Flags
-    is_closed: Flags  # nothing can enter it any more, and it is forgotten
+    is_closed: Flags  # no row can enter it any more, and it is dropped
 
     def __len__(self) -> int:
         return len(self.first_ms)
@@ -50,7 +50,7 @@ class Sessions:
         return self if self.is_changed.all() else self.where(self.is_changed)
 
     def of_rows(self, rows: pa.RecordBatch, times_ms: Longs) -> Longs:
-        """The position of the session that holds each row, NO_RUN where none of these does."""
+        """The position of the session that holds each row; NO_RUN if none of these does."""
         codes = _common_codes(self.keys, rows)
         runs = Runs(_NO_ROWS, codes[: len(self)], self.first_ms, self.last_ms, _NO_ROWS)
         return run_at(runs, codes[len(self) :], times_ms, 0)
@@ -67,9 +67,9 @@ class Sessions:
 
 
 class SessionState:
-    """Guarantee: each session is given out when due, again when it has grown since, then forgotten.
+    """Guarantee: a session is emitted when due, again if it has grown since, and then dropped.
 
-    `aggregation` is over the stream's key only and may be without aggregates.
+    `aggregation` is over the stream's key only and may have no aggregates.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SessionState:
         self._idle_until_ms = MIN_WATERMARK_MS  # before this watermark nothing is due or closed
 
     def add(self, rows: pa.RecordBatch, times_ms: Longs, lifted: list[Values]) -> None:
-        """Rows that are in time, with their accumulators."""
+        """Adds rows that are on time, with their accumulators."""
         panes = times_ms - times_ms % self._gap_ms
         keyed = rows.select(self._aggregation.key_names).append_column(PANE, pa.array(panes))
         groups = group(keyed, [*self._aggregation.key_names, PANE])
@@ -95,7 +95,7 @@ class SessionState:
         self._idle_until_ms = min(self._idle_until_ms, int(times_ms.min()) + self._gap_ms - 1)
 
     def touches_open(self, rows: pa.RecordBatch, times_ms: Longs) -> Flags:
-        """Whether each row would grow a session that is not closed yet."""
+        """True for each row that would extend a session that is not closed yet."""
         panes = self._panes.select_at_most(PANE, MAX_WATERMARK_MS)
         codes = _common_codes(self._panes.keys(panes).select(self._aggregation.key_names), rows)
         runs = self._runs(panes, codes[: len(panes)])
@@ -103,10 +103,12 @@ class SessionState:
         return np.asarray(touched != NO_RUN)
 
     def take_due(self, time: KeyedTime) -> Sessions | None:
-        """Sessions whose end is in the past and that have changed since the last time.
+        """Sessions whose end is past and that have changed since the last call.
 
-        1. Take the panes that can be part of such a session and join them to sessions. 2. Give out
-        those that are due. 3. Forget those that are closed. 4. Fold each other one into a pane.
+        1. Take the panes that can be part of such a session and join them into sessions.
+        2. Emit the sessions that are due.
+        3. Drop the closed ones.
+        4. Fold each of the others into one pane.
         """
         newest_ms = time.newest_ms
         if newest_ms < self._idle_until_ms:
@@ -157,7 +159,7 @@ class SessionState:
         accumulated: list[Values],
         stays: Flags,
     ) -> None:
-        """Fold sessions of several panes into the earliest, which is always looked at."""
+        """Fold each session of several panes into its earliest pane, which is always examined."""
         several = stays & (np.bincount(runs.of, minlength=runs.count) > 1)
         if not several.any():
             return
@@ -191,13 +193,13 @@ class SessionState:
 
 
 def _common_codes(keys: pa.RecordBatch, rows: pa.RecordBatch) -> Longs:
-    """A number per key, equal for equal ones: first of `keys`, then of the keys of `rows`."""
+    """A number per key, equal for equal keys: first for `keys`, then for the keys of `rows`."""
     columns = [rows.column(name) for name in keys.schema.names]
     of_rows = pa.RecordBatch.from_arrays(columns, schema=keys.schema)
     return group(pa.concat_batches([keys, of_rows]), keys.schema.names).index
 
 
 def _as_groups(runs: Runs) -> Groups:
-    """Only the index and the number of groups count here."""
+    """Sets only the index and the number of groups, which is all that matters here."""
     numbered = pa.RecordBatch.from_arrays([pa.array(np.arange(runs.count))], names=["run"])
     return Groups(numbered, runs.of)

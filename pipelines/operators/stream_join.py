@@ -1,13 +1,13 @@
 """Joins two streams on equal columns, without windows: every row of either side is kept.
 
-With a time-to-live, in processing time, a row is forgotten that long after it came, and finds no
-partners any more: what such a join gives out is not the join of all input. An outer one cannot
-have it: it would not know whether a row without partners once had some.
+With a time-to-live, in processing time, a row is dropped that long after it came and finds no more
+partners; so the output is not the join of all input. An outer join cannot have a time-to-live: it
+would not know if a row without partners once had some.
 
-An inner join only ever adds rows. An outer join gives out a row without a partner at once, and
-takes it back when its first partner comes: its output has the column `row_kind`, `+I` for a row
-that is added and `-D` for one, equal in all other columns, that is taken away. Both inputs must be
-ones that only add rows. Null equals nothing, as in SQL.
+An inner join only ever adds rows. An outer join emits a row without a partner at once, and retracts
+it when its first partner comes. Its output has the column `row_kind`: `+I` for an added row, and
+`-D` for a retracted one, equal in all other columns. Both inputs must be streams that only add
+rows. Null equals nothing, as in SQL.
 
 Source: Flink SQL's `StreamingJoinOperator` and its `RowKind`.
 """
@@ -27,7 +27,7 @@ INSERT, DELETE = "+I", "-D"
 
 
 class StreamJoin(Operator):
-    """Guarantee: at any time the rows added less those taken away are the join of all input so far.
+    """Guarantee: at any time, added less retracted rows are the join of all input so far.
 
     Port 0 is left, port 1 right. A batch takes rows away before it adds any.
     """
@@ -57,7 +57,7 @@ class StreamJoin(Operator):
         ]
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        """1. Take back what stood alone until now. 2. Add pairs. 3. Add what stands alone."""
+        """1. Retract rows that had no partner until now. 2. Add pairs. 3. Add rows without one."""
         for side in self._sides:
             side.drop_expired()
         is_null = has_null(batch, self._on)
@@ -76,7 +76,7 @@ class StreamJoin(Operator):
         self._sides[port].add(keyed)
 
     def _take_back(self, port: int, keyed: pa.RecordBatch) -> None:
-        """Rows of the other side for whose key this batch brings the first partners."""
+        """Retract rows of the other side for whose key this batch brings the first partners."""
         keys = group(keyed, list(self._on)).keys
         first_ones = keys.filter(pa.array(~self._sides[port].index.contains(keys)))
         for matches in self._sides[1 - port].match(first_ones):

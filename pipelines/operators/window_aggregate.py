@@ -1,12 +1,12 @@
-"""Aggregates per key and tumbling or sliding window of event time; emitted when the window is due.
+"""Aggregates per key and tumbling or sliding window of event time; emits when a window is due.
 
-State: one row per key and open window. Each batch is first reduced by key and pane (rows that
-share all their windows), so that overlapping windows cost per key and not per record. All windows
-that a watermark makes due are read and emitted together.
+State: one row per key and open window. Each batch is first reduced by key and pane (rows that share
+all their windows), so that overlapping windows cost per key and not per record. All windows that a
+watermark makes due are read and emitted together.
 
-With an allowed lateness a window stays for that long after it was due; rows that come meanwhile
+With an allowed lateness, a window stays for that long after it was due. Rows that come meanwhile
 emit its result again, complete, so that an upsert by key and window is right. Rows that come after
-that are counted, and given out as the side output `late`.
+that are counted, and go to the side output `late`.
 
 Source: Flink's `WindowOperator` with `EventTimeTrigger`; panes as in its window table functions.
 """
@@ -41,7 +41,7 @@ _EMITTED = "__emitted"
 class WindowAggregate(AlignedOperator):
     """Emits keys, `window_start`, aggregates; by window, then by key.
 
-    Windows that are no tumbling ones may overlap: then `window_end` and `window_time` follow.
+    Unless windows are tumbling they may overlap; then `window_end` and `window_time` follow.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WindowAggregate(AlignedOperator):
     def _by_window(
         self, panes: pa.RecordBatch, reduced: list[Values]
     ) -> tuple[pa.RecordBatch, list[Values]]:
-        """What each pane holds, merged into each window that is open and covers the pane."""
+        """Merges the contents of each pane into each open window that covers the pane."""
         if self._windows.is_tumbling:
             return panes, reduced
         positions, starts = self._windows.assign(longs(panes.column(WINDOW_START)))
@@ -155,7 +155,7 @@ _NO_STARTS: Longs = np.empty(0, np.int64)
 
 
 def with_flag(descriptor: TableDescriptor, flag: str) -> TableDescriptor:
-    """The table with one more column, which is false until it is written."""
+    """The table with one more column, which is false until written."""
     return replace(
         descriptor,
         value=descriptor.value.append(pa.field(flag, pa.bool_())),

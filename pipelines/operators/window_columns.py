@@ -1,6 +1,6 @@
-"""The columns that name a window in what leaves it, and the order in which results leave.
+"""The columns that name a window in the output, and the order of results.
 
-`window_start` and `window_end` bound the window; `window_time`, its last millisecond, is the event
+`window_start` and `window_end` bound the window. `window_time`, its last millisecond, is the event
 time of a result whose window may overlap others (Flink gives results that timestamp).
 """
 
@@ -16,7 +16,7 @@ BOUNDS = (WINDOW_START, WINDOW_END, WINDOW_TIME)
 
 
 def with_window(batch: pa.RecordBatch, starts: Longs) -> pa.RecordBatch:
-    """A column of that name in the input, from windows before these, gives way."""
+    """Replaces an input column of that name, which comes from earlier windows."""
     others = batch.select([name for name in batch.schema.names if name != WINDOW_START])
     return others.append_column(pa.field(WINDOW_START, EVENT_TIME), timestamps(starts))
 
@@ -24,7 +24,7 @@ def with_window(batch: pa.RecordBatch, starts: Longs) -> pa.RecordBatch:
 def with_bounds(
     results: pa.RecordBatch, key_count: int, starts: Longs, ends: Longs
 ) -> pa.RecordBatch:
-    """The three columns between the keys and the rest."""
+    """Puts the three columns between the keys and the rest."""
     bounds = [timestamps(starts), timestamps(ends), timestamps(ends - 1)]
     columns = [*results.columns[:key_count], *bounds, *results.columns[key_count:]]
     return pa.RecordBatch.from_arrays(columns, schema=bounded_schema(results.schema, key_count))
@@ -37,6 +37,6 @@ def bounded_schema(schema: pa.Schema, key_count: int) -> pa.Schema:
 
 
 def in_order(results: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """The same state is emitted in the same order, whatever order it came in."""
+    """Sorts, so that the same state is always emitted in the same order."""
     order = [(column, "ascending") for column in columns]
     return results.take(pc.sort_indices(results, sort_keys=order))

@@ -1,4 +1,4 @@
-"""An author's function of all rows of one key and window, called once for each."""
+"""Calls an author's function once per key and window, with all of its rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class TimeWindow:
 
 
 WindowFunction = Callable[[TimeWindow, pa.RecordBatch], pa.RecordBatch]
-"""The rows of one key in one window, in order of arrival, to any number of rows. Pure."""
+"""Maps the rows of one key in one window, in order of arrival, to any number of rows. Pure."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowCalls:
-    """One call per key and window: cheap for the rows, not for very many small windows."""
+    """One call per key and window: cheap for many rows, not for very many small windows."""
 
     function: WindowFunction
     schema: pa.Schema
@@ -35,7 +35,7 @@ class WindowCalls:
     context: OperatorContext
 
     def on_rows(self, rows: pa.RecordBatch, starts: Longs, ends: Longs) -> None:
-        """Rows with the window of each; calls by window, then by key."""
+        """Takes rows with the window of each; calls the function by window, then by key."""
         if rows.num_rows == 0:
             return
         windowed = rows.select(list(self.keys))

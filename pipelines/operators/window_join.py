@@ -1,10 +1,10 @@
 """Equi-join of two streams within tumbling or sliding windows of event time.
 
 Both sides are buffered by window until the watermark, the smaller one of the two inputs, makes the
-window due; then all due windows are joined in one go, with the window as one more column of the
-key. Every matching pair counts. Null equals nothing, as in SQL. Left rows that matched nothing
-are counted: an inner join loses them, and people ask how many. An outer join gives out what it
-keeps without a partner when the window is due, so that nothing is ever taken back.
+window due. Then all due windows are joined at once, with the window as another key column. Every
+matching pair counts. Null equals nothing, as in SQL. Left rows without a match are counted, because
+an inner join loses them and operators ask how many. An outer join emits rows without a partner when
+the window is due, so it never retracts anything.
 
 Source: Flink's `WindowJoinOperator`.
 """
@@ -27,7 +27,7 @@ from pipelines.operators.windows import AlignedWindows
 @dataclass(frozen=True, slots=True)
 class _Side:
     entry: WindowEntry
-    buffered: PaneRows  # a row once for each window that it is in
+    buffered: PaneRows  # a row once for each window to which it belongs
 
     def take_due(self, newest_due: int) -> DueRows:
         """Remove and return the rows of all due windows."""

@@ -1,7 +1,7 @@
-"""What all operators over windows of one input share: the key, event time, and what comes too late.
+"""Base of all operators over windows of one input: the key, event time, and late rows.
 
-Which windows there are and what they give out is decided by those that are built on it: aligned
-windows or sessions, with aggregates or with an author's function.
+Subclasses decide which windows there are and what they emit: aligned windows or sessions, with
+aggregates or with an author's function.
 """
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pipelines.operators.side_output import SideOutput
 
 
 class WindowOperator(Operator):
-    """Rows that come too late for every window leave by the side output `late`."""
+    """Rows that are too late for every window go to the side output `late`."""
 
     def __init__(self, keys: tuple[str, ...], time_column: str, lateness_ms: int) -> None:
         self._keys = keys
@@ -24,7 +24,7 @@ class WindowOperator(Operator):
         return {LATE: SideOutput(inputs[0], self._time_column)}
 
     def _check_input(self, schema: pa.Schema) -> None:
-        """Raises Rejected naming a column that is missing or is no event time."""
+        """Raises Rejected naming a column that is missing or holds no event time."""
         check_event_time(schema, self._time_column)
         for key in self._keys:
             field_of(schema, key)

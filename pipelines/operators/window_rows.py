@@ -1,7 +1,7 @@
 """Calls a function with all rows of each key and tumbling or sliding window, when it is due.
 
 State: the rows themselves, once each, by pane (rows that share all their windows). With an allowed
-lateness, rows that come after their window was due call the function again with all of its rows.
+lateness, rows that come after their window was due cause another call with all of its rows.
 
 Source: Flink's `WindowOperator` with a `ProcessWindowFunction`.
 """
@@ -57,7 +57,7 @@ class WindowRows(AlignedOperator):
             self._call_for(np.unique(starts[is_due]).tolist())
 
     def _call_again(self, in_time: pa.RecordBatch, times: Longs) -> None:
-        """For the keys that these rows add to a window that has been called for."""
+        """Calls again for the keys to which these rows add in a window that was called before."""
         positions, starts = self._windows.assign(times)
         of_windows = in_time.take(pa.array(positions))
         is_due = self._entry.is_due(starts, of_windows) & self._entry.is_open(starts, of_windows)
@@ -76,7 +76,7 @@ class WindowRows(AlignedOperator):
         self._put_back(panes)
 
     def _not_called(self, start: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Without the keys for which the window was called before the cut of a restore."""
+        """Drops the keys for which the window had been called before the restored cut."""
         called = self._windows.size_ms - 1 + start <= self._entry.time.restored_of(rows)
         return rows.filter(pa.array(np.broadcast_to(~called, rows.num_rows)))
 
@@ -92,7 +92,7 @@ class WindowRows(AlignedOperator):
         return self._newest_due() + self._windows.size_ms - 1
 
     def _put_back(self, panes: Panes) -> None:
-        """What belongs to a window that is not closed yet."""
+        """Keeps the panes that belong to a window that is not closed yet."""
         newest = self._windows.newest_starts(np.array(list(panes), np.int64)).tolist()
         is_open = [newest_start > self._entry.newest_closed for newest_start in newest]
         held = zip(panes.items(), is_open, strict=True)

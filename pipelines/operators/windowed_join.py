@@ -1,7 +1,7 @@
-"""What joins within windows of event time share: their columns, and what they give out.
+"""Base of joins within windows of event time: their columns, and what they emit.
 
-Pairs of one window come out when it is due, and, for an outer join, the rows that had no partner
-in it. Which rows are due, and in which window, is decided by those that are built on it.
+When a window is due, its pairs are emitted, and in an outer join its rows without a partner.
+Subclasses decide which rows are due, and in which window.
 
 Source: Flink's `JoinedStreams` (`join(...).where(...).equalTo(...).window(...)`) and window joins.
 """
@@ -21,10 +21,10 @@ UNMATCHED_LEFT = "unmatched_left"
 
 
 class WindowedJoin(Operator):
-    """Port 0 is left, port 1 right. Emits left columns, then right ones that are no key.
+    """Port 0 is left, port 1 right. Emits left columns, then right columns that are not keys.
 
-    Unless it is an inner join within tumbling windows, the bounds of the window follow: then the
-    row's own event time may be null, or lie behind that of the window's end.
+    Unless it is an inner join within tumbling windows, the window's bounds follow: a row's own
+    event time may then be null, or lie after the window's end.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WindowedJoin(Operator):
         self._columns = JoinedColumns.of(self._on, *inputs)
 
     def _join(self, left: DueRows, right: DueRows) -> None:
-        """All rows of the windows that are due."""
+        """Joins all rows of the due windows."""
         left_rows, right_rows = pairs_of(left, right, self._on)
         paired = left.take(left_rows)
         self._emit(self._columns.pairs(paired.rows, right.rows.take(right_rows)), paired)
@@ -78,5 +78,5 @@ class WindowedJoin(Operator):
 
 
 def has_bounds(windows: Windows, kind: JoinKind) -> bool:
-    """Whether the columns that name the window are part of the output."""
+    """True if the columns that name the window are part of the output."""
     return kind is not JoinKind.INNER or not windows.is_tumbling

@@ -1,8 +1,8 @@
 """Windows of event time: which windows a row belongs to, and when a window is due.
 
 A window is named by its start, in milliseconds since the epoch, and covers [start, start + size).
-Tumbling and sliding windows lie where arithmetic says; a session lies where its rows do, so what
-it covers is decided by whoever holds them (`session_state`).
+Arithmetic gives the place of tumbling and sliding windows. A session is where its rows are, so
+`session_state`, which holds them, decides what it covers.
 
 Source: Flink's `TumblingEventTimeWindows`, `SlidingEventTimeWindows`, `EventTimeSessionWindows` and
 `EventTimeTrigger`.
@@ -21,7 +21,7 @@ from pipelines.operators.columns import Longs
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
-    """Every row has one window. `offset_ms` moves them all, such as to a time zone's midnight."""
+    """Each row has one window. `offset_ms` moves all windows, such as to a time zone's midnight."""
 
     size_ms: int
     offset_ms: int = 0
@@ -37,14 +37,14 @@ class TumblingWindows:
 
     @property
     def is_tumbling(self) -> bool:
-        """Then a window's start is enough of a name, and event time enough for its result."""
+        """True if a window's start is enough to name it, and enough as its result's event time."""
         return True
 
     def panes(self, times_ms: Longs) -> Longs:
         return _floor(times_ms, self.pane_ms, self.offset_ms)
 
     def newest_starts(self, times_ms: Longs) -> Longs:
-        """The last window that each row may belong to."""
+        """The last window to which each row may belong."""
         return _floor(times_ms, self.slide_ms, self.offset_ms)
 
     def assign(self, times_ms: Longs) -> tuple[Longs, Longs]:
@@ -64,7 +64,7 @@ class TumblingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows(TumblingWindows):
-    """A window starts every `every_ms`; where that is less than the size, windows overlap."""
+    """A window starts every `every_ms`; if that is less than the size, windows overlap."""
 
     every_ms: int = field(kw_only=True)
 
@@ -82,7 +82,7 @@ AlignedWindows: TypeAlias = TumblingWindows | SlidingWindows
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Rows of one key that follow each other within the gap, which ends a session, too."""
+    """Rows of one key that follow each other within the gap; the gap also ends a session."""
 
     gap_ms: int
 
@@ -121,7 +121,7 @@ def sliding(size: timedelta, *, every: timedelta, offset: timedelta = _NO_OFFSET
 def session(
     *, days: int = 0, hours: int = 0, minutes: int = 0, seconds: int = 0, milliseconds: int = 0
 ) -> SessionWindows:
-    """Sessions that this much silence ends. Raises Rejected unless the gap is positive."""
+    """Sessions that end after this much silence. Raises Rejected unless the gap is positive."""
     gap = timedelta(
         days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
     )
