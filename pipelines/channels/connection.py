@@ -1,11 +1,11 @@
-"""What channels and the control link ask of a connection: a plain socket has it, and so has TLS."""
+"""The connection that channels and the control link need: plain sockets and TLS offer it."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
 
 class Connection(Protocol):
-    """A stream of bytes, either way. One thread may read while another one writes."""
+    """A stream of bytes in both directions. One thread may read while another one writes."""
 
     def recv(self, count: int, /) -> bytes: ...
 

@@ -1,6 +1,6 @@
-"""The writing end of any channel: what has no credit yet waits in its outbox.
+"""The writing end of any channel: elements without credit wait in its outbox.
 
-How an element gets to the reader is what the kinds of channels differ in.
+Subclasses decide how an element gets to the reader.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from pipelines.domain.ids import ChannelId, CheckpointId
 
 
 class CreditedOutput(ABC):
-    """Implements `Output`; used by the one subtask thread that writes the channel."""
+    """Implements `Output`; used only by the subtask thread that writes the channel."""
 
     def __init__(self, channel: ChannelId) -> None:
         self.channel = channel
@@ -27,7 +27,7 @@ class CreditedOutput(ABC):
         return self.credit.taken_bytes
 
     def send(self, element: Element) -> None:
-        """Elements wait, besides, until the channel has its reader."""
+        """Elements also wait until the channel has its reader."""
         self._outbox.send(element)
 
     def flush(self) -> bool:
@@ -44,4 +44,4 @@ class CreditedOutput(ABC):
 
     @abstractmethod
     def _pass_on(self, element: Element) -> None:
-        """Take its credit and hand it over; there is credit for it. Raises ChannelClosed."""
+        """Take the element's credit, which is available, and hand it over. Raises ChannelClosed."""

@@ -1,4 +1,4 @@
-"""Reaching the data port of a peer and proving to it that we belong to the same attempt."""
+"""Connects to the data port of a peer, and proves that both belong to the same attempt."""
 
 import socket
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from pipelines.domain.ids import Attempt
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one slot of one attempt knows."""
+    """The identity of one slot in one attempt, and the token."""
 
     slot: int
     attempt: Attempt
@@ -23,7 +23,7 @@ class Credentials:
 
 KEEPALIVE_TRIES = 3
 LEAST_UNANSWERED_MS = 1_000
-"""One lost packet is sent again after some 200 ms, and is no reason to give up a connection."""
+"""The lower bound: a lost packet is sent again after some 200 ms; that is no lost peer."""
 
 
 def audience_of(slot: int) -> str:
@@ -33,7 +33,7 @@ def audience_of(slot: int) -> str:
 def dial(
     peer: PeerAddress, own: Credentials, limits: NetworkLimits, tls: Tls | None = None
 ) -> Connection:
-    """A connection on which both ends have proved themselves.
+    """A connection on which both ends have proved their identity.
 
     Raises Retryable if the peer cannot be reached, ProtocolError if one side refuses the other.
     """
@@ -59,11 +59,11 @@ def dial(
 
 
 def tune(connection: socket.socket, unanswered_ms: int) -> None:
-    """Small frames leave at once; a peer whose machine or network has vanished is noticed.
+    """Send small frames at once, and notice a peer whose machine or network has vanished.
 
-    Without these bounds a connection that only one side knows is kept for hours: with nothing to
-    send it is asked for a sign of life, with something to send its answer is waited for, either
-    for about `unanswered_ms`, and a second at least.
+    Without these bounds, a connection that only one side still knows lasts for hours. An idle
+    connection is probed, and sent data waits for its acknowledgement, each for about
+    `unanswered_ms`, but at least a second.
     """
     unanswered_ms = max(unanswered_ms, LEAST_UNANSWERED_MS)
     idle_s, interval_s = max(1, unanswered_ms // 2_500), max(1, unanswered_ms // 5_000)

@@ -1,4 +1,4 @@
-"""Which gate reads a channel, known as gates are registered; writers may ask before that."""
+"""Maps channels to the gates that read them; a writer may ask before its gate is registered."""
 
 import threading
 
@@ -8,9 +8,9 @@ from pipelines.domain.ids import ChannelId
 
 
 class RegisteredGates:
-    """Brings each channel and its gate together, whichever comes first; implements `GateDirectory`.
+    """Connects each channel with its gate, whichever comes first; implements `GateDirectory`.
 
-    A writer that waits has no credit, so waiting costs one entry and no records.
+    A waiting writer has no credit, so waiting costs one entry and no records.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class RegisteredGates:
             writer.close(GATE_CLOSED)
 
     def close(self) -> None:
-        """Every gate, now and later; who waits for one is told that it will not come."""
+        """Closes every gate, now and later; waiting writers learn that none will come."""
         with self._lock:
             self._is_closed = True
             gates, writers = set(self._gates.values()), list(self._waiting.values())

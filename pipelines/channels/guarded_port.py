@@ -1,8 +1,8 @@
-"""A port where callers prove who they are before anybody listens to them.
+"""A port where callers prove their identity before the process accepts anything from them.
 
-Owns the listening socket and the threads of its connections. Who is let in is decided by `verify`,
-what becomes of a connection by `serve`; both run in the thread of that connection. Data ports and
-the driver's control port are such ports.
+Owns the listening socket and the threads of its connections. `verify` decides which callers to
+admit, and `serve` handles an admitted connection; both run in the thread of that connection. Data
+ports and the driver's control port are such ports.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pipelines.channels.tls import Tls
 from pipelines.domain.ids import Attempt
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Of the process or its machine: `accept` fails, and the listener is sound."""
+"""Shortages of the process or its machine: `accept` fails, but the listener is intact."""
 
 Verify = Callable[[Connection], Claim]
 """Raises HandshakeRefused."""
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RefusedConnection:
-    """Someone who was not let in. `claim` is what they said, not what is known."""
+    """A caller that was not admitted. `claim` is what it said of itself, unproven."""
 
     refusal: Refusal
     address: str
@@ -40,23 +40,23 @@ class RefusedConnection:
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt it claims; 0, which no attempt is, when it claims none."""
+        """The attempt that it claims; 0, which no attempt has, if it claims none."""
         return self.claim.attempt if self.claim else Attempt(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a port is told: how to prepare a fresh socket, whom to let in, and whom to tell."""
+    """A port's callbacks: prepare a fresh socket, decide whom to admit, and report what happens."""
 
     prepare: Callable[[socket.socket], None]
     verify: Verify
     serve: Serve
     on_refused: Callable[[RefusedConnection], None]
-    on_broken: Callable[[str], None]  # nobody can ever connect any more; one sentence
+    on_broken: Callable[[str], None]  # the port can accept no connection any more; one sentence
 
 
 class OncePerSlot:
-    """For `verify_token`: admits each slot once. From any thread."""
+    """For `verify_token`: admits each slot once. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,12 +71,12 @@ class OncePerSlot:
 
 
 class GuardedPort:
-    """One thread accepts, one per connection examines and then serves it.
+    """One thread accepts; one thread per connection verifies and then serves it.
 
-    Guarantee: `serve` is called for connections only that `verify` has let pass, and no more than
-    `max_pending_handshakes` are examined at a time. Accepts nothing before `start`. As long as its
-    listener lives it goes on accepting: a process that runs short of files or threads has callers
-    wait, or turns them away, until there are some again.
+    Guarantee: `serve` is called only for connections that `verify` has let pass, and no more than
+    `max_pending_handshakes` are verified at a time. Accepts nothing before `start`. As long as its
+    listener is intact it goes on accepting: if the process runs short of files or threads, callers
+    wait or are turned away until there are some again.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class GuardedPort:
         self._examined: set[socket.socket] = set()
         self._refused_count = 0
         self._closed = threading.Event()
-        self._is_short = False  # of files, memory or threads; then it pauses between two tries
+        self._is_short = False  # of files, memory or threads; it then pauses between two tries
         self._accepting: threading.Thread | None = None
 
     @property
@@ -108,17 +108,17 @@ class GuardedPort:
         return self._refused_count
 
     def start(self) -> None:
-        """Harmless when repeated."""
+        """May be called again without harm."""
         if self._accepting is None:
             self._accepting = start_thread(self._accept_all, self._name)
 
     def close(self) -> None:
-        """Nobody is let in any more. Connections that are served are not touched."""
+        """Admits no caller any more. Connections that are being served continue."""
         with self._admission:
             self._closed.set()
             examined = list(self._examined)
         for connection in [self._listener, *examined]:
-            with contextlib.suppress(OSError):  # wakes the thread that waits for it
+            with contextlib.suppress(OSError):  # wakes the thread that waits in `accept`
                 connection.shutdown(socket.SHUT_RDWR)
         if self._accepting is not None:
             self._accepting.join(self._limits.close_timeout_ms / 1000)
@@ -129,7 +129,7 @@ class GuardedPort:
             try:
                 connection, address = self._listener.accept()
             except ConnectionAbortedError:
-                continue  # the caller hung up before it was answered
+                continue  # the caller hung up before it was accepted
             except OSError as error:
                 if error.errno in SHORTAGES:
                     self._pause(error)
@@ -154,7 +154,7 @@ class GuardedPort:
             return may_prove
 
     def _has_begun(self, connection: socket.socket, address: str) -> bool:
-        """False: there is no thread for it."""
+        """False: there is no thread for the connection."""
         try:
             start_thread(
                 lambda: self._examine_and_serve(connection, address), f"{self._name} {address}"
@@ -185,14 +185,14 @@ class GuardedPort:
         self._guard.serve(connection, claim)
 
     def _examine(self, accepted: socket.socket) -> tuple[Connection, Claim]:
-        """Raises HandshakeRefused; the connection is closed then."""
+        """Raises HandshakeRefused; then the connection is closed."""
         connection: Connection = accepted
         try:
             self._guard.prepare(accepted)
             if self._tls is not None:
                 connection = self._tls.accept(accepted, self._limits.handshake_timeout_ms)
             return connection, self._guard.verify(connection)
-        except OSError as error:  # it was gone before it could be asked
+        except OSError as error:  # it was gone before the handshake
             connection.close()
             raise HandshakeRefused(Refusal.MALFORMED, None) from error
         except HandshakeRefused:
@@ -208,7 +208,7 @@ class GuardedPort:
 
 
 def start_thread(body: Callable[[], None], name: str) -> threading.Thread:
-    # A daemon thread: a process that is told to end must not wait for its peers.
+    # A daemon thread: a process that has to end must not wait for its peers.
     thread = threading.Thread(target=body, name=name, daemon=True)
     thread.start()
     return thread

@@ -1,8 +1,8 @@
 """How the two ends of a connection prove that they belong to the same attempt.
 
-Challenge and response with HMAC-SHA256: neither side sends the token, and the proof covers both
-nonces, the attempt, the slot and the audience, so it is good for this connection only. Decides who
-is admitted; encrypts nothing. Data ports use it and so does the driver's control port.
+Challenge and response with HMAC-SHA256. Neither side sends the token. The proof covers both nonces,
+the attempt, the slot and the audience, so it is good for this connection only. Decides which
+clients to admit; encrypts nothing. Data ports and the driver's control port use it.
 
 1. The server sends the protocol's name and a nonce.
 2. The client answers with its attempt, its slot, a nonce and its proof.
@@ -29,7 +29,7 @@ HELLO_BYTES = len(PROTOCOL) + NONCE_BYTES
 ANSWER_BYTES = CLAIM.size + NONCE_BYTES + PROOF_BYTES
 HANDSHAKE_TIMEOUT_MS = 5_000
 DRIVER = "driver"
-"""The audience of the control port; a data port's is its slot."""
+"""The audience of the control port; the audience of a data port is its slot."""
 
 
 class Refusal(StrEnum):
@@ -50,14 +50,14 @@ VERDICTS = {refusal: code for code, refusal in enumerate(Refusal, start=1)}
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who a client says it is. Unproven until the verdict."""
+    """A client's statement of its identity; unproven until the verdict."""
 
     attempt: Attempt
     slot: int
 
 
 class HandshakeRefused(ProtocolError):
-    """One side did not admit the other. `claim` is what the client said, if it said anything."""
+    """One side did not admit the other. `claim` is the client's, if it made one."""
 
     def __init__(self, refusal: Refusal, claim: Claim | None) -> None:
         who = f"slot {claim.slot} of attempt {claim.attempt}" if claim else "a stranger"
@@ -78,9 +78,9 @@ def verify_token(
     timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
     admit: Admit = lambda claim: None,
 ) -> Claim:
-    """The server's side. `admit` may still refuse a client that has proved itself.
+    """The server's side. `admit` may still refuse a client that has proved its identity.
 
-    Raises HandshakeRefused, also when the client says nothing or goes away.
+    Raises HandshakeRefused, also if the client sends nothing or disconnects.
     """
     claim: Claim | None = None
     try:
@@ -107,10 +107,10 @@ def prove_token(
     audience: str = DRIVER,
     timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
 ) -> None:
-    """The client's side; returns when both ends have proved themselves.
+    """The client's side; returns when both ends have proved their identity.
 
-    Raises HandshakeRefused if the server refuses, ProtocolError if it is not what was announced
-    or goes away, OSError if the connection breaks.
+    Raises HandshakeRefused if the server refuses, ProtocolError if it does not follow the protocol
+    or disconnects, OSError if the connection breaks.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     secret = _secret(token, audience)
@@ -129,7 +129,7 @@ def prove_token(
 
 
 class _Unanswered(ProtocolError):
-    """The other side went away or took too long."""
+    """The other side disconnected or took too long."""
 
 
 def _challenge(connection: Connection, timeout_ms: int) -> tuple[bytes, bytes]:
@@ -143,7 +143,7 @@ def _challenge(connection: Connection, timeout_ms: int) -> tuple[bytes, bytes]:
 def _judge(
     claim: Claim, attempt: Attempt, secret: bytes, hello: bytes, answer: bytes
 ) -> Refusal | None:
-    # Another attempt has another token, so its number can only be taken at its word.
+    # Another attempt has another token, so its number cannot be proved here.
     if claim.attempt != attempt:
         is_older = claim.attempt < attempt
         return Refusal.OLDER_ATTEMPT if is_older else Refusal.NEWER_ATTEMPT
@@ -169,7 +169,7 @@ def _proof(secret: bytes, side: bytes, hello: bytes, said: bytes) -> bytes:
 
 
 def _receive(connection: Connection, count: int, deadline: float) -> bytes:
-    """Exactly `count` bytes, all of them before the deadline however slowly they come."""
+    """Exactly `count` bytes, all before the deadline, however slowly they come."""
     received = b""
     while len(received) < count:
         remaining_s = deadline - time.monotonic()

@@ -7,7 +7,7 @@ from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
-    """What the network of one slot allocates, waits for and accepts, at most."""
+    """The most that the network of one slot allocates, waits for and accepts."""
 
     max_frame_bytes: int = 512 << 20  # one serialized batch
     max_schema_bytes: int = 4 << 20
@@ -15,19 +15,19 @@ class NetworkLimits:
     max_origin_bytes: int = 64 << 10  # names of sources and splits
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
-    shortage_pause_ms: int = 100  # of a port, when there are no files or threads for a caller
+    shortage_pause_ms: int = 100  # of a port without files or threads for a caller
     connect_timeout_ms: int = 10_000
     handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
-    unanswered_ms: int = 10_000  # by a peer, before its connection is lost; heartbeat.timeout
-    close_timeout_ms: int = 1_000  # for the peer to take what was sent before the end
+    unanswered_ms: int = 10_000  # after that, a silent peer's connection is lost; heartbeat.timeout
+    close_timeout_ms: int = 1_000  # for the peer to receive what was sent before the end
 
 
 MAX_COALESCED_BYTES = 1 << 20
-"""Of the batches that are handled as one: joining them copies them, and large ones gain nothing."""
+"""The most bytes of batches handled as one: joining copies them, and large ones gain nothing."""
 
 MAX_COALESCED_BATCHES = 1_024
-"""They leave the queue in one step, and writers wait meanwhile."""
+"""They leave the queue in one step, during which writers wait."""
 
 MAX_QUEUED_MARKS = 100_000
-"""Marks cost no credit, so their count bounds a channel whose reader has stalled. Marks of event
-time do not add up: adjacent ones merge in the queue. What can reach the bound is barriers."""
+"""Marks cost no credit, so their count bounds a channel whose reader has stalled. Adjacent marks of
+event time merge in the queue, so only barriers can reach the bound."""

@@ -1,6 +1,6 @@
-"""The origins of a batch on the wire: one small frame in front of the batch.
+"""The origins of a batch on the wire: one small frame before the batch.
 
-They only help to explain a failure, so what is too long is left out and never refused.
+They only help to explain a failure, so origins that are too long are left out, never refused.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ _decoder = msgspec.msgpack.Decoder(Origins)
 
 
 def origin_frame(number: int, origins: Origins, limits: NetworkLimits) -> bytes:
-    """Empty when there is nothing to say."""
+    """Empty if there is nothing to send."""
     body = _encoder.encode(origins) if origins else b""
     if not body or len(body) > limits.max_origin_bytes:
         return b""
@@ -24,7 +24,7 @@ def origin_frame(number: int, origins: Origins, limits: NetworkLimits) -> bytes:
 
 
 def origins_of(received: Frame) -> Origins:
-    """Raises ProtocolError for bytes that are no origins."""
+    """Raises ProtocolError for bytes that are not origins."""
     try:
         return _decoder.decode(received.body)
     except UNDECODABLE as error:

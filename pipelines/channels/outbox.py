@@ -1,7 +1,7 @@
 """What a writer has sent and its channel has no credit for yet, in order.
 
-Decides what waits and what a barrier overtakes; how an element gets to the reader is the business
-of whoever passes in `pass_on`. Used by the writer's thread only.
+Decides which elements wait and what a barrier overtakes; the caller's `pass_on` takes an element to
+the reader. Used by the writer's thread only.
 
 Source: Flink's `PipelinedSubpartition` with overdraft buffers.
 """
@@ -20,8 +20,8 @@ from pipelines.domain.ids import ChannelId, CheckpointId
 class Outbox:
     """Guarantee: first in, first out, except for barriers that overtake; never blocks.
 
-    Needs a writer that takes no new input while `flush` says False; then what waits is at most
-    the output of one input.
+    Needs a writer that takes no new input while `flush` returns False; then the output of at most
+    one input waits.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Outbox:
         self._has_ended = False
 
     def send(self, element: Element) -> None:
-        """Pass it on, or keep it until there is credit. Raises ChannelClosed."""
+        """Pass the element on, or keep it until there is credit. Raises ChannelClosed."""
         check(not self._has_ended, "nothing follows the end of input", channel=self._channel)
         self._has_ended = isinstance(element, EndOfInput)
         self._pass_on_waiting()
@@ -48,11 +48,11 @@ class Outbox:
             self._pass_on_waiting()
         if self._waiting:
             return False
-        # Whoever has taken the end may be gone.
+        # A reader that has taken the end may be gone.
         return self._has_ended or self._credit.lets_pass(is_free=False)
 
     def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
-        """Put `barrier`, or the one of its checkpoint that waits, ahead of all that waits.
+        """Put `barrier`, or a waiting one of the same checkpoint, ahead of everything that waits.
 
         Returns the batches that it has overtaken: the channel's state on this side.
         """
@@ -65,7 +65,7 @@ class Outbox:
         return [element.batch for element in behind if isinstance(element, Records)]
 
     def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
-        """It still waits behind records that have no credit."""
+        """True if the barrier still waits behind records that have no credit."""
         return any(_is_of(element, checkpoint_id) for element in self._waiting)
 
     def _pass_on_waiting(self) -> None:

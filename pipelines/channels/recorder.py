@@ -1,7 +1,7 @@
-"""The channel state of one checkpoint on the reading side, while it is gathered in a gate.
+"""Gathers the channel state of one checkpoint on the reading side, in a gate.
 
-Decides which batches precede the checkpoint's barrier on each channel: those that were queued when
-recording began, and those that arrive before the barrier does. Used under the gate's lock.
+Decides which batches precede the checkpoint's barrier on each channel: those in the queue when
+recording began, and those that arrive before the barrier. Used under the gate's lock.
 
 Source: Chandy and Lamport 1985; Flink's `ChannelStatePersister`.
 """

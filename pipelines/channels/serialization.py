@@ -1,7 +1,7 @@
-"""Record batches as Arrow IPC: the schema once per channel, then one message a batch.
+"""Record batches as Arrow IPC: the schema once per channel, then one message per batch.
 
-A batch with dictionary columns travels as a whole Arrow stream of its own, because dictionaries
-are not part of a batch message; it costs its schema each time.
+A batch with dictionary columns travels as an Arrow stream of its own, because dictionaries are not
+part of a batch message; it then sends its schema each time.
 """
 
 import pyarrow as pa
@@ -13,11 +13,11 @@ from pipelines.domain.ids import ChannelId
 
 Parts = list[bytes | pa.Buffer]
 UNREADABLE = (pa.ArrowException, OSError, EOFError, StopIteration)
-"""What Arrow's readers raise for bytes that are not what they should be."""
+"""The errors of Arrow's readers for malformed bytes."""
 
 
 class RecordsEncoder:
-    """The sending half of one channel. Batches of one channel may change their schema."""
+    """The sending half of one channel. The batches of a channel may change their schema."""
 
     def __init__(self, channel: ChannelId, number: int, limits: NetworkLimits) -> None:
         self._channel = channel
@@ -59,7 +59,7 @@ class RecordsEncoder:
 
 
 class RecordsDecoder:
-    """The receiving half: batches are views of the received buffer, not copies of it."""
+    """The receiving half: batches are views of the received buffer, not copies."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
@@ -71,7 +71,7 @@ class RecordsDecoder:
             raise ProtocolError(f"a schema cannot be read: {error}") from error
 
     def decode(self, received: Frame) -> pa.RecordBatch:
-        """Raises ProtocolError for bytes that are no batch of the announced schema."""
+        """Raises ProtocolError for bytes that are not a batch of the announced schema."""
         try:
             batch = self._read(received)
             batch.validate()

@@ -1,7 +1,6 @@
-"""The data port of one slot: lets in the slots of its own attempt, each once.
+"""The data port of one slot: admits the slots of its own attempt, each once.
 
-What an admitted peer then sends is read by whoever is passed in as `serve`, in the thread of that
-connection.
+The caller's `serve` reads what an admitted peer sends, in the thread of that connection.
 """
 
 import socket
@@ -24,7 +23,7 @@ from pipelines.channels.tls import Tls
 class DataServer:
     """Listens on a free port.
 
-    Guarantee: `serve` is called for peers only that know the token of this attempt, once a slot.
+    Guarantee: `serve` is called only for peers that know this attempt's token, once per slot.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class DataServer:
         return self._port.refused_count
 
     def close(self) -> None:
-        """Nobody is let in any more. Connections that are served are not touched."""
+        """Admits no peer any more. Connections that are being served continue."""
         self._port.close()
 
     def _prepare(self, accepted: socket.socket) -> None:

@@ -1,10 +1,10 @@
 """All channels of one slot, local and remote: what the runtime uses.
 
 Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`.
-`register_gate` and `output` may come at any time, here and on the peers, because a writer waits
-for credit, and the first credit comes when connection and gate are both there.
+`register_gate` and `output` may come at any time, here and on the peers: a writer waits for credit,
+and the first credit comes when both connection and gate exist.
 
-Owns the connections and their threads; decides that a connection lost before the end of its
+Owns the connections and their threads. Decides that losing a connection before the end of its
 channels is a failure of the attempt.
 """
 
@@ -45,8 +45,8 @@ class SlotNetwork:
     """The data network of one slot in one attempt.
 
     Guarantee: every channel is FIFO and loss-free until its EndOfInput, or `on_failure` is called
-    with one sentence and writers get ChannelClosed. Needs `connect` to be called by every slot for
-    all its peers. The callbacks come from any thread and must not block.
+    with one sentence and writers get ChannelClosed. Needs every slot to call `connect` for all its
+    peers. The callbacks come from any thread and must not block.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SlotNetwork:
         self._gates.register(gate)
 
     def connect(self, peers: Iterable[PeerAddress]) -> None:
-        """One connection to each peer; the own address may be among them.
+        """One connection to each peer; `peers` may include the own address.
 
         Raises Retryable if a peer cannot be reached, ProtocolError if one side refuses the other.
         """
@@ -102,7 +102,7 @@ class SlotNetwork:
                 self._connect(peer)
 
     def output(self, channel: ChannelId, target_slot: int) -> Output:
-        """The writing end of a channel, once. Raises ChannelClosed if the peer is lost."""
+        """The writing end of a channel; call it once. Raises ChannelClosed if the peer is lost."""
         if target_slot != self._own.slot:
             return self._connection_to(target_slot).open(channel)
         local = LocalOutput(channel)
@@ -121,10 +121,10 @@ class SlotNetwork:
     def close(self) -> None:
         """Ends everything, gates too, within about twice `close_timeout_ms`. Calls no callback.
 
-        1. Nobody is let in, nothing is a failure any more.
+        1. Admit no peer; from now on nothing counts as a failure.
         2. Readers' and writers' threads get ChannelClosed.
-        3. Peers get what was sent on connections whose channels have all ended.
-        4. The rest is cut off, and what never was connected is told.
+        3. Peers receive what was sent on connections whose channels have all ended.
+        4. The other connections are cut off; writers that wait for a connection learn of the end.
         """
         with self._lock:
             self._is_closed = True
@@ -171,7 +171,7 @@ class SlotNetwork:
         lost_because: Exception | None = None
         try:
             connection.run()
-        except Exception as error:  # the edge of this thread: whatever it is, the attempt ends
+        except Exception as error:  # the edge of this thread: any error ends the attempt
             lost_because = error
         connection.close()
         with self._lock:

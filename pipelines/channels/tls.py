@@ -1,7 +1,8 @@
 """Connections encrypted with TLS 1.3, both ends of which show a certificate of one authority.
 
-Decides whom to talk to; the attempt's token is proved afterwards, inside. Names in certificates are
-not compared: slots come and go at any address, and the authority is this installation's own.
+Decides which peers to talk to; the attempt's token is proved afterwards, inside the connection.
+Names in certificates are not compared: slots come and go at any address, and the authority belongs
+to this installation.
 
 Source: Flink's `security.ssl.internal`, mutual and without host names.
 """
@@ -23,7 +24,7 @@ from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.network import TlsFiles
 
 POLL_MS_MAX = 1_000
-"""A closed descriptor may become another connection's: nobody waits on it for longer."""
+"""The longest wait on a descriptor: once closed, it may become another connection's."""
 TIMEVAL = struct.Struct("ll")
 JOIN_BYTES_MAX = 1 << 20
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The two roles of a process, with the same certificate."""
+    """The two roles of a process, both with the same certificate."""
 
     _server: ssl.SSLContext
     _client: ssl.SSLContext
@@ -78,8 +79,8 @@ class Tls:
 class TlsConnection:
     """Implements `Connection`. OpenSSL serves one call at a time, so no call ever waits inside.
 
-    Guarantee: a reader that waits does not hold up a writer, nor the other way round. The bound on
-    sending that the socket was given (SO_SNDTIMEO) holds here as well.
+    Guarantee: a waiting reader does not hold up a writer, and vice versa. The socket's bound on
+    sending (SO_SNDTIMEO) also applies here.
     """
 
     def __init__(self, secured: ssl.SSLSocket) -> None:
@@ -102,7 +103,7 @@ class TlsConnection:
             rest = rest[self._when_possible(bound_s, self._socket.send, rest) :]
 
     def sendmsg(self, parts: Iterable[memoryview], /) -> int:
-        """All of it. Small parts are joined: each would be a record of its own on the wire."""
+        """Sends everything. Joins small parts, each of which would be a record on the wire."""
         views = list(parts)
         length = sum(len(view) for view in views)
         for content in [b"".join(views)] if length <= JOIN_BYTES_MAX else views:
@@ -113,8 +114,8 @@ class TlsConnection:
         self._timeout_s = seconds
 
     def shutdown(self, how: int, /) -> None:
-        # Of the connection only: with its own shutdown an SSLSocket forgets that it is encrypted,
-        # and what is still to be read would be read raw.
+        # Only the connection: by its own shutdown an SSLSocket forgets that it is encrypted, and
+        # would then read the rest raw.
         socket.socket.shutdown(self._socket, how)
 
     def close(self) -> None:
@@ -158,7 +159,7 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # nobody resumes, and what nobody reads can reset a connection
+        context.num_tickets = 0  # no client resumes, and unread tickets can reset a connection
     try:
         context.load_cert_chain(files.certificate, files.key)
     except (OSError, ssl.SSLError) as error:

@@ -1,1 +1,1 @@
-"""Files and directories of a local disk that appear whole, and stay when the power goes."""
+"""Files and directories of a local disk that appear whole and survive a loss of power."""

@@ -5,17 +5,17 @@ import tempfile
 from pathlib import Path
 
 FOR_OWNER, FOR_ALL = 0o600, 0o644
-"""Who may read a file; its owner may write it."""
+"""Permissions: who may read a file; its owner may write it."""
 
 
 def replace_atomically(path: Path, content: bytes, mode: int = FOR_OWNER) -> None:
-    """Afterwards `path` holds `content`; a reader sees the old file or the new one."""
+    """On return `path` holds `content`; a reader sees the old file or the new one."""
     temporary = _write_beside(path, content, mode)
     temporary.replace(path)
 
 
 def create_if_absent(path: Path, content: bytes, mode: int = FOR_OWNER) -> bool:
-    """False when `path` is there already; it is then left as it is."""
+    """False if `path` exists already; it is then left as it is."""
     temporary = _write_beside(path, content, mode)
     try:
         os.link(temporary, path)

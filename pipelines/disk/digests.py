@@ -7,13 +7,13 @@ from pathlib import Path
 from blake3 import blake3
 
 BLAKE3 = "blake3:"
-"""What a digest begins with; without it, it is BLAKE2b-256, as it was written before."""
+"""The prefix of a digest; a digest without it is BLAKE2b-256, from earlier versions."""
 
 READ_BLOCK_BYTES = 1 << 20
 
 
 class RunningDigest:
-    """Digest and length of what has passed so far. `like`: by the function of another digest."""
+    """Digest and length of the bytes so far. `like`: use the function of that digest."""
 
     def __init__(self, like: str = BLAKE3) -> None:
         self._prefix = BLAKE3 if like.startswith(BLAKE3) else ""

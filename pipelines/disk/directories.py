@@ -1,6 +1,6 @@
-"""Directories of a local disk whose names stay when the power goes.
+"""Directories of a local disk whose names survive a loss of power.
 
-Syncing a file keeps its content; its name is kept by syncing the directory that holds it.
+Syncing a file keeps its content; syncing the directory that holds it keeps its name.
 """
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make_directory(directory: Path) -> None:
-    """With all above it; of each new one its parent is synced, or it would go with the power."""
+    """Makes it and all above it; syncs the parent of each new one, which keeps the names."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -16,7 +16,7 @@ def make_directory(directory: Path) -> None:
 
 
 def make_durable(directory: Path) -> None:
-    """The names in it are found there after the loss of the machine."""
+    """Makes the names in it survive the loss of the machine."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Flink's settings about fault tolerance that are not here: each with what holds instead.
+"""Flink's settings about fault tolerance that ftdash lacks, each with what to do instead.
 
-Whoever brings a configuration from Flink is told by name, in a sentence, what to do with it. A
-setting that ftdash has under Flink's newer name is named under its older one, too.
+If you bring a configuration from Flink, each such setting is answered by name, in a sentence. A
+setting that ftdash has under Flink's newer name is also listed under its older one.
 
 Source: Flink 2.3, `CheckpointingOptions`, `StateRecoveryOptions`, `RestartStrategyOptions`,
 `StateBackendOptions`, `RocksDBOptions`, `StateChangelogOptions`.
@@ -23,7 +23,7 @@ RENAMED = {
     "state.backend": "state.backend.type",
     "restart-strategy": "restart-strategy.type",
 }
-"""Flink's older name -> the name that is understood."""
+"""Flink's older name -> the name that ftdash understands."""
 
 _RESTORE = "a restore says so itself: choose the point and its options when you restore"
 _LOCAL = "every recovery reads from the checkpoint storage; no copy is kept beside it"
@@ -85,7 +85,7 @@ _ABSENT_GROUPS = {
 
 
 def why_absent(key: str) -> str | None:
-    """What a person is told who sets `key`; None: Flink has no such setting that we know of."""
+    """The answer to a person who sets `key`; None: we know of no such setting in Flink."""
     if key in RENAMED:
         return f"The setting {key!r} is called {RENAMED[key]} here, as in newer versions of Flink."
     groups = (why for prefix, why in _ABSENT_GROUPS.items() if key.startswith(prefix))

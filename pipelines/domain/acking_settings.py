@@ -1,6 +1,6 @@
 """The rows of the settings table about following every record, under Storm's names.
 
-Part of `setting_table.DEFINITIONS`. What they mean is `protocol.acking` and `protocol.spout`.
+Part of `setting_table.DEFINITIONS`. `protocol.acking` and `protocol.spout` explain them.
 Source: Storm, `org.apache.storm.Config`.
 """
 

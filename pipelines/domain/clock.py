@@ -1,6 +1,6 @@
-"""Time as something passed in: durations from `monotonic_ms`, wall time for two things only.
+"""Time as something passed in: durations from `monotonic_ms`, wall time for two purposes only.
 
-It is displayed, and it is what authors of pipelines call processing time.
+Wall time is displayed, and it is the processing time of authors' pipelines.
 """
 
 from typing import Protocol
@@ -8,7 +8,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def monotonic_ms(self) -> float:
-        """Never goes back; only differences mean anything."""
+        """Never goes back; only differences have a meaning."""
         ...
 
     def wall_ms(self) -> int:

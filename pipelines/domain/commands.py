@@ -1,7 +1,7 @@
-"""What the control plane asks of a running driver: one frozen type per command, JSON on the wire.
+"""Requests of the control plane to a running driver: one frozen type per command, JSON on the wire.
 
-A command is delivered as a file in the run's inbox and may be delivered twice; `request_id`
-makes that harmless. Each ends in exactly one `RequestEnded` event.
+A command is a file in the run's inbox and may be delivered twice; `request_id` makes that harmless.
+Each command ends in exactly one `RequestEnded` event.
 """
 
 import msgspec
@@ -10,12 +10,12 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 
 KILL_WITHIN_S = 600.0
-"""How long a kill waits for its moment where nobody says: as a checkpoint may take by default."""
+"""How long a kill waits for its moment by default: as long as a checkpoint may take by default."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_id: RequestId
-    requested_by: str  # who, for the journal
+    requested_by: str  # the person, for the journal
     reason: str  # why, in the person's words
 
 
@@ -28,10 +28,10 @@ class TakeSavepoint(Command, frozen=True, kw_only=True):
 
 
 class StopWithSavepoint(Command, frozen=True, kw_only=True):
-    """End once the savepoint's output is committed. If it fails, the run goes on.
+    """End once the savepoint's output is committed. If the savepoint fails, the run goes on.
 
-    `drain`: event time ends first, so that every window fires; if the savepoint then fails, the
-    run goes back to its latest checkpoint, before the windows fired.
+    `drain`: event time ends first, so that every window fires. If the savepoint then fails, the run
+    goes back to its latest checkpoint, before the windows fired.
     """
 
     format: SavepointFormat = SavepointFormat.CANONICAL
@@ -39,17 +39,17 @@ class StopWithSavepoint(Command, frozen=True, kw_only=True):
 
 
 class CancelWithSavepoint(Command, frozen=True, kw_only=True):
-    """As StopWithSavepoint, but the run ends as cancelled (Flink's `cancel -s`)."""
+    """Like StopWithSavepoint, but the run ends as cancelled (Flink's `cancel -s`)."""
 
     format: SavepointFormat = SavepointFormat.CANONICAL
 
 
 class Cancel(Command, frozen=True, kw_only=True):
-    """Stop now. Work after the latest checkpoint is not kept."""
+    """Stop now. Work after the latest checkpoint is lost."""
 
 
 class ChangeSettings(Command, frozen=True, kw_only=True):
-    """From now on these hold; the rest stays. Only settings that may change in a running run."""
+    """Changes these settings from now on; only those that may change in a running run."""
 
     settings: dict[str, str]
 
@@ -57,8 +57,9 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
 class KillSlot(Command, frozen=True, kw_only=True):
     """SIGKILL the Python process of one slot, on purpose.
 
-    `within_s`, from when the slot hears of it: if its moment has not come by then, it lives on. At
-    a moment of a recovery the slot is killed at once, and the one that replaces it at the moment.
+    If the moment does not come within `within_s` after the slot gets the command, the slot lives
+    on. If the moment is one of a recovery, this slot is killed at once and its replacement at the
+    moment.
     """
 
     slot: int
@@ -77,8 +78,8 @@ class SlowSlot(Command, frozen=True, kw_only=True):
 class KillDriver(Command, frozen=True, kw_only=True):
     """SIGKILL the driver on purpose, if its moment comes within `within_s`.
 
-    `slot` is killed at once, so that there is a recovery to die in. The driver that takes over
-    answers it, and does not do it again.
+    `slot` is killed at once, so that there is a recovery in which the driver can die. The driver
+    that takes over answers the command, and does not repeat it.
     """
 
     moment: DriverKillMoment

@@ -1,7 +1,7 @@
-"""What decoding raises for bytes that are not what they should be. Decodes nothing itself.
+"""The errors that decoding raises for malformed bytes. Decodes nothing itself.
 
-msgspec's own errors are not all of it: text that is not UTF-8 and nesting without end raise
-Python's. Whoever decodes what comes from a disk or a peer catches `UNDECODABLE`.
+msgspec's own errors are not all of them: text that is not UTF-8 and endless nesting raise Python's.
+Code that decodes bytes from a disk or a peer catches `UNDECODABLE`.
 """
 
 import msgspec

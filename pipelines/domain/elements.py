@@ -1,7 +1,7 @@
-"""What travels in a channel: record batches and, between them, the marks of time.
+"""The elements of a channel: record batches and, between them, the marks of time.
 
 Source: the stream elements of Flink (`StreamElement`, `CheckpointBarrier`), with one difference:
-records travel as Arrow record batches, and marks only ever stand between two batches.
+records travel as Arrow record batches, and marks only stand between two batches.
 """
 
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class Barrier:
     is_savepoint: bool = False
     is_native: bool = False  # a savepoint in the backend's own files
     is_final: bool = False  # the pipeline stops once this one is complete
-    confirmed_id: CheckpointId = NO_CHECKPOINT  # complete for certain when this was triggered
-    overtakes: bool = False  # records before it may arrive after it, and are kept with the cut
+    confirmed_id: CheckpointId = NO_CHECKPOINT  # certainly complete when this was triggered
+    overtakes: bool = False  # records before it may arrive after it; the cut then keeps them
 
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpoint:
-    """In the place of a barrier: whoever sends it will never cut `checkpoint_id`."""
+    """Replaces a barrier: the sender will never cut `checkpoint_id`."""
 
     checkpoint_id: CheckpointId
 
@@ -53,7 +53,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """Whether the sender is idle: then event time does not wait for it until it says otherwise."""
+    """Says if the sender is idle; event time does not wait for an idle sender."""
 
     is_idle: bool
 

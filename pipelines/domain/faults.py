@@ -1,11 +1,11 @@
-"""Faults on purpose: at which named point of the protocol a process is hit, and how.
+"""Faults on purpose: at which named point of the protocol a fault hits a process, and how.
 
-For tests, and for pipelines whose owner allows it. A plan is read from the setting
-`testing.faults`, one fault after the other, separated by semicolons:
+For tests, and for pipelines whose owner allows it. The setting `testing.faults` holds a plan, one
+fault after the other, separated by semicolons:
 
     kill uploading slot=1 nth=2; kill published; fail restoring attempt=2
 
-Without `slot` any slot meets it; `attempt` (1) and `nth` (1) say which attempt and which time.
+Without `slot` the fault hits any slot; `attempt` (1) and `nth` (1) give the attempt and the time.
 """
 
 from enum import StrEnum
@@ -15,31 +15,31 @@ import msgspec
 from pipelines.domain.ids import Attempt
 
 PERMISSION = "FTDASH_ALLOW_FAULTS"
-"""Environment of a driver whose runs may be hit on purpose; set to 1 by whoever starts it."""
+"""Environment variable of a driver whose runs may be hit on purpose; its starter sets it to 1."""
 
 
 class FaultPoint(StrEnum):
-    """Where a run can be hit, in the order of a checkpoint's life and then of a recovery's."""
+    """Where a fault can hit a run, in the order of a checkpoint's life and then of a recovery's."""
 
     ALIGNING = "aligning"  # an input is held back for a barrier
     CUTTING = "cutting"  # the barrier has been passed on, the state is not cut yet
     UPLOADING = "uploading"  # the state is cut, nothing is written
     UPLOADED = "uploaded"  # every file is durable, the acknowledgement is not sent
-    ACKNOWLEDGED = "acknowledged"  # driver: all have acknowledged, there is no manifest
-    PUBLISHED = "published"  # driver: the manifest is durable, nobody knows
-    COMMITTING = "committing"  # a subtask was told to commit and has not
-    COMMITTED = "committed"  # a subtask has committed and has not said so
-    RESTARTING = "restarting"  # driver: the attempt is fenced, nothing is chosen
-    REWINDING = "rewinding"  # driver: where to begin is chosen, no sink is rewound
+    ACKNOWLEDGED = "acknowledged"  # driver: all subtasks have acknowledged, there is no manifest
+    PUBLISHED = "published"  # driver: the manifest is durable, no subtask knows
+    COMMITTING = "committing"  # a subtask was asked to commit and has not
+    COMMITTED = "committed"  # a subtask has committed and has not reported it
+    RESTARTING = "restarting"  # driver: the attempt is fenced, no starting point is chosen
+    REWINDING = "rewinding"  # driver: the starting point is chosen, no sink is rewound
     REWOUND = "rewound"  # driver: sinks are rewound, no slot is started
-    RESTORING = "restoring"  # a slot was told what to restore and has not begun
-    OPENED = "opened"  # a subtask has its state, and has committed what the point had prepared
-    RESTORED = "restored"  # a slot has restored and has not said so
+    RESTORING = "restoring"  # a slot knows what to restore and has not begun
+    OPENED = "opened"  # a subtask has its state, and has committed the point's prepared output
+    RESTORED = "restored"  # a slot has restored and has not reported it
 
 
 class FaultAction(StrEnum):
     KILL = "kill"  # SIGKILL to the own process
-    STOP = "stop"  # SIGSTOP: it lives, and goes on when somebody continues it
+    STOP = "stop"  # SIGSTOP: the process stays, and goes on once continued
     FAIL = "fail"  # an exception that names the point
     SLOW = "slow"  # a second passes
 
@@ -53,7 +53,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """Raises ValueError saying what was expected."""
+    """Raises ValueError that says what was expected."""
     return tuple(_fault(part.split()) for part in text.split(";") if part.strip())
 
 

@@ -1,10 +1,10 @@
-"""The job graph: which operators there are, who reads from whom, and which run in one subtask.
+"""The job graph: the operators, which of them reads from which, and which run in one subtask.
 
-Owns validation of the shape and chaining. A node with exactly one input, and that one forward,
-joins the vertex of its upstream node; so a vertex is a tree of chained nodes, and only its head
-reads from other vertices. An edge between vertices says of what kind it is: a record goes to the
-owner of its key, to each subtask in turn, to all, or (where a head has several inputs) to the one
-with the sender's index. Knows nothing of what an operator does.
+Owns validation of the shape, and chaining. A node with exactly one input, a forward one, joins the
+vertex of its upstream node. So a vertex is a tree of chained nodes, and only its head reads from
+other vertices. The kind of an edge between vertices says where a record goes: to the owner of its
+key, to each subtask in turn, to all, or (if a head has several inputs) to the subtask with the
+sender's index. Does not know what an operator does.
 
 Source: Flink's `StreamingJobGraphGenerator` (chaining); trees instead of chains with side edges.
 """
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class VertexInput:
-    """An exchange into the head of a vertex. `hash_by` is empty unless the edge is a HASH one."""
+    """An exchange into the head of a vertex. `hash_by` is empty unless it is a HASH edge."""
 
     port: int
     upstream_vertex: Uid
@@ -93,7 +93,7 @@ class JobGraph:
         return _only((vertex for vertex in self.vertices if vertex.uid == uid), uid)
 
     def successors_in_chain(self, node: Uid, side: str | None = None) -> tuple[Uid, ...]:
-        """The nodes that get the batches of this node's main or side output by a direct call."""
+        """The nodes that get the batches of this node's main or side output by direct calls."""
         return tuple(
             n.uid
             for n in self.nodes
@@ -101,7 +101,7 @@ class JobGraph:
         )
 
     def side_outputs_of(self, node: Uid) -> frozenset[str]:
-        """The side outputs that somebody reads."""
+        """The side outputs that have a reader."""
         inputs = (connection for each in self.nodes for connection in each.inputs)
         return frozenset(c.side for c in inputs if c.upstream == node and c.side is not None)
 

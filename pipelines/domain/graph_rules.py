@@ -1,4 +1,4 @@
-"""Which declarations make a graph: each refusal is a sentence that names the uid at fault."""
+"""Decides which declarations make a graph; each refusal is a sentence that names the uid."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pipelines.domain.errors import Rejected, check
 from pipelines.domain.ids import Uid
 from pipelines.domain.nodes import Connection, Node, NodeKind
 
-# A uid names files, channels and counters, so it holds nothing that any of these treats specially.
+# A uid is part of names of files, channels and counters, so it has no special characters.
 UID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -66,7 +66,7 @@ def in_topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def check_leads_to_sink(ordered: Sequence[Node]) -> None:
-    """Every node without a reader must be a sink: what nobody reads would be computed in vain."""
+    """Every node without a reader must be a sink: its output would be computed in vain."""
     read = {connection.upstream for node in ordered for connection in node.inputs}
     for node in ordered:
         if node.kind is not NodeKind.SINK and node.uid not in read:

@@ -1,7 +1,7 @@
-"""What a pipeline guarantees from end to end: no more than its sources, its mode and its sinks do.
+"""A pipeline's guarantee from end to end, which its sources, its mode and its sinks limit.
 
-Pure. The guarantee of a sink is what it would keep behind an exact engine; a source either gives
-its records again when it is rewound, or it does not.
+Pure. The guarantee of a sink is the one it would keep behind an exact engine. A source either
+supplies its records again after a rewind, or it does not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ AT_LEAST_ONCE = "at-least-once"
 AT_MOST_ONCE = "at-most-once"
 NONE = "none: records may be lost, and may come out twice"
 GUARANTEES = (EXACTLY_ONCE, IDEMPOTENT, AT_LEAST_ONCE)
-"""Of sinks, from the strongest to the weakest; together they have that of the weakest."""
+"""The guarantees of sinks, strongest first; several sinks have the weakest of theirs."""
 
 REQUIRED_KEY = "ftdash.guarantee.required"
 
@@ -28,12 +28,12 @@ _MEETS: Mapping[RequiredGuarantee, set[str] | None] = {
     RequiredGuarantee.IDEMPOTENT: {IDEMPOTENT, EXACTLY_ONCE},
     RequiredGuarantee.EXACTLY_ONCE: {EXACTLY_ONCE},
 }
-"""What is enough for whoever requires it; None: anything is."""
+"""The guarantees that meet each requirement; None: any does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Of a pipeline: the sources that cannot be read again, and what each sink guarantees."""
+    """The sources of a pipeline that cannot be read again, and the guarantee of each sink."""
 
     read_once: tuple[Uid, ...]
     sinks: Mapping[Uid, str]
@@ -41,7 +41,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class EndToEnd:
-    """`reason`: which links make it so, as a clause."""
+    """`reason` names the links that decide it, as a clause."""
 
     guarantee: str
     reason: str
@@ -63,7 +63,7 @@ def weakest(guarantees: Iterable[str]) -> str:
 
 
 def end_to_end(mode: CheckpointingMode, ends: Ends) -> EndToEnd:
-    """What may lose and what may double, each link by itself; then what both amount to."""
+    """Finds what may lose and what may double, link by link; then the guarantee that remains."""
     losing = [f"the source {uid!r} cannot be read again" for uid in ends.read_once]
     doubling = _sinks_that_keep(ends, AT_LEAST_ONCE, "may write a record again")
     match mode:
@@ -85,7 +85,7 @@ def end_to_end(mode: CheckpointingMode, ends: Ends) -> EndToEnd:
 
 
 def check_required(required: RequiredGuarantee, found: EndToEnd) -> None:
-    """Raises Rejected when less is guaranteed than a person asks for."""
+    """Raises Rejected if the guarantee is less than the required one."""
     enough = _MEETS[required]
     if enough is None or found.guarantee in enough:
         return

@@ -4,10 +4,10 @@ import re
 from typing import NamedTuple, NewType
 
 CheckpointId = NewType("CheckpointId", int)
-"""Grows by one per trigger within a run, across restarts too; the first is 1."""
+"""Increases by one per trigger within a run, also across restarts; the first is 1."""
 
 Attempt = NewType("Attempt", int)
-"""The fencing number of a run: one per start of its dataflow, only grows; the first is 1."""
+"""The fencing number of a run: one per start of its dataflow, increasing; the first is 1."""
 
 RunId = NewType("RunId", str)
 """One submission or restore of a pipeline, which is also one lineage of recovery points."""
@@ -24,7 +24,7 @@ ChannelId = NewType("ChannelId", str)
 NO_CHECKPOINT = CheckpointId(0)
 
 BUILD_ON_NOTHING = CheckpointId(-1)
-"""In the place of the confirmed checkpoint: it is damaged, increments begin anew."""
+"""Stands for the confirmed checkpoint if that is damaged: increments start from nothing."""
 
 _CHANNEL = re.compile(r"([^\[\]>]+)\[(\d+)\]>([^\[\]>]+)\.(\d+)\[(\d+)\]")  # no uid holds a bracket
 
@@ -34,7 +34,7 @@ def channel_id(upstream: Uid, source: int, downstream: Uid, port: int, target: i
 
 
 class ChannelEnds(NamedTuple):
-    """What a channel's name says. `source` and `target` are subtask indices."""
+    """The parts of a channel's name. `source` and `target` are subtask indices."""
 
     upstream: Uid
     source: int
@@ -44,7 +44,7 @@ class ChannelEnds(NamedTuple):
 
 
 def channel_ends(channel: ChannelId) -> ChannelEnds:
-    """Raises ValueError: this is not a channel's name."""
+    """Raises ValueError if this is not a channel's name."""
     match = _CHANNEL.fullmatch(channel)
     if match is None:
         raise ValueError(f"{channel!r} names no channel")

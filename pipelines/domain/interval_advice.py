@@ -1,11 +1,11 @@
-"""How often to checkpoint: where what checkpoints cost and what failures cost are least together.
+"""How often to checkpoint: the interval at which checkpoints and failures together cost least.
 
-Pure arithmetic on what was measured. It presumes failures at random, so seldom that one rarely
-follows another within an interval, and costs that do not depend on the interval.
+Pure arithmetic on measurements. It assumes random failures that rarely follow each other within one
+interval, and costs that do not depend on the interval.
 
 Sources: Young, "A First Order Approximation to the Optimum Checkpoint Interval", CACM 17(9), 1974;
 Daly, "A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps", FGCS 22, 2006,
-equation 37. Both give the time between two checkpoints, in the unit that they are given.
+equation 37. Both give the time between two checkpoints, in the unit of their arguments.
 """
 
 import math
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pipelines.domain.errors import check
 
 RULE_OF_THREE = 3.0
-"""Nothing seen in a time T: with 95 % confidence it comes less often than once in T / 3."""
+"""If nothing occurs in a time T, its rate is below one per T / 3 with 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """`mean_ms` between failures; with `is_bound` it is at least that, for none was seen."""
+    """The mean time between failures; with `is_bound` it is at least that, since none occurred."""
 
     observed_ms: float
     failure_count: int
@@ -37,7 +37,7 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """All in ms: what one checkpoint takes from the work, and what one failure does."""
+    """All in ms: the work that one checkpoint costs, and the time that one failure costs."""
 
     checkpoint_ms: float
     between_failures_ms: float
@@ -51,7 +51,7 @@ def young_ms(costs: Costs) -> float:
 
 
 def daly_ms(costs: Costs) -> float:
-    """Higher order; where a checkpoint costs half the time between failures, that time itself."""
+    """Higher order; if a checkpoint costs half the time between failures, that time itself."""
     _check(costs)
     cost_ms, mean_ms = costs.checkpoint_ms, costs.between_failures_ms
     if cost_ms >= 2 * mean_ms:
@@ -61,9 +61,9 @@ def daly_ms(costs: Costs) -> float:
 
 
 def lost_ratio(interval_ms: float, costs: Costs) -> float:
-    """Of all the time, to first order: checkpoints, then half an interval and a recovery a failure.
+    """The lost share of all time, to first order: checkpoints, and half an interval per failure.
 
-    It may exceed 1: then nothing gets done.
+    The recovery of each failure is included. The share may exceed 1: then nothing gets done.
     """
     _check(costs)
     check(interval_ms > 0, "an interval lasts", interval_ms=interval_ms)
@@ -73,16 +73,16 @@ def lost_ratio(interval_ms: float, costs: Costs) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`interval_ms` is what to set; `why` is a clause."""
+    """`interval_ms` is the value to set; `why` is a clause."""
 
     interval_ms: float
     why: str
 
 
 def advice(costs: Costs, duration_ms: float | None) -> Advice:
-    """Daly's interval, but not shorter than a checkpoint lasts (its p99), and in whole steps.
+    """Daly's interval, but not shorter than a checkpoint's duration (its p99), and in whole steps.
 
-    A checkpoint that costs nothing would have no best interval; its duration then is the answer.
+    A checkpoint without cost has no best interval; then its duration is the answer.
     """
     best_ms = daly_ms(costs)
     if duration_ms is not None and best_ms < duration_ms:
@@ -92,7 +92,7 @@ def advice(costs: Costs, duration_ms: float | None) -> Advice:
 
 
 def _rounded_up_ms(value_ms: float) -> float:
-    """To two digits: more than that no measurement here carries."""
+    """Rounded up to two digits; the measurements carry no more."""
     if value_ms <= 0:
         return 0.0
     step = 10 ** max(0, math.floor(math.log10(value_ms)) - 1)

@@ -1,7 +1,7 @@
-"""Which subtask owns a key, at any parallelism.
+"""Decides which subtask owns a key, at any parallelism.
 
-Keys hash into a fixed number of groups; a subtask owns a contiguous range of groups. A snapshot
-is cut by group, so a restore at another parallelism only hands groups to other owners.
+Keys hash into a fixed number of groups, and a subtask owns a contiguous range of groups. A snapshot
+is divided by group, so a restore at another parallelism only gives groups to other owners.
 
 Source: Flink, `KeyGroupRangeAssignment` (ranges and owners; the hash is ours, see `state.hashing`).
 """

@@ -1,8 +1,9 @@
-"""The ledger of a run: what each checkpoint read and what it gave to each sink.
+"""The ledger of a run: what each checkpoint read, and its output to each sink.
 
-Only the values. They are counted and digested where a sink is written (`protocol.output_ledger`),
-travel with the snapshot, and enter the journal when their checkpoint is complete, before any sink
-commits: so what a reader of the output can see is always in the ledger.
+Only the values. The runtime counts and digests them where it writes to a sink
+(`protocol.output_ledger`). They travel with the snapshot, and enter the journal when their
+checkpoint is complete, before any sink commits. So everything that a reader of the output can see
+is in the ledger.
 """
 
 import msgspec
@@ -11,15 +12,15 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 
 
 class OutputShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sink subtask was given between two cuts, the later of them at `checkpoint_id`.
+    """The output of one sink subtask between two cuts, the later of them at `checkpoint_id`.
 
-    That checkpoint may have been aborted: then its output belongs to the next completed one.
+    If that checkpoint was aborted, its output belongs to the next completed one.
     """
 
     checkpoint_id: CheckpointId
     rows: int
     digest: str | None  # of the rows in any order, 16 hexadecimal digits: `state.row_digest`
-    tokens: list[str] = []  # what becomes visible by the commit: file names, markers
+    tokens: list[str] = []  # what the commit makes visible: file names, markers
 
 
 class SinkOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,15 +30,15 @@ class SinkOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SplitRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets of one split that were read: from `first` up to, not including, `end`."""
+    """The offsets of one split that were read: from `first` up to, not including, `end`."""
 
     split: str
-    first: int | None  # None: from where its reading began
-    end: int | None  # None: all that was left of it
+    first: int | None  # None: the place where its reading began
+    end: int | None  # None: all that was left
 
 
 class SourceInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source read between two completed checkpoints."""
+    """The input of a source between two completed checkpoints."""
 
     source: Uid
     records: int
@@ -45,10 +46,10 @@ class SourceInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one completed checkpoint. An output that an earlier entry has too is the same output."""
+    """One completed checkpoint's entry. An output that an earlier entry has too is the same one."""
 
     run_id: RunId
     checkpoint_id: CheckpointId
-    records_read: int  # by all sources up to the checkpoint, since the first run
+    records_read: int  # by all sources from the first run up to the checkpoint
     inputs: list[SourceInput]
     outputs: list[SinkOutput]

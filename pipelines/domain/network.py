@@ -1,4 +1,4 @@
-"""Where the processes of a run listen, under which addresses they are reached, and how encrypted.
+"""Where the processes of a run listen, how others reach them, and how they encrypt.
 
 Source: Flink's `jobmanager.rpc.address`, `taskmanager.host`, their bind hosts, and
 `security.ssl.internal`.
@@ -16,15 +16,15 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotNetworking(msgspec.Struct, frozen=True, kw_only=True):
-    """What every slot is told before it can connect to anybody."""
+    """What every slot needs to know before it can connect to any process."""
 
-    host: str = ""  # advertised to the peers; empty: the address from which it reaches the driver
-    bind_host: str = ""  # listened on; empty: the advertised one
+    host: str = ""  # announced to the peers; empty: the address from which it reaches the driver
+    bind_host: str = ""  # to listen on; empty: the announced one
     tls: TlsFiles | None = None
 
 
 class DriverNetworking(msgspec.Struct, frozen=True, kw_only=True):
-    host: str  # under which slots reach the driver
-    bind_host: str  # that it listens on
+    host: str  # by which slots reach the driver
+    bind_host: str  # to listen on
     port: int  # 0: any free one
     slots: SlotNetworking

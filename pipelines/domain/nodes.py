@@ -1,7 +1,7 @@
-"""What an author declares: operators, and how the records of one reach the subtasks of another.
+"""An author's declarations: operators, and how the records of one reach the subtasks of another.
 
-Owns the kinds of edges. Which declarations make a graph is decided in `graph_rules`, what runs
-together in `graph`.
+Owns the kinds of edges. `graph_rules` decides which declarations make a graph, `graph` which nodes
+run together.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class NodeKind(StrEnum):
 class EdgeKind(StrEnum):
     """Which subtasks of the reader get a record. Source: Flink's `StreamPartitioner`s."""
 
-    FORWARD = "forward"  # the one with the sender's index
+    FORWARD = "forward"  # the subtask with the sender's index
     HASH = "hash"  # the owner of the record's key
     REBALANCE = "rebalance"  # each in turn
-    BROADCAST = "broadcast"  # every one
+    BROADCAST = "broadcast"  # all
 
     def peers(self, subtask: int, parallelism: int) -> range:
         """The subtasks at the other end of an edge with which `subtask` shares a channel."""
@@ -31,7 +31,7 @@ class EdgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One input of a node: by the hash of columns, or else as `unkeyed` says.
+    """One input of a node, by the hash of columns if there are any, else as `unkeyed` says.
 
     `side` names a side output of `upstream`; None: its main output.
     """
@@ -40,8 +40,8 @@ class Connection:
     hash_by: tuple[str, ...] | None = None
     unkeyed: EdgeKind = EdgeKind.FORWARD
     side: str | None = None
-    is_anchored: bool = True  # mode ACKED: what goes this way is waited for
-    time_column: str | None = None  # the event time of what goes this way
+    is_anchored: bool = True  # mode ACKED: the source waits for the records of this connection
+    time_column: str | None = None  # the event time of the records
 
     @property
     def kind(self) -> EdgeKind:
@@ -50,7 +50,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator as the author named it. The position of a connection is its port."""
+    """An operator as the author named it. The index of a connection is its port."""
 
     uid: Uid
     kind: NodeKind

@@ -1,4 +1,4 @@
-"""The operator id that a uid maps to: the name under which a point keeps an operator's state.
+"""The operator id of a uid: the name under which a point keeps the operator's state.
 
 Source: Flink, `StreamGraphHasherV2` (murmur3_128 of the UTF-8 uid, seed 0, in Guava's byte order).
 """

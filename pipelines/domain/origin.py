@@ -1,8 +1,8 @@
-"""Where the records of a batch came from: which records a failure was working on.
+"""The origin of a batch: which records a failure was working on.
 
-Travels beside every batch, so it is one small value per batch and never one per record. What is
-computed from a batch keeps the origin of that batch: after an exchange or a window it is the
-input batch that was being processed. Batches that were joined have several, one for each split.
+It travels with every batch, so it is one small value per batch and never one per record. A batch
+computed from another keeps its origin; after an exchange or a window, that is the input batch that
+was being processed. Joined batches have several origins, one for each split.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from pipelines.domain.ids import Uid
 
 
 class Firing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What was due when an operator failed, as the sentence goes on: "in a timer of key 7 at time
+    """What was due when an operator failed, as the end of a sentence: "in a timer of key 7 at time
     1970-01-01T00:00:05.000Z".
 
-    `is_one_timer`: the text names one timer, which fires again after a restart whatever batch then
-    moves time on.
+    `is_one_timer`: the text names one timer, which fires again after a restart, no matter which
+    batch then advances time.
     """
 
     text: str
@@ -31,9 +31,9 @@ class Firing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class RecordOrigin(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A range of one split as one source subtask read it; both offsets belong to it.
+    """A range of one split as one source subtask read it; both offsets are included.
 
-    `is_moment`: it only tells when. What fired at that time was made of other records.
+    `is_moment`: it only gives the time. What fired at that time was made from other records.
     """
 
     source: Uid
@@ -54,7 +54,7 @@ class RecordOrigin(
         return self.last_offset - self.first_offset + 1
 
     def meets(self, other: "RecordOrigin") -> bool:
-        """Whether a record belongs to both. Who read it does not matter: splits move."""
+        """True if a record belongs to both. Its reader does not matter, because splits move."""
         same = (self.source, self.split) == (other.source, other.split)
         return same and self._first_shared(other) <= self._last_shared(other)
 
@@ -90,14 +90,14 @@ class RecordOrigin(
 
 
 Origins: TypeAlias = tuple[RecordOrigin, ...]
-"""Of one batch, by split; none: not known where its records came from."""
+"""The origins of one batch, by split; empty: unknown."""
 
 MOST_ORIGINS = 64
-"""Of one batch: each is compared, sent and decoded, so batches of more splits are not joined."""
+"""Per batch: each is compared, sent and decoded, so batches of more splits are not joined."""
 
 
 def gathered(all_origins: Iterable[Origins]) -> Origins:
-    """Of batches that were joined: one range for each split, whatever lies in between."""
+    """The origins of joined batches: one range for each split, including what lies in between."""
     by_split: dict[tuple[Uid, int, str, bool], RecordOrigin] = {}
     for origin in (origin for origins in all_origins for origin in origins):
         split = (origin.source, origin.subtask, origin.split, origin.is_moment)

@@ -1,9 +1,9 @@
-"""Who may write to a target of output: one run at a time, by a lease that counts its epochs. Pure.
+"""Decides which run may write to an output: one at a time, by a lease that counts epochs. Pure.
 
-A target keeps its holder. A run takes a target over once, when it first starts: it looks who holds
-it, records durably whom it follows, and swaps itself in under the next epoch, provided that the
-holder is still the one it looked at. From then on the run can only find that it holds the target,
-or that it has lost it: no restart takes anything over.
+A target stores its holder. A run takes a target over once, when it first starts. It reads the
+present holder, durably records which holder it follows, and replaces it under the next epoch,
+provided that the holder is still the same. From then on the run can only find that it holds the
+target or has lost it: no restart takes anything over.
 
 Source: Gray and Cheriton, "Leases" (1989); the epoch is that of Kafka's producers.
 """
@@ -15,12 +15,12 @@ from pipelines.domain.ids import RunId
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that holds a target. Targets of older versions know no more than the run."""
+    """The run that holds a target. Targets of older versions store only the run."""
 
     run_id: RunId
-    epoch: int = 0  # one more with each run that took the target over
+    epoch: int = 0  # increases by one with each run that took the target over
     installation: str = ""
-    started_by: str = ""  # the person who started the run; empty: nobody did
+    started_by: str = ""  # the person who started the run; empty: no person did
 
     @property
     def described(self) -> str:
@@ -30,17 +30,16 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The right of `holder` to follow `follows`, and nobody else. None: the target was free."""
+    """The exclusive right of `holder` to follow `follows`. None: the target was free."""
 
     holder: Holder
     follows: Holder | None = None
 
     @classmethod
     def after(cls, found: Holder | None, run: Holder, target: str) -> "Claim":
-        """For a run that starts for the first time. `target` names it in messages.
+        """The claim of a run that starts for the first time. `target` names it in messages.
 
-        Raises TargetTaken when nobody asked for the start and the holder is another
-        installation's.
+        Raises TargetTaken if no person asked for the start and another installation's run holds it.
         """
         if found is None or found.run_id == run.run_id:
             return cls(holder=msgspec.structs.replace(run, epoch=found.epoch if found else 1))
@@ -52,9 +51,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return cls(holder=msgspec.structs.replace(run, epoch=found.epoch + 1), follows=found)
 
     def admit(self, found: Holder | None, target: str) -> Holder:
-        """Who holds the target from now on: the run of this claim.
+        """Returns the holder from now on: the run of this claim.
 
-        Raises TargetTaken when another run has come in between.
+        Raises TargetTaken if another run has taken the target in between.
         """
         run_id = self.holder.run_id
         if found is not None and found.run_id != run_id and found != self.follows:
@@ -63,7 +62,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def taken(target: str, loser: RunId, holder: Holder) -> TargetTaken:
-    """Said by whatever finds that `loser` does not hold the target any more."""
+    """The error for code that finds that `loser` no longer holds the target."""
     return TargetTaken(
         f"{holder.described[0].upper()}{holder.described[1:]} has taken over {target}, so run"
         f" {loser} ends and is not restarted; to take it back, restore a point of run {loser}."

@@ -1,8 +1,7 @@
-"""How long a server may be silent before whoever asks it is told so: less where a person waits.
+"""How long a question to a server may remain unanswered: less while a person waits for a page.
 
-A run waits as long as each connector finds right, for nobody looks on. What is asked for a page
-holds its answer back, so there each question is given up sooner. It bounds one question, and not
-how many there are.
+A run waits as long as each connector finds right. A page waits for the answers to its questions, so
+each of those is given up sooner. The bound is per question, whatever their number.
 """
 
 from collections.abc import Iterator
@@ -11,15 +10,15 @@ from contextvars import ContextVar
 
 POSTGRESQL_CONNECT_S = 10.0
 POSTGRESQL_SILENCE = {"tcp_user_timeout": 30_000, "keepalives_idle": 10, "keepalives_interval": 10}
-"""Of libpq, in ms and s: a server whose machine is gone without a word is given up after 30 s,
-whether an answer or the end of what was sent is waited for."""
+"""libpq settings, in ms and s: if a server's machine vanishes, libpq gives up after 30 s, whether
+it waits for an answer or for an acknowledgement of what it sent."""
 
 _AT_MOST_S: ContextVar[float | None] = ContextVar("_AT_MOST_S", default=None)
 
 
 @contextmanager
 def waiting_at_most(seconds: float) -> Iterator[None]:
-    """For every question that is asked within, by this thread or task."""
+    """Applies to every question within the context, of this thread or task."""
     before = _AT_MOST_S.set(seconds)
     try:
         yield
@@ -28,15 +27,15 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 
 def patience_s(usual_s: float) -> float:
-    """For one question; `usual_s` where nobody waits."""
+    """For one question; `usual_s` if no person waits."""
     at_most_s = _AT_MOST_S.get()
     return usual_s if at_most_s is None else min(usual_s, at_most_s)
 
 
 def libpq_patience() -> dict[str, int]:
-    """For each connection to PostgreSQL, unless its address says otherwise.
+    """Settings for each connection to PostgreSQL, which its address may override.
 
-    libpq takes whole seconds to connect, and 2 or more.
+    libpq takes whole seconds to connect, at least 2.
     """
     return {
         "connect_timeout": max(2, round(patience_s(POSTGRESQL_CONNECT_S))),

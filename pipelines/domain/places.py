@@ -1,6 +1,7 @@
-"""Where the snapshots of a run go: checkpoints by run, savepoints by pipeline; a path or a URL.
+"""Where the snapshots of a run are: checkpoints by run, savepoints by pipeline; a path or a URL.
 
-The run's own directory (journal, lease, requests) is `domain.run` and always a shared file system.
+The run's own directory (journal, lease, requests) is in `domain.run`, always on a shared file
+system.
 Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`.
 """
 
@@ -24,8 +25,8 @@ def scheme_of(location: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlaces:
-    """`checkpoints` belongs to the run alone; `savepoints` is shared by all runs, and so is
-    `quarantine`, a path, where records go that no operator is given."""
+    """`checkpoints` belongs to the run alone. All runs share `savepoints` and `quarantine`, a path
+    for the records that no operator gets."""
 
     run_id: RunId
     checkpoints: str
@@ -51,6 +52,6 @@ class SnapshotPlaces:
         return f"{self.savepoints}/savepoint-{self.run_id}-{checkpoint_id}"
 
     def checkpoint_id_of(self, name: str) -> CheckpointId | None:
-        """The id in the name of a directory of this run; None for what is not a point of it."""
+        """The id in the name of a directory of this run; None if it is not a point of the run."""
         match = re.fullmatch(rf"(?:chk|savepoint-{re.escape(self.run_id)})-([0-9]{{1,18}})", name)
         return CheckpointId(int(match[1])) if match else None

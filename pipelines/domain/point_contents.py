@@ -1,4 +1,4 @@
-"""What is found inside of a recovery point, for people: its operators, and rows as text."""
+"""The contents of a recovery point, for people: its operators, and rows as text."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class StateInside:
     kind: str  # "table" or "batches", or a `Redistribution`
     rows: int
     bytes: int
-    subtasks: int  # that hold rows
+    subtasks: int  # those that hold rows
     columns: dict[str, str]  # to Arrow type names, those of the first subtask that holds rows
 
 
@@ -26,7 +26,7 @@ class OperatorInside:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page begins: so many rows of that part (one subtask's rows) come before it."""
+    """Where a page begins: how many rows of that part (one subtask's rows) come before it."""
 
     part: int = 0
     row: int = 0
@@ -51,7 +51,7 @@ class RowsQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """None: null. `length` is that of the whole text, of which `text` may be the beginning."""
+    """None: null. `length` is that of the whole text; `text` may be only its beginning."""
 
     text: str | None
     length: int

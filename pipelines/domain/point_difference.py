@@ -1,16 +1,16 @@
-"""What differs between two recovery points, state by state: counts, and a few rows of each sort."""
+"""How two recovery points differ, state by state: counts, and a few example rows of each kind."""
 
 from dataclasses import dataclass, field, replace
 
 from pipelines.domain.point_contents import Value
 
 EXAMPLES_MAX = 10
-"""Of each sort of difference in each state."""
+"""Per kind of difference and state."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """The same key with other values, in the order of the columns."""
+    """A key whose values differ, in the order of the columns."""
 
     left: list[Value]
     right: list[Value]
@@ -18,8 +18,8 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """From the left point to the right one. `changed` None: rows have no key, so that one whose
-    value changed counts as one that is gone and one that is new.
+    """From the left point to the right one. `changed` None: rows have no key, so a row whose value
+    changed counts as one removed and one added.
 
     `problem`: why rows were not compared; then only `left_rows` and `right_rows` are known.
     """
@@ -28,7 +28,7 @@ class StateDifference:
     state: str
     left_rows: int
     right_rows: int
-    columns: list[str] = field(default_factory=list)  # of the rows below
+    columns: list[str] = field(default_factory=list)  # of the example rows
     key: list[str] = field(default_factory=list)
     added: int = 0
     removed: int = 0
@@ -44,7 +44,7 @@ class StateDifference:
         return not (self.added or self.removed or self.changed or self.problem)
 
     def plus(self, other: "StateDifference") -> "StateDifference":
-        """With another part of the same state: its counts, and its rows as far as there is room."""
+        """Adds another part of the same state: its counts, and its rows while there is room."""
         changed = None if self.changed is None or other.changed is None else self.changed
         return replace(
             self,

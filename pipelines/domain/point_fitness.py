@@ -1,7 +1,7 @@
-"""Which recovery point to restore, and why: what is known of each, and the one to take.
+"""Recommends which recovery point to restore, and why.
 
 Pure. It judges by what is on record; the restore itself reads every byte of the point before
-anything starts, whatever is said here.
+anything starts, whatever the recommendation.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from enum import StrEnum
 
 class Fitness(StrEnum):
     VERIFIED = "verified"  # every byte was read again and is as written
-    UNREAD = "unread"  # it is there, and nobody has read it again since it was written
-    REFUSED = "refused"  # it did not verify, or did not fit, when it was looked at
+    UNREAD = "unread"  # it exists, and has not been read again since it was written
+    REFUSED = "refused"  # it did not verify, or did not fit, when it was checked
     GONE = "gone"  # its manifest is not where it was written
 
     @property
@@ -22,9 +22,9 @@ class Fitness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`is_on_line`: of the newest run, or of what that run was restored from, up to the fork.
+    """`is_on_line`: of the newest run, or of a run it was restored from, up to that fork.
 
-    Points are ordered within a line only: their ids say nothing across runs.
+    Points are ordered within a line only: across runs their ids say nothing.
     """
 
     name: str  # "checkpoint 12 of run 3"
@@ -36,13 +36,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    index: int | None  # among the candidates; None: none of them can be used
+    index: int | None  # among the candidates; None: none of them is usable
     reason: str  # sentences
 
 
 def recommended(candidates: Sequence[Candidate]) -> Recommendation:
-    """1. What cannot be used is out. 2. A point of the line goes before any other: those were left
-    when somebody went back behind them or started afresh. 3. The newest: the least is read again.
+    """1. Exclude unusable points.
+    2. Prefer points of the line: the others were abandoned when a run was restored to before them,
+       or started afresh.
+    3. Take the newest, from which the least is read again.
     """
     usable = [i for i, each in enumerate(candidates) if each.fitness.is_usable]
     if not usable:

@@ -1,7 +1,7 @@
-"""Poison records: the records of a source that fail an operator again and again, by position.
+"""Poison records: records of a source that fail an operator again and again, by position.
 
-Values only. Which record is one is decided in `protocol.poison_records`; a record's values are in
-the quarantine alone, never here, so that no journal and no message holds them.
+Only the values. `protocol.poison_records` decides which records are poison. A record's contents are
+only in the quarantine, never here, so that no journal and no message holds them.
 """
 
 from enum import StrEnum
@@ -12,13 +12,13 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.origin import Origins, RecordOrigin
 
 MOST_RECORDS = 1_000
-"""That a run may set aside: every slot is told of all of them in one message."""
+"""The most that a run may set aside: one message tells every slot of all of them."""
 REPLAYED_PREFIX = "quarantine/"
-"""Of the names of splits that are files of a quarantine, beside the splits of its source."""
+"""Begins the names of splits that are quarantine files rather than the source's own splits."""
 ERROR_CHARS_MAX = 1_000
-"""Of an error's text that is kept with a record, from its beginning."""
+"""How much of an error's text is kept with a record, from its beginning."""
 TRACE_CHARS_MAX = 7_000
-"""Of its trace: the end says the most."""
+"""How much of its trace is kept, from its end, which says the most."""
 
 
 class PoisonPolicy(StrEnum):
@@ -29,7 +29,7 @@ class PoisonPolicy(StrEnum):
 
 
 class PoisonRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One record, by its place in the source, and what it does to whom."""
+    """One record, by its place in the source, with the operator that it fails and the error."""
 
     source: Uid
     split: str
@@ -67,19 +67,19 @@ class IsolatedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an attempt is told: records that no operator is given, where to look for more, and which
+    """Instructions for an attempt: records that no operator gets, where to look for more, and which
     batches are handled one by one, so that a failure is that of one batch."""
 
     poison: list[PoisonRecord] = []
     ranges: list[IsolatedRange] = []
-    apart: list[RecordOrigin] = []  # that failed when they were joined with others
+    apart: list[RecordOrigin] = []  # failed when they were joined with others
 
     def concerns(self, source: Uid) -> bool:
         sources = {each.source for each in self.poison} | {each.source for each in self.ranges}
         return source in sources
 
     def keeps_apart(self, origins: Origins) -> bool:
-        """Whether a batch with these origins is not to be joined with others."""
+        """True if a batch with these origins must not be joined with others."""
         return any(
             any(origin.meets(each) for each in self.apart)
             or any(_overlap(origin, each) for each in self.ranges)

@@ -1,4 +1,4 @@
-"""What is said about a restore before anything starts: findings, and whether it may go ahead."""
+"""The verdict on a restore before anything starts: findings, and whether it may go ahead."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 
 
 class Check(StrEnum):
-    """What was looked at, in this order."""
+    """The subjects of the check, in this order."""
 
     MANIFEST = "manifest"
     PIPELINE = "pipeline"  # the flow can be built with these parameters
-    GUARANTEE = "guarantee"  # from end to end
+    GUARANTEE = "guarantee"  # end to end
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism
     FILES = "files"  # every one of them
-    SOURCES = "sources"  # still hold what the positions ask for
-    OUTPUT = "output"  # who holds it, and what becomes of it
+    SOURCES = "sources"  # still hold what the positions need
+    OUTPUT = "output"  # which run holds it, and what happens to it
     PENDING_COMMITS = "pending commits"
     REPLAY = "replay"
     TIME = "time"
@@ -24,7 +24,7 @@ class Check(StrEnum):
 
 class Outcome(StrEnum):
     FINE = "fine"
-    NOTE = "note"  # possible, and a person should know
+    NOTE = "note"  # possible, but a person should know
     REFUSED = "refused"
 
 
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`findings` are in the order of `Check`. What could not be looked at has no finding."""
+    """`findings` are in the order of `Check`. What could not be checked has no finding."""
 
     path: str
     findings: tuple[Finding, ...]
@@ -51,7 +51,7 @@ class Verdict:
     file_bytes: int = 0
     pending_commits: dict[Uid, int] = field(default_factory=dict)  # per sink
     records_to_replay: int | None = None
-    estimated_ms: float | None = None  # until all that was read once is read again
+    estimated_ms: float | None = None  # until everything that was read before is read again
 
     @property
     def is_possible(self) -> bool:
@@ -67,20 +67,20 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known from before: how far the sources had come, and what recoveries took."""
+    """Earlier measurements: how far the sources had come, and how long recoveries took."""
 
     source_records: int | None = None  # read by the newest run of the pipeline
     recoveries_ms: tuple[float, ...] = ()  # failure to all subtasks running
     records_per_s: float | None = None
 
     def records_after(self, source_records: int) -> int | None:
-        """How many were read after a point at which so many had been; None: not known."""
+        """The records read after a point at which that many had been read; None: not known."""
         return None if self.source_records is None else max(0, self.source_records - source_records)
 
     def until_caught_up_ms(self, records: int | None) -> float | None:
-        """What recoveries took, then `records` at the speed that was measured.
+        """The duration of a recovery, plus that of `records` at the measured speed.
 
-        None where one of the three was never measured.
+        None if one of the three was never measured.
         """
         if not self.recoveries_ms or records is None or (records and not self.records_per_s):
             return None

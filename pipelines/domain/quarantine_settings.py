@@ -1,6 +1,6 @@
-"""The rows of the settings table about records that fail again, and what contradicts them.
+"""The rows of the settings table about records that fail again, and their contradictions.
 
-Part of `setting_table.DEFINITIONS` and of `setting_rules`. What they do: `protocol.poison_records`.
+Part of `setting_table.DEFINITIONS` and `setting_rules`. `protocol.poison_records` applies them.
 """
 
 import math
@@ -14,7 +14,7 @@ from pipelines.domain.settings import CapAction, CheckpointingMode, RestartStrat
 POLICY_KEY = "execution.poison-records.policy"
 LIMIT_KEY = "execution.poison-records.limit"
 GROWING_MAX = 1_000
-"""Of waits that are added up one by one."""
+"""The most waits that are added up one by one."""
 
 QUARANTINE_DEFINITIONS = (
     Definition(
@@ -40,7 +40,7 @@ QUARANTINE_DEFINITIONS = (
 
 
 def quarantine_needs_a_second_try(settings: Settings) -> str | None:
-    """A record is at fault when it fails again, at its place in the source."""
+    """A record is at fault if it fails again, at its place in the source."""
     if settings.poison_policy is not PoisonPolicy.QUARANTINE:
         return None
     key, mode = f"{POLICY_KEY} quarantine", settings.checkpointing_mode
@@ -68,14 +68,14 @@ def quarantine_needs_a_second_try(settings: Settings) -> str | None:
 
 
 def _lasts_until_deterministic(settings: Settings) -> bool:
-    """Whether the strategy grants restarts for as long as it takes to find a bad record."""
+    """True if the strategy grants enough restarts, and long enough, to find a bad record."""
     restarts, waited_ms = _granted(settings)
     is_often_enough = restarts >= settings.repeated_failure_tries - 1
     return is_often_enough and waited_ms >= settings.repeated_failure_ms
 
 
 def _granted(settings: Settings) -> tuple[float, float]:
-    """How many restarts in a row, and how long they wait together, jitter aside."""
+    """How many restarts in a row, and how long they wait in total, without jitter."""
     match settings.restart_strategy:
         case RestartStrategy.NONE:
             return 0, 0.0
@@ -92,7 +92,7 @@ def _granted(settings: Settings) -> tuple[float, float]:
 
 
 def _backed_off_ms(settings: Settings) -> float:
-    """All waits together; after many the backoff is taken to grow no more."""
+    """The sum of all waits; after many, the backoff is assumed to stop growing."""
     restarts = settings.attempts_before_reset_backoff
     backoff_ms = float(settings.initial_backoff_ms)
     growing, waited_ms = min(restarts, GROWING_MAX), 0.0

@@ -1,11 +1,11 @@
-"""How much is written for checkpoints, and how long a recovery takes: two estimates of textbooks,
-and beside each one whose units agree with what it is called.
+"""How much checkpoints write, and how long a recovery takes.
 
-Textbooks write "checkpoint volume = state size x checkpoint frequency", which is a rate (bytes per
-second) and counts the whole state even where a checkpoint writes only what has changed, and
-"recovery time = state size / (read speed x bandwidth)", which is no time: bytes over the product of
-two speeds are seconds squared per byte. Data that is read and then sent is limited by the slower of
-the two; and reading is not all of a recovery.
+Each has two estimates: a textbook's, and one whose units fit its name. Textbooks write "checkpoint
+volume = state size x checkpoint frequency". That is a rate (bytes per second), and it counts the
+whole state even if a checkpoint only writes the changes. They write "recovery time = state size /
+(read speed x bandwidth)". That is not a time: bytes over the product of two speeds are seconds
+squared per byte. Data that is read and then sent is limited by the slower of the two, and reading
+is only a part of a recovery.
 """
 
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ MS_PER_S = 1000.0
 
 
 def textbook_volume_bytes_per_s(state_bytes: float, interval_ms: float) -> float:
-    """The whole state, once an interval."""
+    """The whole state, once per interval."""
     check(interval_ms > 0, "an interval lasts", interval_ms=interval_ms)
     return state_bytes * MS_PER_S / interval_ms
 
 
 def written_bytes_per_s(uploaded_bytes: float, interval_ms: float) -> float:
-    """What a checkpoint uploads (with increments less than the state), once an interval."""
+    """What a checkpoint uploads (with increments, less than the state), once per interval."""
     return textbook_volume_bytes_per_s(uploaded_bytes, interval_ms)
 
 
 def kept_bytes(state_bytes: float, uploaded_bytes: float, retained: int) -> float:
-    """About what lies in the storage: one whole state, and what each further point adds."""
+    """About how much the storage holds: one whole state, and what each further point adds."""
     check(retained >= 1, "one point is retained at least", retained=retained)
     return state_bytes + (retained - 1) * uploaded_bytes
 
@@ -35,14 +35,14 @@ def kept_bytes(state_bytes: float, uploaded_bytes: float, retained: int) -> floa
 def textbook_recovery(
     state_bytes: float, read_bytes_per_s: float, bandwidth_bytes_per_s: float
 ) -> float:
-    """As written, in seconds squared per byte."""
+    """As textbooks write it, in seconds squared per byte."""
     check(read_bytes_per_s > 0 and bandwidth_bytes_per_s > 0, "data moves")
     return state_bytes / (read_bytes_per_s * bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryEstimate:
-    """In ms. `catch_up_ms` None: it never catches up, input comes as fast as it can be read."""
+    """In ms. `catch_up_ms` None: it never catches up; input comes as fast as it can be read."""
 
     restart_ms: float
     read_ms: float
@@ -59,7 +59,7 @@ class RecoveryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Of all slots together. Rates are records per second: what comes in, and what can be read."""
+    """Of all slots together. Rates are in records per second: incoming, and at most readable."""
 
     read_bytes_per_s: float
     bandwidth_bytes_per_s: float
@@ -70,9 +70,9 @@ class Speeds:
 def recovery_estimate(
     state_bytes: float, restart_ms: float, interval_ms: float, speeds: Speeds
 ) -> RecoveryEstimate:
-    """`restart_ms` is all of a recovery but reading state: detect, decide, stop, start.
+    """`restart_ms` is a recovery without reading state: detect, decide, stop, start.
 
-    On the mean half an interval of input is read again, and what arrives meanwhile besides.
+    On average, half an interval of input is read again, plus what arrives meanwhile.
     """
     slower = min(speeds.read_bytes_per_s, speeds.bandwidth_bytes_per_s)
     check(slower > 0, "data moves", speeds=speeds)

@@ -1,6 +1,6 @@
-"""Who gets which elements of an operator state when a point is restored at any parallelism.
+"""Decides which subtask gets which elements of an operator state, at any parallelism.
 
-It knows how many elements each old subtask held, not what they are. Source: Flink's
+It knows how many elements each old subtask held, not their contents. Source: Flink's
 `RoundRobinOperatorStateRepartitioner`; here the elements of all subtasks are dealt as one deck.
 """
 
@@ -21,7 +21,7 @@ class Redistribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of the elements of one old subtask: that at `first`, and every `step`-th behind it."""
+    """The elements taken from one old subtask: that at `first`, and every `step`-th after it."""
 
     old_subtask: int
     first: int = 0
@@ -31,8 +31,8 @@ class Taken:
 def taken_by(
     subtask: int, parallelism: int, kind: Redistribution, held: Sequence[int]
 ) -> list[Taken]:
-    """`held` are the counts of all old subtasks, in order. Every element of a split list is taken
-    by exactly one subtask; where the parallelism has not changed, by the one that had it."""
+    """`held` are the counts of all old subtasks, in order. Exactly one subtask takes each element
+    of a split list; if the parallelism has not changed, it is the one that had it."""
     check(0 <= subtask < parallelism, "a subtask is one of its operator's", subtask=subtask)
     if not held:
         return []

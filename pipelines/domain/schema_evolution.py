@@ -1,10 +1,10 @@
-"""Which changes of a state's columns are accepted when it is restored; everything else is refused.
+"""Decides which changes of a state's columns a restore accepts; it refuses all others.
 
 Accepted are an added column that has a default, and a type that became wider without losing a
 value. A key column never changes: its bytes decide the key group, so the row would belong to
-somebody else. Types are known by their Arrow names here, as a manifest writes them, so that a point
-can be judged without its rows. Source: Flink's state schema evolution (POJO and Avro), narrowed to
-what no value can fail.
+another subtask. Types are known by their Arrow names, as in a manifest, so that a point can be
+judged without its rows. Source: Flink's state schema evolution (POJO and Avro), limited to changes
+at which no value can fail.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ _WIDER = {
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumns:
-    """What an operator declares for one state: the columns of its snapshot, by Arrow type name."""
+    """An operator's declaration of one state: the columns of its snapshot, by Arrow type name."""
 
     state: str
     kind: str  # "table" or "batches", or a `Redistribution`
     types: Mapping[str, str]
-    defaulted: frozenset[str]  # may be missing in a snapshot: their rows get the default
-    fixed: frozenset[str]  # keys and what the engine adds: these never change
+    defaulted: frozenset[str]  # may be missing in a snapshot; rows then get the default
+    fixed: frozenset[str]  # keys and the engine's own columns: these never change
 
 
 def is_wider(found: str, declared: str) -> bool:
@@ -43,10 +43,10 @@ def is_wider(found: str, declared: str) -> bool:
 
 
 def changes_of(declared: DeclaredColumns, found: Mapping[str, str]) -> tuple[str, ...]:
-    """What a restore would change, one phrase each; empty when the columns are the same.
+    """What a restore would change, one phrase each; empty if the columns are the same.
 
     Raises:
-        Rejected: the first column that does not fit, with the state and both types.
+        Rejected: for the first column that does not fit, with the state and both types.
     """
     for name, found_type in found.items():
         if name not in declared.types:

@@ -1,7 +1,7 @@
-"""Whether text holds a password, and so may not be given where it is stored and shown.
+"""Refuses text that holds a password where that text would be stored and shown.
 
-Looks for what people paste: addresses with a password in them, and settings of clients. Who hides
-one elsewhere is not found.
+Looks for what people paste: addresses with a password in them, and settings of clients. Does not
+find passwords hidden in other ways.
 """
 
 import re
@@ -19,7 +19,7 @@ def holds_password(text: str) -> bool:
 
 
 def check_no_secrets(kind: str, values: Mapping[str, str]) -> None:
-    """Raises Rejected, naming which of `values` holds a password, and not that."""
+    """Raises Rejected naming which of `values` holds a password, but not the password."""
     for name, value in values.items():
         if holds_password(value):
             raise Rejected(

@@ -1,6 +1,6 @@
-"""From the keys and texts that a person wrote to validated `Settings`: the one way in.
+"""Turns the keys and texts that a person wrote into validated `Settings`: the only way in.
 
-Strict: an unknown key, a bad value and a contradiction are refused by name before anything starts.
+Strict: it refuses an unknown key, a bad value and a contradiction by name before anything starts.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ _BY_KEY = {definition.key: definition for definition in DEFINITIONS}
 
 
 def parse_settings(given: Mapping[str, str]) -> Settings:
-    """What is not given has the default of the table.
+    """Settings that are not given have the default of the table.
 
     Raises:
-        Rejected: an unknown key, with its closest neighbour; one of Flink's that is not here, with
-            what holds instead; a bad value; settings that contradict each other.
+        Rejected: an unknown key, with its closest neighbour; one of Flink's that ftdash lacks, with
+        what to do instead; a bad value; settings that contradict each other.
     """
     for key in given:
         _check_known(key)
@@ -33,11 +33,11 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
 
 
 def changed_settings(given: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """What is given after `changes` to a run that goes on.
+    """The given settings after `changes` to a run that goes on.
 
     Raises:
-        Rejected: nothing is to change, a setting cannot change while a run goes on, or the
-            settings would be refused at a start.
+        Rejected: there is no change, a setting cannot change while a run goes on, or a start would
+        refuse the settings.
     """
     if not changes:
         raise Rejected(f"Name a setting to change: {_listed_live()}.")

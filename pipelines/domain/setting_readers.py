@@ -1,6 +1,6 @@
-"""How the text of a setting is read: durations, counts, choices; a ValueError says what fits.
+"""Reads the text of a setting: durations, counts, choices; a ValueError says what is valid.
 
-A reader sees one value alone; what two settings together must not say is `setting_rules`.
+A reader sees one value alone; `setting_rules` checks combinations of settings.
 """
 
 import math
@@ -15,7 +15,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNIT_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|min|h|d)")
 MOST_DAYS = 3_650
-"""Of any duration: whoever means never leaves the setting out, or says off."""
+"""The longest duration: to say never, leave the setting out, or write off."""
 MOST_MEMORY_BYTES = 1 << 40
 _SIZE = re.compile(r"([0-9]{1,12})\s*(b|kb|mb|gb)")
 
@@ -36,7 +36,7 @@ class Definition:
     default: str
     read: Reader
     help: str
-    changes_live: bool = False  # it may change while a run goes on
+    changes_live: bool = False  # may change while a run goes on
 
     def parse(self, text: str) -> SettingValue:
         """Raises Rejected naming key, value and what was expected."""
@@ -86,7 +86,7 @@ def duration_within(least_ms: int, most_ms: int) -> Reader:
 
 
 def duration_or_off(least_ms: int) -> Reader:
-    """None: off."""
+    """Returns None for off."""
     read_duration = duration_of_at_least(least_ms)
     return lambda text: None if text.lower() == "off" else read_duration(text)
 
@@ -153,7 +153,7 @@ def number_within(least: float, most: float, *, above_least: bool = False) -> Re
 
 
 def no_size_or(size: Reader) -> Reader:
-    """0 needs no unit."""
+    """Also accepts 0, which needs no unit."""
     return lambda text: 0 if text == "0" else size(text)
 
 
@@ -165,7 +165,7 @@ def true_or_false(text: str) -> bool:
 
 
 def one_of(choices: type[StrEnum]) -> Reader:
-    """One value of an enumeration, in any case; a dash and an underscore are the same."""
+    """One value of an enumeration, in any case; dashes and underscores are equal."""
     by_text = {_folded(choice): choice for choice in choices}
 
     def read(text: str) -> str:

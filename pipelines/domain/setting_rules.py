@@ -1,7 +1,7 @@
-"""What two settings together must not say: one rule per contradiction, each with its sentence.
+"""Contradictions between two settings: one rule for each, with its sentence.
 
-A rule names the keys as a person writes them and says what to change. Values that are wrong by
-themselves are refused by `setting_readers`.
+A rule names the keys as a person writes them and says what to change. `setting_readers` refuses
+values that are wrong by themselves.
 """
 
 from collections.abc import Callable, Collection
@@ -106,7 +106,7 @@ def _timeout_needs_overtaking(settings: Settings) -> str | None:
 
 
 def _at_most_once_needs_checkpoints(settings: Settings) -> str | None:
-    """Nothing comes out before a completed checkpoint has reserved what was read."""
+    """No output comes before a completed checkpoint has reserved what was read."""
     if settings.checkpointing_mode is not CheckpointingMode.AT_MOST_ONCE:
         return None
     if settings.checkpoint_interval_ms is None:
@@ -209,7 +209,7 @@ def _cap_needs_alignment(settings: Settings) -> str | None:
 
 
 def _memory_retains_nothing(settings: Settings, given: Collection[str]) -> str | None:
-    """Only whoever asks for it is contradicted: the default means files."""
+    """Objects only if the setting was given, since the default means files."""
     is_memory = settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
     retains = settings.retention is not ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
     if RETENTION_KEY not in given or not is_memory or not retains:
@@ -227,7 +227,7 @@ RULES_OF_GIVEN = (
     _topology_needs_acking,
     limit_needs_quarantine,
 )
-"""They object only to what somebody has asked for, not to a default."""
+"""They object only to given settings, not to defaults."""
 
 RULES: tuple[Rule, ...] = (
     _heartbeats_fit_their_timeout,

@@ -1,8 +1,8 @@
 """The table of all settings: Flink's key, the field it fills, the default and what it means here.
 
-Pages and commands show the help texts as they stand. Where a default differs from Flink's the
-help says why. A new setting is a row here, a field of `settings.Settings`, and, where it
-contradicts another one, a rule in `setting_rules`.
+Pages and commands show the help texts unchanged. If a default differs from Flink's, the help says
+why. A new setting is a row here, a field of `settings.Settings`, and, if it contradicts another
+setting, a rule in `setting_rules`.
 """
 
 from pipelines.domain.acking_settings import ACKING_DEFINITIONS

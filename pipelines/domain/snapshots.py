@@ -1,6 +1,6 @@
-"""What a checkpoint is made of: files with length and digest, gathered in a manifest.
+"""The parts of a checkpoint: files with length and digest, listed in a manifest.
 
-Source: Flink's `_metadata` (master state, operator states, handles); here it is JSON, so that it
+Source: Flink's `_metadata` (master state, operator states, handles). Here it is JSON, so that it
 can be read without this program, and it is written last: a directory without one is garbage.
 """
 
@@ -16,34 +16,34 @@ from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 3
-"""2: a state may consist of several files, some of which other points refer to as well.
-3: digests are BLAKE3, and say so."""
+"""2: a state may consist of several files, some of them shared with other points. 3: digests are
+BLAKE3, and say so."""
 
 Json = object
 """Plain JSON values; each connector converts its own with `msgspec.convert`, strictly."""
 
 
 class FileHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One immutable file of a snapshot, by its name in the checkpoint's directory, or, if it is
-    shared with other checkpoints, in the directory `shared` beside that one."""
+    """One immutable file of a snapshot, by its name in the checkpoint's directory or, if it is
+    shared with other checkpoints, in the directory `shared` next to that one."""
 
     name: str
     length: int  # bytes
     digest: str  # of the content, hexadecimal; see `storage.integrity`
-    content: bytes | None = None  # with storage in the coordinator's memory: the file itself
+    content: bytes | None = None  # the file itself, if the storage is the coordinator's memory
     is_shared: bool = False
 
 
 class StateFormat(StrEnum):
-    """How the files of a state are to be read."""
+    """How to read the files of a state."""
 
     ROWS = "rows"  # one file with every row
-    DELTAS = "deltas"  # a file with every row, and files with what changed since, in order
+    DELTAS = "deltas"  # a file with every row, and files with the changes since, in order
     ROCKSDB = "rocksdb"  # a database: `file` is its MANIFEST, the parts are its other files
 
 
 class StatePart(msgspec.Struct, frozen=True, kw_only=True):
-    """One more file of a state. `name` is that of a database's file in its directory."""
+    """One more file of a state. `name` is a database file's name in its directory."""
 
     name: str
     file: FileHandle
@@ -52,8 +52,8 @@ class StatePart(msgspec.Struct, frozen=True, kw_only=True):
 class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The rows of one state of one subtask. `schema` maps column to Arrow type name.
 
-    A state of a `Redistribution` kind belongs to no key: its `key_groups` are the subtask's and
-    say nothing about its rows.
+    A state of a `Redistribution` kind belongs to no key: its `key_groups` are the subtask's and say
+    nothing about its rows.
     """
 
     state: str
@@ -79,9 +79,9 @@ class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class InFlightHandle(msgspec.Struct, frozen=True, kw_only=True):
-    """Records that the barrier has overtaken on one channel: to be taken in before new ones.
+    """Records that the barrier has overtaken on one channel; a restore reads them before new ones.
 
-    `is_output`: they waited at the writer, behind what was queued at the reader.
+    `is_output`: they waited at the writer, behind the queue of the reader.
     """
 
     channel: ChannelId
@@ -108,25 +108,25 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     uid: Uid
     states: list[StateHandle] = []
     positions: Json = None  # a source's: where to read next
-    reserved: Json = None  # at most once: where an attempt begins that goes on from this point
+    reserved: Json = None  # at most once: where an attempt restored from this point begins
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
     segments: list[SegmentHandle] = []  # a sink's: to be published on completion
     quarantined: list[Json] = []  # a source's: prepared, to be committed on completion
-    replayed: Json = None  # a source's: how far its quarantine has been read again
-    outputs: list[OutputShare] = []  # a sink's: given to it, not known to be in an older point
+    replayed: Json = None  # a source's: how far its quarantine has been replayed
+    outputs: list[OutputShare] = []  # a sink's: its output that may be in no older point
     counters: dict[str, int] = {}
     watermark_ms: int | None = None
-    # First and last key group, and how far event time had come for them; empty: the watermark.
+    # First and last key group, and how far event time had come there; empty: to the watermark.
     key_times_ms: list[tuple[int, int, int]] = []
 
     @property
     def has_output(self) -> bool:
-        """A sink had prepared output that may not have been committed."""
+        """True if a sink had prepared output that may not have been committed."""
         return bool(self.committables or self.segments)
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One vertex's subtask at the cut: what an acknowledgement carries."""
+    """One vertex's subtask at the cut: the contents of an acknowledgement."""
 
     vertex: Uid
     subtask: int
@@ -150,12 +150,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     completed_ms: int
     parallelism: int
     max_parallelism: int
-    ancestors: list[tuple[RunId, CheckpointId]]  # the lineage: forked from, oldest first
+    ancestors: list[tuple[RunId, CheckpointId]]  # the points it descends from, oldest first
     operator_ids: dict[Uid, str]  # uid to Flink's operator id
     subtasks: list[SubtaskSnapshot]
 
     def state_files(self) -> Iterator[FileHandle]:
-        """Files of keyed states; a shared one once for each state that refers to it."""
+        """Files of keyed states; a shared file once for each state that refers to it."""
         for subtask in self.subtasks:
             for operator in subtask.operators:
                 for state in operator.states:

@@ -1,6 +1,6 @@
 """The rows of the settings table about state: where it is kept, and in how much memory.
 
-Part of `setting_table.DEFINITIONS`. What the backends do is the package `state`.
+Part of `setting_table.DEFINITIONS`. The backends are in the package `state`.
 """
 
 from pipelines.domain.setting_readers import Definition, memory_of_at_least, one_of, true_or_false

@@ -1,6 +1,6 @@
 """The rows of the settings table about where snapshots are kept, and what the ledger keeps.
 
-Part of `setting_table.DEFINITIONS`. Which places an installation allows is `storage.placement`.
+Part of `setting_table.DEFINITIONS`. `storage.placement` decides which places are allowed.
 """
 
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
@@ -14,7 +14,7 @@ MAX_STATE_BYTES_LIMIT = 16 << 20
 
 
 def _place(text: str) -> str:
-    """An absolute path or a URL, without a slash at the end; empty when not set."""
+    """An absolute path or a URL, without a slash at the end; empty if not set."""
     place = text.removeprefix("file://") if text.startswith("file:///") else text
     is_place = place.startswith("/") or (scheme_of(place) in OBJECT_SCHEMES and "://" in place)
     if text and not is_place:

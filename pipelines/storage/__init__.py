@@ -1,1 +1,1 @@
-"""Where snapshots live, and what makes a checkpoint complete."""
+"""Where snapshots are stored, and what makes a checkpoint complete."""

@@ -1,8 +1,8 @@
-"""Refuses a state file that would unpack into far more than it holds, before it is unpacked.
+"""Refuses, without unpacking it, a state file that would unpack into far more than it holds.
 
-A digest proves that a file is the one its manifest names, not who wrote either. Sizes after
-decompression are read from the file's own headers and held against its length. Source: the layouts
-of Apache Arrow's `Message.fbs` and of Parquet's footer.
+A digest proves that a file is the one its manifest names, not where the two came from. Reads the
+sizes after decompression from the file's own headers, and compares them with its length. Source:
+the layouts of Apache Arrow's `Message.fbs` and of Parquet's footer.
 """
 
 import struct
@@ -35,7 +35,7 @@ def check_arrow(name: str, content: pa.Buffer) -> None:
 
 
 def _messages(content: pa.Buffer) -> Iterator[pa.Message]:
-    """A file is a magic word, then the messages of a stream."""
+    """A file is a magic word, followed by the messages of a stream."""
     reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(content.slice(_ARROW_MAGIC_BYTES)))
     try:
         while True:
@@ -45,7 +45,7 @@ def _messages(content: pa.Buffer) -> Iterator[pa.Message]:
 
 
 def _unpacked_sizes(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
-    """Of each buffer of a record batch; a compressed one begins with its size, -1: it is not."""
+    """Unpacked sizes of a record batch's buffers; a compressed one begins with it, or with -1."""
     header = memoryview(metadata)
     batch = _table(header, _field(header, _number(header, 0), _HEADER))
     is_compressed = _field(header, batch, _COMPRESSION) != 0
@@ -60,7 +60,7 @@ def _unpacked_sizes(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
 
 
 def _field(header: memoryview, table: int, index: int) -> int:
-    """Where a field of a flatbuffer's table lies; 0: it is absent."""
+    """The position of a field of a flatbuffer's table; 0: it is absent."""
     fields = table - struct.unpack_from("<i", header, table)[0]
     (size,) = struct.unpack_from("<H", header, fields)
     slot = 4 + 2 * index

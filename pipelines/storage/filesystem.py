@@ -1,8 +1,9 @@
 """Checkpoints in a local directory: durable files, then one manifest, created if absent.
 
 A data file is written under a temporary name while its length and digest are computed, made
-durable and linked into place, which is atomic and refuses to replace; so is the manifest.
-Source: the publication order of Flink's `FsCheckpointMetadataOutputStream`; digests are ours.
+durable, and linked into place. Linking is atomic and refuses to replace a file. The manifest is
+written in the same way. Source: the publication order of Flink's
+`FsCheckpointMetadataOutputStream`; digests are ours.
 """
 
 import contextlib
@@ -110,8 +111,8 @@ class FileSystemCheckpointStore:
             raise CorruptSnapshot(problem)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """Raises Retryable when the storage fails; whether it was published is then unknown, so the
-        caller tries again or discards it."""
+        """Raises Retryable if the storage fails; it is then unknown if the manifest was published,
+        so the caller tries again or discards it."""
         directory = self._roots.directory(location)
         content = seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
@@ -164,7 +165,7 @@ class FileSystemCheckpointStore:
             return os.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except OSError as error:  # which is not to say that there is none
+        except OSError as error:  # which does not mean that there is none
             raise Retryable(f"{root} cannot be listed: {error}") from error
 
     def delete(self, location: str, names: Iterable[str]) -> None:
@@ -179,7 +180,7 @@ class FileSystemCheckpointStore:
         return self._roots.directory(location_of(location, file))
 
     def discard(self, location: str) -> None:
-        """Raises Retryable when the manifest cannot be deleted; then the point is whole."""
+        """Raises Retryable if the manifest cannot be deleted; then the point is whole."""
         directory = self._roots.directory(location)
         if self._roots.is_root(directory):
             raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")

@@ -1,6 +1,6 @@
-"""Length and digest of a snapshot's files: computed while they are written, compared when read.
+"""Length and digest of a snapshot's files: computed during writing, compared during reading.
 
-Says in a sentence what is wrong with a file; where the bytes are is each store's own matter.
+Describes in a sentence what is wrong with a file; each store knows where the bytes are.
 """
 
 import os
@@ -24,12 +24,12 @@ def handle_of(name: str, pieces: Iterable[bytes | memoryview], like: str = BLAKE
 
 
 def handle_from(name: str, digest: RunningDigest) -> FileHandle:
-    """The handle of a file whose bytes have all passed."""
+    """The handle of a file, once all of its bytes have passed."""
     return FileHandle(name=name, length=digest.length, digest=digest.hexdigest())
 
 
 def problem_of_name(directory: str, name: str) -> str | None:
-    """A manifest that names anything but a file beside it was not written here."""
+    """Refuses any name but that of a file next to the manifest; our manifests have no others."""
     if os.path.basename(name) != name or name in ("", os.curdir, os.pardir) or "\0" in name:
         return f"{name!r} is no file name; the manifest at {directory} was not written here."
     return None

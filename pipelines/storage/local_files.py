@@ -1,6 +1,6 @@
 """Single files of a local disk: made durable, compared with their handles, copied.
 
-Says in a sentence what is wrong with a file. What makes a checkpoint of files is `filesystem`.
+Describes in a sentence what is wrong with a file. `filesystem` makes checkpoints out of files.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pipelines.storage.integrity import (
 
 
 def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
-    """Raises Retryable when the disk has taken less than it said."""
+    """Raises Retryable if the disk has taken less than it reported."""
     digest = RunningDigest()
     with open(path, "xb") as file:
         for piece in pieces:
@@ -39,8 +39,8 @@ def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -
 
 
 def link_if_absent(temporary: Path, final: Path) -> bool:
-    """Raises OSError. A network file system may repeat a link whose answer was lost; then it is
-    the second try that finds the file, and it is ours."""
+    """Raises OSError. A network file system may repeat a link whose answer was lost; the second try
+    then finds the file, and it is ours."""
     try:
         os.link(temporary, final)
     except FileExistsError:
@@ -49,8 +49,8 @@ def link_if_absent(temporary: Path, final: Path) -> bool:
 
 
 def try_link(directory: Path, file: FileHandle, target: Path) -> bool:
-    """Make `target` another name of the file. False where it cannot be: it lies on another file
-    system, is no plain file, or may not be linked; then there is no `target`."""
+    """Make `target` another name of the file. False if that is impossible: it is on another file
+    system, is not a plain file, or may not be linked; then there is no `target`."""
     if problem_outside(directory, file) is not None:
         return False
     try:
@@ -61,9 +61,9 @@ def try_link(directory: Path, file: FileHandle, target: Path) -> bool:
 
 
 def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = None) -> str | None:
-    """Why a file is not what its handle says, as a sentence; None when it is.
+    """Why a file does not match its handle, as a sentence; None if it does.
 
-    Raises Retryable when it cannot be read or copied: that says nothing about the file.
+    Raises Retryable if it cannot be read or copied: that says nothing about the file.
     """
     problem, path = problem_outside(directory, file), directory / file.name
     if problem is not None:
@@ -71,13 +71,13 @@ def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = No
     with reading(path):
         try:
             found = handle_of(file.name, _copied(blocks_of(path), copy_to), like=file.digest)
-        except FileNotFoundError:  # since it was looked at
+        except FileNotFoundError:  # it vanished since the first look
             return f"{path} is missing."
     return problem_of_content(str(path), found, file)
 
 
 def problem_outside(directory: Path, file: FileHandle) -> str | None:
-    """What can be told without reading: the file has a name, is there, and has its length.
+    """A check without reading: the file has a valid name, exists, and has its length.
 
     Raises Retryable.
     """
@@ -97,7 +97,7 @@ def problem_outside(directory: Path, file: FileHandle) -> str | None:
 
 
 def content_of(path: Path) -> bytes | None:
-    """None: there is no such file. Raises CorruptSnapshot for a link, and Retryable."""
+    """None: the file does not exist. Raises CorruptSnapshot for a link, and Retryable."""
     with reading(path):
         try:
             if stat.S_ISLNK(path.lstat().st_mode):
@@ -108,7 +108,7 @@ def content_of(path: Path) -> bytes | None:
 
 
 def is_there(path: Path) -> bool:
-    """Raises Retryable: `Path.exists` and `Path.glob` pass over what they may not look at."""
+    """Raises Retryable, where `Path.exists` and `Path.glob` skip what they may not look at."""
     with reading(path):
         try:
             path.lstat()
@@ -119,7 +119,7 @@ def is_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Only missing, short or altered content is damage; what else the system says may pass."""
+    """Only missing, short or altered content is damage; other errors of the system may pass."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """The file that makes a directory a checkpoint: the manifest and a digest of itself, as JSON.
 
-Decides whether what was read is a manifest at all; says in a sentence why not.
+Decides if the bytes that were read are a manifest; if not, says why in a sentence.
 """
 
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def _decode(where: str, content: bytes) -> Manifest:
 
 
 def _names_of(manifest: Manifest) -> Iterator[str]:
-    """Of files where they are stored, and of a database's files where it is put together."""
+    """The names of files where they are stored, and of a database's files in its directory."""
     yield from (file.name for file in files_of(manifest))
     for subtask in manifest.subtasks:
         for operator in subtask.operators:

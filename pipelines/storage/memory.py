@@ -1,8 +1,8 @@
 """Checkpoints in the coordinator's memory: small state travels in the acknowledgement.
 
-A file is the `content` of its handle, so that the manifest holds the whole point; the driver keeps
-manifests, and slots keep nothing. Lost with the driver: a restart of an attempt recovers from it, a
-new driver of the run does not.
+A file is the `content` of its handle, so the manifest holds the whole point; the driver keeps
+manifests, and slots keep nothing. The checkpoints are lost with the driver: a restarted attempt
+recovers from them, a new driver of the run does not.
 
 Source: Flink, `JobManagerCheckpointStorage` and `ByteStreamStateHandle`.
 """
@@ -29,11 +29,11 @@ from pipelines.storage.state_file import decoded, encoded, file_name, has_layout
 from pipelines.storage.store import Damage, Publication, WatchVerification, damages_of
 
 MAX_POINT_BYTES = 32 << 20
-"""Of one point: every slot of an attempt is sent it in one control frame to restore from."""
+"""The size of one point: every slot of an attempt gets all of it in one control frame."""
 
 
 class MemoryCheckpointStore:
-    """Implements `CheckpointStore`. From any thread."""
+    """Implements `CheckpointStore`. Any thread may use it."""
 
     def __init__(self, max_state_bytes: int, *, compresses: bool = False) -> None:
         self._compresses = compresses
@@ -42,7 +42,7 @@ class MemoryCheckpointStore:
         self._points: dict[str, bytes] = {}  # location -> the manifest's file
 
     def prepare(self, location: str) -> None:
-        """There is nothing to make."""
+        """Nothing to create."""
 
     def write_batches(
         self,
@@ -78,7 +78,7 @@ class MemoryCheckpointStore:
     def fetch(
         self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
     ) -> None:
-        del may_share  # nothing on a disk could be shared
+        del may_share  # there is no file on a disk to share
         problem = _problem_of(location, file)
         if problem is not None or file.content is None:
             raise CorruptSnapshot(problem or _missing(location, file))
@@ -123,7 +123,7 @@ class MemoryCheckpointStore:
         return [location.rpartition("/")[2] for location in self.published(root)]
 
     def delete(self, location: str, names: Iterable[str]) -> None:
-        """Files are parts of manifests; they go with the last of these."""
+        """Does nothing: files are parts of manifests, and go with the last of these."""
 
     def discard(self, location: str) -> None:
         with self._lock:
@@ -131,7 +131,7 @@ class MemoryCheckpointStore:
 
 
 def check_travels(files: Iterable[FileHandle]) -> None:
-    """Raises Retryable when what one subtask keeps in memory is too much for a control frame."""
+    """Raises Retryable if one subtask's content is too much for a control frame."""
     total = sum(len(file.content) for file in files if file.content is not None)
     if total > MAX_POINT_BYTES:
         raise _too_large("The state of one subtask", f"{MAX_POINT_BYTES} bytes")

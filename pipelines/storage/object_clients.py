@@ -1,7 +1,7 @@
-"""The clients that talk to object stores: one per bucket, with every bound in one place.
+"""The clients of object stores: one per bucket, with every bound in one place.
 
-Retries (5xx, dropped connections, timeouts) are the library's, bounded here. Credentials are never
-passed in: the library finds them in the environment or asks the machine's role.
+The library retries (5xx, dropped connections, timeouts) within the bounds set here. We never pass
+credentials: the library finds them in the environment or asks for the machine's role.
 """
 
 import os
@@ -14,7 +14,7 @@ from obstore.store import S3Store
 from pipelines.storage.roots import ObjectPrefix
 
 MACHINE_ROLE_ADDRESS = "//169.254.169.254/"
-"""Whom the library asks for the machine's role, once it has found no other credentials."""
+"""Where the library asks for the machine's role if it has found no other credentials."""
 NO_CREDENTIALS = (
     "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment,"
     " or give the machine a role"
@@ -24,7 +24,7 @@ ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreLimits:
-    """How long one request may take, how often it is tried again, and what is held in memory."""
+    """How long one request may take, how often it is retried, and how much is held in memory."""
 
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
@@ -52,7 +52,7 @@ class ObjectClients:
         limits = self._limits
         return S3Store(
             bucket,
-            # The server recomputes it: what was altered on its way is refused, not stored.
+            # The server recomputes it, and refuses bytes that were altered on their way.
             checksum_algorithm="SHA256",
             client_options={
                 "timeout": _duration(limits.request_timeout_ms),
@@ -72,14 +72,14 @@ class ObjectClients:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what the library says; the rest is its inner structure."""
+    """The first line of the library's message; the rest is its inner structure."""
     lines = str(error).splitlines()
     said = lines[0].strip() if lines else type(error).__name__
     return f"{NO_CREDENTIALS} ({said})" if MACHINE_ROLE_ADDRESS in said else said
 
 
 def _endpoint_is_plain() -> bool:
-    """Without TLS only where whoever runs this has named such an endpoint."""
+    """Allows a connection without TLS only if the operator has configured such an endpoint."""
     named = (os.environ.get(variable, "") for variable in ENDPOINT_VARIABLES)
     return any(endpoint.startswith("http://") for endpoint in named)
 

@@ -1,7 +1,7 @@
 """Single objects of an object store: written, read, compared, deleted; failures by name.
 
-Decides what a failed request means: an object that is not there is an answer, anything else is
-Retryable. What makes a checkpoint of objects is `object_store`.
+Decides what a failed request means: a missing object is an answer, anything else is Retryable.
+`object_store` makes checkpoints out of objects.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,14 +33,14 @@ NO_SUCH_OBJECT = "<Code>NoSuchKey</Code>"
 
 
 class ObjectFiles:
-    """Objects by prefix and name. Every method raises Retryable when the store fails."""
+    """Objects by prefix and name. Every method raises Retryable if the store fails."""
 
     def __init__(self, limits: ObjectStoreLimits) -> None:
         self._limits = limits
         self._clients = ObjectClients(limits)
 
     def write(self, prefix: ObjectPrefix, name: str, pieces: Iterable[Piece]) -> FileHandle:
-        """Raises InvariantViolated when there is such an object already."""
+        """Raises InvariantViolated if the object exists already."""
         digest = RunningDigest()
         try:
             self._upload(prefix, name, _digested(pieces, digest))
@@ -49,8 +49,8 @@ class ObjectFiles:
         return handle_from(name, digest)
 
     def put_if_absent(self, prefix: ObjectPrefix, name: str, content: bytes) -> bool:
-        """False: there is one already, maybe of a try of ours whose answer was lost. After a
-        failure it is unknown whether there is one."""
+        """False: the object exists already, maybe from a try of ours whose answer was lost. After a
+        failure it is unknown if it exists."""
         client = self._clients.of(prefix)
         try:
             obstore.put(client, prefix.key_of(name), content, mode="create", use_multipart=False)
@@ -61,7 +61,7 @@ class ObjectFiles:
         return True
 
     def content(self, prefix: ObjectPrefix, name: str) -> bytes | None:
-        """None: there is no such object."""
+        """None: the object does not exist."""
         try:
             return bytes(obstore.get(self._clients.of(prefix), prefix.key_of(name)).bytes())
         except FileNotFoundError as error:
@@ -77,7 +77,7 @@ class ObjectFiles:
         return False
 
     def _has(self, prefix: ObjectPrefix, name: str) -> bool:
-        """False says nothing for certain, see `_confirm_absence`."""
+        """False proves nothing, see `_confirm_absence`."""
         try:
             obstore.head(self._clients.of(prefix), prefix.key_of(name))
         except FileNotFoundError:
@@ -87,8 +87,8 @@ class ObjectFiles:
         return True
 
     def problem_of(self, prefix: ObjectPrefix, file: FileHandle, keep: Keep) -> str | None:
-        """Reads the file once and gives `keep` every block; why it is not what its handle says, as
-        a sentence, or None."""
+        """Reads the file once and passes every block to `keep`. Returns why the file does not match
+        its handle, as a sentence, or None."""
         problem = problem_of_name(str(prefix), file.name)
         if problem is not None:
             return problem
@@ -109,7 +109,7 @@ class ObjectFiles:
         return problem_of_content(where, handle_from(file.name, digest), file)
 
     def problem_outside(self, prefix: ObjectPrefix, file: FileHandle) -> str | None:
-        """What can be told without reading: the file has a name, is there, and has its length."""
+        """A check without reading: the file has a valid name, exists, and has its length."""
         problem = problem_of_name(str(prefix), file.name)
         if problem is not None:
             return problem
@@ -124,7 +124,7 @@ class ObjectFiles:
         return problem_of_length(where, found["size"], file)
 
     def names(self, prefix: ObjectPrefix) -> list[str]:
-        """Of objects, and of what has objects below it."""
+        """The names of objects, and of prefixes that have objects below them."""
         try:
             found = obstore.list_with_delimiter(self._clients.of(prefix), prefix.key)
         except STORE_ERRORS as error:
@@ -133,7 +133,7 @@ class ObjectFiles:
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def delete(self, prefix: ObjectPrefix, names: list[str]) -> None:
-        """What is not there is passed over."""
+        """Skips names that do not exist."""
         keys = [prefix.key_of(name) for name in names]
         try:
             if keys:
@@ -150,18 +150,18 @@ class ObjectFiles:
             raise Retryable(f"{prefix} cannot be cleared: {reason_of(error)}") from error
 
     def _confirm_absence(self, prefix: ObjectPrefix, name: str) -> None:
-        """The answer to a HEAD has no body: it does not say what there is none of."""
+        """Reads the object, because a HEAD answer has no body that says what is missing."""
         if self.content(prefix, name) is not None:
             raise Retryable(f"{prefix}/{name} was not there a moment ago, and is there now.")
 
     def _upload(self, prefix: ObjectPrefix, name: str, pieces: Iterator[Piece]) -> None:
-        """One request for a file of up to a part; for a larger one its parts, few at a time."""
+        """One request for a file of up to one part; for a larger one its parts, a few at a time."""
         client, key = self._clients.of(prefix), prefix.key_of(name)
         first = _first_part(pieces, self._limits.part_bytes)
         if len(first) < self._limits.part_bytes:
             self._put_new(prefix, name, first)
             return
-        if self._has(prefix, name):  # the client knows no condition for parts
+        if self._has(prefix, name):  # the client supports no condition for parts
             raise taken(str(prefix), name)
         obstore.put(
             client,
@@ -172,8 +172,8 @@ class ObjectFiles:
         )
 
     def _put_new(self, prefix: ObjectPrefix, name: str, content: bytes) -> None:
-        """The client repeats what is safe to repeat blindly; a conditional put is not, here it is:
-        whose object is there can be told by its content."""
+        """The client does not repeat a conditional put, because that is not safe in general. Here
+        it is: the content shows whose object is there."""
         tries = Retrying(
             stop=stop_after_attempt(PUT_TRIES),
             retry=retry_if_exception_type(Retryable),
@@ -185,7 +185,7 @@ class ObjectFiles:
 
 
 def _keep(where: str, keep: Keep, block: bytes) -> None:
-    """The local disk that takes a copy may fail in any way: that is never about the object."""
+    """The local disk that takes a copy may fail in any way; that says nothing about the object."""
     try:
         keep(block)
     except OSError as error:
@@ -193,8 +193,8 @@ def _keep(where: str, keep: Keep, block: bytes) -> None:
 
 
 def _check_absence(prefix: ObjectPrefix, name: str, error: FileNotFoundError) -> None:
-    """Raises Retryable unless the store says that there is no such object: there may be no such
-    bucket at the moment, or something else may answer in the store's place."""
+    """Raises Retryable unless the store says that the object does not exist: the bucket may be
+    missing at the moment, or something else may answer in the store's place."""
     if NO_SUCH_OBJECT not in str(error):
         raise _failed(prefix, name, "read", error) from error
 
@@ -210,7 +210,7 @@ def _digested(pieces: Iterable[Piece], digest: RunningDigest) -> Iterator[Piece]
 
 
 def _first_part(pieces: Iterator[Piece], part_bytes: int) -> bytes:
-    """At least a part of what comes, unless there is less."""
+    """At least one part of the pieces, or all of them if there are fewer."""
     part = bytearray()
     while len(part) < part_bytes:
         piece = next(pieces, None)

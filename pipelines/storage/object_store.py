@@ -1,8 +1,8 @@
 """Checkpoints in an object store: files first, then one manifest, put only if it is absent.
 
-Nothing is renamed, and nothing is listed to take or restore a point. Files larger than a part are
-uploaded in parts, of which few are in memory; what is aborted leaves no object. Credentials,
-region and endpoint come from the environment (`AWS_...`), or from the machine's own role.
+It renames nothing, and lists nothing to take or restore a point. Files larger than a part are
+uploaded in parts, only a few of them in memory at a time; an aborted upload leaves no object.
+Credentials, region and endpoint come from the environment (`AWS_...`), or from the machine's role.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class ObjectCheckpointStore:
         self._files = ObjectFiles(limits or ObjectStoreLimits())
 
     def prepare(self, location: str) -> None:
-        """A prefix needs no making; nothing is sent."""
+        """Sends nothing: a prefix need not be created."""
         self._roots.prefix(location)
 
     def write_batches(
@@ -75,7 +75,7 @@ class ObjectCheckpointStore:
         return self._files.write(self._roots.prefix(location), name, map(memoryview, pieces))
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
-        """The file is held in an unlinked temporary file, mapped, while its rows are in use."""
+        """The file is held in an unlinked, mapped temporary file while its rows are in use."""
         prefix = self._prefix_of(location, file)
         with _spooling(file) as spool:
             problem = self._files.problem_of(prefix, file, spool.write)
@@ -87,7 +87,7 @@ class ObjectCheckpointStore:
     def fetch(
         self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
     ) -> None:
-        del may_share  # it is elsewhere
+        del may_share  # the file is on another machine
         prefix = self._prefix_of(location, file)
         try:
             with open(target, "xb") as copy:
@@ -98,8 +98,8 @@ class ObjectCheckpointStore:
             raise CorruptSnapshot(problem)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """Raises Retryable when the storage fails; whether it was published is then unknown, so the
-        caller tries again or discards it."""
+        """Raises Retryable if the storage fails; it is then unknown if the manifest was published,
+        so the caller tries again or discards it."""
         prefix, content = self._roots.prefix(location), seal(manifest)
         tries = Retrying(
             stop=stop_after_attempt(PUBLISH_TRIES),
@@ -109,7 +109,7 @@ class ObjectCheckpointStore:
         return tries(self._try_publish, prefix, content)
 
     def manifest(self, location: str) -> Manifest:
-        """Raises Retryable, too, when the storage does not answer: that damages nothing."""
+        """Also raises Retryable, if the storage does not answer: that damages nothing."""
         prefix = self._roots.prefix(location)
         where = f"{prefix}/{MANIFEST}"
         content = self._files.content(prefix, MANIFEST)
@@ -128,7 +128,7 @@ class ObjectCheckpointStore:
             return problem or problem_of_layout(file.name, _mapped(spool))
 
     def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
-        """Raises Retryable when the storage does not answer."""
+        """Raises Retryable if the storage does not answer."""
         return damages_of(self, location, watch)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
@@ -146,7 +146,7 @@ class ObjectCheckpointStore:
         self._files.delete(self._roots.prefix(location), checked_names(location, names))
 
     def discard(self, location: str) -> None:
-        """Raises Retryable when the manifest cannot be deleted; then the point is whole."""
+        """Raises Retryable if the manifest cannot be deleted; then the point is whole."""
         prefix = self._roots.prefix(location)
         if self._roots.is_root(prefix):
             raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")
@@ -155,8 +155,8 @@ class ObjectCheckpointStore:
             self._files.delete_below(prefix)
 
     def _try_publish(self, prefix: ObjectPrefix, content: bytes) -> Publication:
-        """The client repeats what is safe to repeat blindly; a conditional put is not, here it is:
-        whose manifest is there can be told, also after a put that failed."""
+        """The client does not repeat a conditional put, because that is not safe in general. Here
+        it is: even after a failed put, the content shows whose manifest is there."""
         try:
             if self._files.put_if_absent(prefix, MANIFEST, content):
                 return Publication.PUBLISHED
@@ -174,7 +174,7 @@ class ObjectCheckpointStore:
 
 @contextlib.contextmanager
 def _spooling(file: FileHandle) -> Iterator[IO[bytes]]:
-    """A temporary file of this machine, whose failures say nothing about the object."""
+    """A temporary file of this machine; its failures say nothing about the object."""
     try:
         with tempfile.TemporaryFile(prefix="point-") as spool:
             yield spool
@@ -188,4 +188,4 @@ def _mapped(spool: IO[bytes]) -> pa.Buffer:
 
 
 def _forget(block: bytes) -> None:
-    """For whoever only wants to know that a file is whole."""
+    """Drops the block, if the caller only needs to know that a file is whole."""

@@ -1,7 +1,7 @@
-"""What this installation allows a run to use as storage, asked at submission and by the driver.
+"""Decides which storage an installation allows a run to use; asked at submission and by the driver.
 
-The roots are the directory of all jobs and whatever `FTDASH_STORAGE_ROOTS` names besides; only who
-runs the installation sets that, so that a setting of a run cannot reach anywhere else.
+The roots are the directory of all jobs and those in `FTDASH_STORAGE_ROOTS`. Only the operator of
+the installation sets that, so a setting of a run cannot reach anywhere else.
 """
 
 import os
@@ -22,7 +22,7 @@ def configured_roots(jobs_root: Path) -> list[str]:
 
 
 def check_placement(settings: Settings, roots: list[str]) -> None:
-    """Raises Rejected naming the setting whose place lies outside the roots."""
+    """Raises Rejected naming the setting whose place is outside the roots."""
     allowed = StorageRoots(roots)
     given = {CHECKPOINT_DIR: settings.checkpoint_dir, SAVEPOINT_DIR: settings.savepoint_dir}
     for key, place in given.items():

@@ -1,7 +1,7 @@
-"""Where this installation may keep snapshots: directories and prefixes in buckets.
+"""Where this installation may keep snapshots: directories, and prefixes in buckets.
 
-Decides whether a location lies inside, after `..`, symbolic links and empty parts are resolved, so
-that neither a setting nor a request makes the engine read, write or delete anywhere else.
+Decides whether a location is inside, after resolving `..`, symbolic links and empty parts. So
+neither a setting nor a request makes the engine read, write or delete anywhere else.
 """
 
 import errno
@@ -14,7 +14,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
 
 LINKS_MAX = 40
-"""As many as the system itself follows in one path."""
+"""The system follows as many in one path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ObjectPrefix:
 
 
 def object_prefix(location: str) -> ObjectPrefix:
-    """Raises Rejected when `location` names no bucket, or a key that could mean another one."""
+    """Raises Rejected if `location` names no bucket, or an ambiguous key."""
     scheme, _, rest = location.partition("://")
     bucket, *parts = rest.rstrip("/").split("/")
     if not bucket or any(part in ("", ".", "..") for part in parts):
@@ -53,10 +53,10 @@ def object_prefix(location: str) -> ObjectPrefix:
 
 
 class StorageRoots:
-    """Guarantee: what `directory` and `prefix` return lies below one of the roots.
+    """Guarantee: what `directory` and `prefix` return is below one of the roots.
 
-    The roots themselves are looked up at their first use, so that one that does not answer hurts
-    only those who ask for it.
+    Each root is looked up at its first use, so that a root that does not answer affects only its
+    users.
     """
 
     def __init__(self, roots: Iterable[str]) -> None:
@@ -66,15 +66,15 @@ class StorageRoots:
         self._resolved: list[Path] | None = None
 
     def check(self, location: str) -> None:
-        """Raises Rejected in one sentence when `location` lies outside."""
+        """Raises Rejected in one sentence if `location` is outside."""
         if scheme_of(location) in OBJECT_SCHEMES:
             self.prefix(location)
         else:
             self.directory(location)
 
     def directory(self, location: str) -> Path:
-        """Raises Rejected, and Retryable when the system does not say where a link leads."""
-        if "\0" in location:  # no path has it, and the system refuses to look
+        """Raises Rejected, and Retryable if the system does not say where a link leads."""
+        if "\0" in location:  # no path has one, and the system refuses it
             raise self._outside(location.replace("\0", "?"))
         if scheme_of(location):
             raise self._outside(location)
@@ -98,7 +98,7 @@ class StorageRoots:
         return prefix
 
     def is_root(self, place: Path | ObjectPrefix) -> bool:
-        """Whether what `directory` or `prefix` has returned is a root itself."""
+        """True if the result of `directory` or `prefix` is itself a root."""
         return place in self._directories() or place in self._prefixes
 
     def _directories(self) -> list[Path]:
@@ -107,7 +107,7 @@ class StorageRoots:
         return self._resolved
 
     def _is_spelled_inside(self, location: str) -> bool:
-        """Without asking the system anything."""
+        """Judges by the text alone, without asking the system."""
         path = Path(os.path.abspath(location))
         spelled = [Path(os.path.abspath(root)) for root in self._named]
         return any(path.is_relative_to(root) for root in (*spelled, *(self._resolved or ())))
@@ -125,9 +125,9 @@ class _LeadsNowhere(Exception):
 
 
 def _resolved(location: str) -> Path:
-    """As `os.path.realpath`, which takes a link that it cannot read for a plain name.
+    """Like `os.path.realpath`, which would take a link that it cannot read for a plain name.
 
-    Components that do not exist are kept as they are. Raises OSError.
+    Keeps components that do not exist as they are. Raises OSError.
     """
     left = os.path.abspath(os.sep) if os.path.isabs(location) else os.getcwd()
     path, rest, links_left = left, location.split(os.sep)[::-1], LINKS_MAX
@@ -154,7 +154,7 @@ def _resolved(location: str) -> Path:
 
 
 def _target_of(place: str) -> str | None:
-    """None: it is no link, or not there."""
+    """None: not a link, or missing."""
     try:
         return os.readlink(place)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The formats of a state file: Arrow IPC for checkpoints, Parquet for savepoints.
 
-Turns batches into bytes piece by piece, so that no file is ever held whole, and bytes into
-batches. Knows nothing of where the bytes are.
+Turns batches into bytes piece by piece, so that no whole file is ever in memory, and bytes into
+batches. Does not know where the bytes are.
 """
 
 import base64
@@ -18,16 +18,16 @@ from pipelines.storage.expansion import check_arrow, check_parquet
 ARROW = ".arrow"
 PARQUET = ".parquet"
 SEPARATOR = "~"
-"""Between the parts of a name: no uid and no state may hold it, so no two share a file. Files of
-older points have "-" there; they are found by the names in their manifests."""
+"""Separates the parts of a name: no uid or state may contain it, so no two share a file. Files of
+older points have "-" there; the names in their manifests find them."""
 SCHEMA_OF_DATABASE = ("~schema.arrow", "-schema.arrow")
-"""How the file ends that lies beside a database (`state.database_increment`): a schema, no rows."""
+"""The endings of a database's schema file (`state.database_increment`): it has no rows."""
 
 Piece = memoryview
 
 
 def file_stem(*parts: object) -> str:
-    """One name for each sequence of parts: what is joined can be taken apart again."""
+    """A distinct name for each sequence of parts: the join can be undone."""
     texts = [str(part) for part in parts]
     check(all(SEPARATOR not in text for text in texts), "no part holds the separator", parts=texts)
     return SEPARATOR.join(texts)
@@ -44,9 +44,10 @@ def encoded(
     open_format: bool,
     compresses: bool = False,
 ) -> Iterator[Piece]:
-    """The bytes of one file, in order; at most one batch of them exists at a time.
+    """The bytes of one file, in order; at most one batch of them is in memory at a time.
 
-    Parquet is always compressed; Arrow when asked to, with LZ4, and a reader sees it by itself.
+    Parquet is always compressed. Arrow is compressed with LZ4 if asked; readers notice it
+    themselves.
     """
     sink = _Drain()
     file = pa.PythonFile(sink, mode="w")
@@ -67,21 +68,21 @@ def _writer(
 
 
 def has_layout(name: str) -> bool:
-    """Whether a file of that name holds rows in a format of this module."""
+    """True if a file of that name holds rows in a format of this module."""
     return name.endswith((ARROW, PARQUET)) and not name.endswith(SCHEMA_OF_DATABASE)
 
 
 def mapped(path: str) -> pa.Buffer:
-    """The content of a local file, in memory only as it is used; valid after the file is gone."""
+    """The content of a local file, loaded as it is used; it stays valid without the file."""
     if not os.path.getsize(path):
-        return pa.py_buffer(b"")  # nothing that could be mapped
+        return pa.py_buffer(b"")  # an empty file cannot be mapped
     return pa.memory_map(path).read_buffer()
 
 
 def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
-    """Why a whole file of rows cannot be taken as such, as a sentence; looks at headers only.
+    """Why a whole file of rows is not acceptable, as a sentence; reads headers only.
 
-    The digest says that a file is the one its manifest names, not who wrote the two of them.
+    The digest proves that a file is the one its manifest names, not where the two came from.
     """
     try:
         if name.endswith(PARQUET):
@@ -94,10 +95,10 @@ def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
 
 
 def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    """Batches that refer to `content` where the format allows it. The bytes are verified.
+    """Batches that refer to `content` if the format allows it. The bytes have been verified.
 
-    Raises CorruptSnapshot when they would unpack into far more than there is, or hold no rows, and
-    Retryable when the system fails.
+    Raises CorruptSnapshot if they would unpack into far more than they hold, or hold no rows, and
+    Retryable if the system fails.
     """
     if name.endswith(PARQUET):
         batches = _parquet_batches(name, content)
@@ -124,8 +125,8 @@ def _arrow_batches(reader: pa.ipc.RecordBatchFileReader) -> Iterator[pa.RecordBa
 
 
 def _not_rows(name: str, error: Exception) -> CorruptSnapshot | Retryable:
-    """What Arrow says about bytes has no number; what the system says about a disk has one. And a
-    machine that is short of memory says nothing about the file."""
+    """An error of Arrow about bytes has no errno; an error of the system about a disk has one. And
+    a lack of memory says nothing about the file."""
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
     if is_of_the_system or isinstance(error, MemoryError):
         return Retryable(f"{name} cannot be read: {error}")
@@ -134,19 +135,19 @@ def _not_rows(name: str, error: Exception) -> CorruptSnapshot | Retryable:
 
 
 class _Drain:
-    """The file-like end of an Arrow writer: keeps what was written until it is taken."""
+    """The file-like end of an Arrow writer: keeps written bytes until they are taken."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
         self.closed = False
 
     def write(self, piece: bytes | pa.Buffer) -> int:
-        view = memoryview(piece).cast("B")  # of an Arrow buffer, which it keeps alive, uncopied
+        view = memoryview(piece).cast("B")  # of an Arrow buffer, kept alive and not copied
         self._pieces.append(view)
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Does nothing, because nothing is held back."""
 
     def close(self) -> None:
         self.closed = True
@@ -166,7 +167,7 @@ def _open_parquet(name: str, content: pa.Buffer) -> pq.ParquetFile:
 
 
 def _parquet_batches(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    """Rows in the types they were written in: Parquet itself has no seconds, for one."""
+    """Rows in the types they were written in; Parquet itself has no seconds, for example."""
     file = _open_parquet(name, content)
     encoded_schema = (file.metadata.metadata or {}).get(b"ARROW:schema")
     if encoded_schema is None:

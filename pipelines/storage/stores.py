@@ -18,7 +18,7 @@ from pipelines.storage.store import CheckpointStore, Damage, Publication, WatchV
 
 
 class CheckpointStores:
-    """Implements `CheckpointStore` by handing on. What no kind takes is refused by the files'."""
+    """Implements `CheckpointStore` by delegation; the file store refuses unknown kinds."""
 
     def __init__(
         self, roots: Sequence[str], max_memory_state_bytes: int, *, compresses: bool = False
@@ -30,7 +30,7 @@ class CheckpointStores:
 
     @cached_property
     def _objects(self) -> ObjectCheckpointStore:
-        """Only for who uses one: its client starts threads."""
+        """Made at first use, because its client starts threads."""
         return ObjectCheckpointStore(self._roots, compresses=self._compresses)
 
     def prepare(self, location: str) -> None:

@@ -1,4 +1,4 @@
-"""What became of what people asked for."""
+"""The outcomes of people's requests."""
 
 from pipelines.domain.events.base import Event
 from pipelines.domain.ids import RequestId
@@ -10,7 +10,7 @@ class RequestAccepted(Event, frozen=True, kw_only=True):
 
 
 class RequestEnded(Event, frozen=True, kw_only=True):
-    """The one terminal state of a request. `path` is the savepoint, where one was taken."""
+    """The one terminal state of a request. `path` is the savepoint, if one was taken."""
 
     request_id: RequestId
     outcome: RequestOutcome

@@ -15,23 +15,23 @@ class RunStarted(Event, frozen=True, kw_only=True):
     parallelism: int
     max_parallelism: int
     master: str
-    guarantee: str  # from end to end
+    guarantee: str  # end to end
     guarantee_reason: str = ""  # a clause
     settings: dict[str, str]
-    restored_from: str | None  # the point this run was asked to start from
+    restored_from: str | None  # the point from which this run was asked to start
     driver_pid: int
     vertices: list["VertexShape"]  # topological order
     transaction_timeouts_ms: dict[Uid, int] = msgspec.field(default_factory=dict)
-    """Of sinks whose target gives up a transaction that was open for too long."""
+    """By sink, if its target gives up a transaction that stays open for too long."""
 
 
 class VertexShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One vertex of the running graph: a chain of operators, and whom it reads from."""
+    """One vertex of the running graph: a chain of operators, and the vertices it reads from."""
 
     uid: Uid
     operators: list[Uid]
     inputs: list[Uid]
-    edges: list[EdgeKind] = []  # of the inputs; empty in journals older than it
+    edges: list[EdgeKind] = []  # of the inputs; empty in journals older than the field
     is_source: bool
     is_sink: bool
 
@@ -56,7 +56,7 @@ class SlotLost(Event, frozen=True, kw_only=True):
 class SettingsChanged(Event, frozen=True, kw_only=True):
     """A person changed settings of the running run; the newest such event holds for every driver.
 
-    `settings` are all that are given, `changed` those that this changed.
+    `settings` are all the given settings, `changed` those that this event changed.
     """
 
     settings: dict[str, str]
@@ -66,7 +66,7 @@ class SettingsChanged(Event, frozen=True, kw_only=True):
 
 
 class RunStopping(Event, frozen=True, kw_only=True):
-    """Whoever drives the run now ends it with the point at `path`, once that is complete."""
+    """From now on any driver of the run ends it with the point at `path`, once that is complete."""
 
     path: str
     kind: CheckpointKind  # a savepoint, or the final checkpoint
@@ -76,17 +76,17 @@ class RunStopping(Event, frozen=True, kw_only=True):
 
 
 class RunEnded(Event, frozen=True, kw_only=True):
-    """The driver gave the lease back. Nothing follows in this journal."""
+    """The driver gave the lease back. No event follows in this journal."""
 
     status: JobStatus
     reason: str
 
 
 class JournalContinued(Event, frozen=True, kw_only=True):
-    """The first line of every segment of a journal but the first: what is still needed of those
-    before it, as lines of theirs. Whoever has read those passes over it.
+    """The first line of every segment of a journal but the first: the lines of earlier segments
+    that are still needed. A reader that has read those segments skips it.
 
-    `kept` are the newest on each matter; `under_way` all of what had begun and not ended.
+    `kept` are the newest lines on each matter; `under_way` everything that had begun and not ended.
     """
 
     kept: list[msgspec.Raw]
