@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0020_reached_records"),
+        ("jobs", "0022_leftovers"),
     ]
 
     operations = [
