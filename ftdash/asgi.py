@@ -11,14 +11,14 @@ from ftdash.page_handler import PageHandler
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
 
 YOUNG_OBJECTS_MAX = 10_000
-"""Python's own 700 has a page of 300 kB searched for garbage ten times while it is made."""
+"""With Python's own 700, making a page of 300 kB runs the garbage collector ten times."""
 
 
 def load_pages() -> None:
-    """What pages need is loaded before the first request, and set aside from garbage collection.
+    """Loads what pages need before the first request, and exempts it from garbage collection.
 
-    It stays until the process ends; a full collection that went through it would hold up the page
-    that met it by 200 ms. What one page makes is less than the threshold, and needs no search.
+    It stays until the process ends; a full collection over it would delay a page by 200 ms. The
+    objects of one page stay below the threshold, so no collection runs.
     """
     from pipelines.flows.registry import FLOWS, flow
 

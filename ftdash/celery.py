@@ -1,4 +1,4 @@
-"""The Celery application. It carries the control plane only: a stream never runs inside a task.
+"""The Celery application. It serves the control plane only: a stream never runs inside a task.
 
 Every task returns within seconds and is idempotent, because the broker delivers at least once.
 """

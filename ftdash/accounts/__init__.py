@@ -1,1 +1,1 @@
-"""API tokens: who speaks to the dashboard without a browser, and what they may ask for."""
+"""API tokens: which programs may use the dashboard without a browser, and for what."""

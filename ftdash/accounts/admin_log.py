@@ -1,6 +1,6 @@
-"""The log of what people changed beside pipelines: accounts, tokens, alerts, retention.
+"""The log of what people changed other than pipelines: accounts, tokens, alerts, retention.
 
-The one writer of `AdminAction`; what is asked of pipelines is logged by its request.
+The only writer of `AdminAction`. Actions on pipelines are logged by their requests.
 """
 
 from django.utils import timezone
@@ -9,7 +9,7 @@ from ftdash.accounts.models import AdminAction
 
 
 def record(*, who: str, what: str, subject: str, reason: str, detail: str = "") -> None:
-    """In the transaction of the change, so that there is neither without the other."""
+    """Call it in the transaction of the change, so that neither exists without the other."""
     AdminAction.objects.create(
         at=timezone.now(), who=who, what=what, subject=subject, detail=detail, reason=reason
     )

@@ -1,12 +1,12 @@
-"""Who asks an API address: the bearer of a token, or the person of a session.
+"""Identifies the caller of an API address: the bearer of a token, or the person of a session.
 
     Authorization: Bearer ftd_...        any client; needs no CSRF token
     the session cookie                   a page of this dashboard; to act, with its CSRF token
 
-A header that is given decides alone: a wrong token is never made up for by a cookie. Whoever may
-act is an administrator (`jobs.operate`) or the bearer of a token of that scope. People and tokens
-are changed by an administrator's session only, by no token whatever its scope: what a stolen token
-had made would open the door after it was revoked.
+If there is a header, it alone decides: a cookie never makes up for a wrong token. To act, a caller
+must be an administrator (`jobs.operate`) or the bearer of a token of that scope. Only an
+administrator's session may change people and tokens, no token of any scope: otherwise what a stolen
+token had made would keep working after it was revoked.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _NO_CSRF = "A session needs the CSRF token to act; send it as X-CSRFToken, or us
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`name` is what the audit log says."""
+    """`name` is the caller's name in the audit log."""
 
     name: str
     may_act: bool
@@ -50,7 +50,7 @@ class Caller:
 
 
 class Refused(Exception):
-    """`status` is that of HTTP: 401, 403 or 429."""
+    """`status` is the HTTP status: 401, 403 or 429."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    """Raises Refused when nobody known asks."""
+    """Raises Refused if the caller is not known."""
     header = request.headers.get("Authorization")
     if header is not None:
         return _bearer(request, header)
@@ -78,24 +78,24 @@ def check_may_act(caller: Caller, request: HttpRequest) -> None:
 
 
 def check_may_configure(caller: Caller, request: HttpRequest) -> None:
-    """The same for alert rules, channels, and how long history is kept."""
+    """Like `check_may_act`, for alert rules, channels, and how long history is kept."""
     if not caller.may_configure:
         raise Refused(403, _NOT_CONFIGURING)
     check_may_act(caller, request)
 
 
 def check_in_person(caller: Caller, request: HttpRequest) -> None:
-    """The same for people and tokens."""
+    """Like `check_may_act`, for people and tokens."""
     if not caller.has_session:
         raise Refused(403, _NOT_IN_PERSON)
     check_may_act(caller, request)
 
 
 def check_may_act_by_get(caller: Caller, request: HttpRequest) -> None:
-    """The same for an address that acts on a GET, as one of Flink's does.
+    """Like `check_may_act`, for an address that acts on a GET, as one of Flink's does.
 
-    A browser tells from where a request comes: only a script of our own pages gets through, never
-    a link, an image or another site.
+    A browser says where a request comes from: only scripts of our own pages get through, never a
+    link, an image or another site.
     """
     check_may_act(caller, request)
     origin = (request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode"))
@@ -124,15 +124,15 @@ def _note_use(token: ApiToken) -> None:
 
 
 def _lacks_csrf_token(request: HttpRequest) -> bool:
-    """Addresses of the API are exempt from the middleware, which knows no bearers."""
-    _ = request.body  # else the check reads it as a form, and nobody can any more
+    """The middleware exempts API addresses, because it does not know bearer tokens."""
+    _ = request.body  # else the check reads it as a form, and it cannot be read again
     check = _Verdict(_unused)
     check.process_request(request)
     return check.process_view(request, _unused, (), {}) is not None
 
 
 class _Verdict(CsrfViewMiddleware):
-    """Django's check, whose answer is not sent."""
+    """Django's check, without sending its answer."""
 
 
 def _unused(_: HttpRequest) -> HttpResponse:

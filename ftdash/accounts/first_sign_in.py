@@ -1,7 +1,7 @@
-"""Sends who signed in with a one-time password to the page where they choose their own.
+"""Sends people who signed in with a one-time password to the page where they choose their own.
 
-Whether they did is asked once, at the sign-in, and kept in the session: a new one-time password
-ends all sessions, so none is older than it.
+The middleware checks this once, at the sign-in, and notes it in the session. A new one-time
+password ends all sessions, so no session is older than it.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _STAYS_OPEN = ("password", "logout")
 
 
 class FirstSignInMiddleware(MiddlewareMixin):
-    """After the session's; nothing else answers in such a session, reading or acting."""
+    """Runs after the session's. In such a session no other page answers, reading or acting."""
 
     def process_view(
         self,

@@ -1,8 +1,7 @@
-"""Rows of API tokens, of passwords that open once, of forms that count once, and of what admins
-changed.
+"""Rows of API tokens, one-time passwords, forms that count once, and what admins changed.
 
 Each has one writer: `services` tokens, `people` one-time passwords, `sent_forms` the forms,
-`admin_log` the log; `authentication` notes when a token was used. People themselves are Django's
+`admin_log` the log. `authentication` notes when a token was used. People themselves are Django's
 users.
 """
 
@@ -17,14 +16,14 @@ class TokenScope(models.TextChoices):
 
 
 class ApiToken(models.Model):
-    """A token as it is remembered: never the secret, only its digest."""
+    """A token as it is stored: never the secret, only its digest."""
 
-    name = models.SlugField(max_length=80, unique=True)  # stays taken after it was revoked
+    name = models.SlugField(max_length=80, unique=True)  # stays taken after a revocation
     digest = models.CharField(max_length=64, unique=True)  # SHA-256 of the secret, hexadecimal
     scope = models.CharField(max_length=10, choices=TokenScope.choices)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
-    expires_at = models.DateTimeField(null=True)  # from then on it opens nothing; null: never
+    expires_at = models.DateTimeField(null=True)  # from then on it is invalid; null: never
     last_used_at = models.DateTimeField(null=True)  # to the minute
     revoked_by = models.CharField(max_length=150, default="")
     revoked_at = models.DateTimeField(null=True)
@@ -37,7 +36,7 @@ class ApiToken(models.Model):
 
 
 class OneTimePassword(models.Model):
-    """While it is there, its person was given a password by somebody else and has to choose one."""
+    """While it exists, an admin has given its person a password, and the person must choose one."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="one_time_password"
@@ -49,7 +48,7 @@ class OneTimePassword(models.Model):
 
 
 class SentForm(models.Model):
-    """A form that was carried out, for as long as it could be sent again."""
+    """A form that was carried out; kept for as long as it could be sent again."""
 
     mark = models.CharField(max_length=40, unique=True)
     at = models.DateTimeField()
@@ -59,7 +58,7 @@ class SentForm(models.Model):
 
 
 class AdminAction(models.Model):
-    """What somebody changed that is no pipeline: who, when, why. Rows are only ever added."""
+    """A change to something other than a pipeline: who, when, why. Rows are only ever added."""
 
     at = models.DateTimeField()
     who = models.CharField(max_length=150)

@@ -1,7 +1,7 @@
-"""The only writer of people: invited with a password that opens once, given a role, shut out.
+"""The only writer of people: invites them, gives them roles and passwords, and deactivates them.
 
 A role is the permission `jobs.operate` or its absence. There is always an admin who can sign in
-with a password of their own: whatever would end that is refused. Every change is logged.
+with a password of their own; changes that would end that are refused. Every change is logged.
 """
 
 import re
@@ -33,14 +33,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewPassword:
-    """`password` is known here and now only, and has to be changed when it is first used."""
+    """`password` is known only here and now; its person must change it at first use."""
 
     name: str
     password: str
 
 
 def with_role_admin(*, is_active: bool | None = True) -> QuerySet[User]:
-    """`is_active` None: those who are shut out, too."""
+    """`is_active` None: deactivated ones too."""
     return User.objects.with_perm(
         "jobs.operate",
         is_active=is_active,  # type: ignore[arg-type]  # None is documented
@@ -49,7 +49,7 @@ def with_role_admin(*, is_active: bool | None = True) -> QuerySet[User]:
 
 
 def invite(*, name: str, role: Role, requester: str, reason: str) -> NewPassword:
-    """Raises Rejected when the name cannot be used or is taken, in whatever case."""
+    """Raises Rejected if the name cannot be used or is taken, ignoring case."""
     reason = check_reason(reason)
     if not _NAME.fullmatch(name):
         raise Rejected(
@@ -68,7 +68,7 @@ def invite(*, name: str, role: Role, requester: str, reason: str) -> NewPassword
 
 
 def change_role(*, name: str, role: Role, requester: str, reason: str) -> None:
-    """Raises Rejected for the last admin, and where nothing would change."""
+    """Raises Rejected for the last admin, and if nothing would change."""
     reason = check_reason(reason)
     with _logged(requester, f"made {role.value}", name, reason):
         user = _person(name)
@@ -80,7 +80,7 @@ def change_role(*, name: str, role: Role, requester: str, reason: str) -> None:
 
 
 def deactivate(*, name: str, requester: str, reason: str) -> None:
-    """Shut out at once, sessions included; what they did stays in the log under their name."""
+    """Ends access at once, sessions included; what they did stays in the log, with their name."""
     reason = check_reason(reason)
     with _logged(requester, "deactivated", name, reason):
         user = _person(name)
@@ -91,7 +91,7 @@ def deactivate(*, name: str, requester: str, reason: str) -> None:
 
 
 def reactivate(*, name: str, requester: str, reason: str) -> NewPassword:
-    """With the role they had, and a new one-time password."""
+    """Restores access with the former role and a new one-time password."""
     reason = check_reason(reason)
     with _logged(requester, "reactivated", name, reason):
         user = _person(name)
@@ -103,7 +103,7 @@ def reactivate(*, name: str, requester: str, reason: str) -> NewPassword:
 
 
 def reset_password(*, name: str, requester: str, reason: str) -> NewPassword:
-    """Ends their sessions. Raises Rejected for the last admin, who would be locked out with it."""
+    """Ends their sessions. Raises Rejected for the last admin, whom it would lock out."""
     reason = check_reason(reason)
     with _logged(requester, "gave a new one-time password to", name, reason):
         user = _person(name)
@@ -112,7 +112,7 @@ def reset_password(*, name: str, requester: str, reason: str) -> NewPassword:
 
 
 def note_own_password(user: User) -> None:
-    """They have chosen one themselves."""
+    """Notes that they have chosen a password themselves."""
     with _logged(user.get_username(), "changed the password of", user.get_username(), "their own"):
         OneTimePassword.objects.filter(user=user).delete()
 
@@ -124,7 +124,7 @@ def role_of(user: User) -> Role:
 
 @contextmanager
 def _logged(who: str, what: str, name: str, reason: str, detail: str = "") -> Iterator[None]:
-    """One change of people at a time: two admins who demote each other leave one."""
+    """Serializes changes of people: if two admins demote each other, one remains."""
     with transaction.atomic():
         Permission.objects.select_for_update().get(
             content_type__app_label="jobs", codename="operate"
@@ -141,7 +141,7 @@ def _person(name: str) -> User:
 
 
 def _check_another_admin(user: User) -> None:
-    """Who has not signed in with their one-time password yet is none to rely on."""
+    """A person who has not yet replaced the one-time password does not count as an admin."""
     settled = with_role_admin().filter(one_time_password=None)
     if settled.filter(pk=user.pk).exists() and not settled.exclude(pk=user.pk).exists():
         raise Rejected(
@@ -156,7 +156,7 @@ def _give_role(user: User, role: Role) -> None:
         user.user_permissions.add(acting)
         return
     user.user_permissions.remove(acting)
-    user.groups.clear()  # which could give the same right
+    user.groups.clear()  # a group could give the same right
     User.objects.filter(pk=user.pk).update(is_superuser=False)
 
 

@@ -1,4 +1,4 @@
-"""The only reader of people, tokens and the log for people; nothing in it opens anything."""
+"""The only reader of people, tokens and the log, for display; nothing in it grants access."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ class PersonView:
     name: str
     role: Role
     is_active: bool
-    must_choose_password: bool  # has not signed in since a one-time password was given
+    must_choose_password: bool  # has not yet signed in with the one-time password
     invited_at: datetime
     last_signed_in_at: datetime | None  # None: never
 
@@ -47,7 +47,7 @@ class AdminActionView:
 
 
 def tokens() -> list[TokenView]:
-    """By name, those that were revoked too."""
+    """By name, including revoked ones."""
     now = timezone.now()
     return [
         TokenView(
@@ -66,7 +66,7 @@ def tokens() -> list[TokenView]:
 
 
 def people() -> list[PersonView]:
-    """By name, those who were shut out last."""
+    """By name, deactivated ones last."""
     admins = set(with_role_admin(is_active=None).values_list("pk", flat=True))
     waiting = set(OneTimePassword.objects.values_list("user_id", flat=True))
     return [
@@ -91,7 +91,7 @@ def token(name: str) -> TokenView | None:
 
 
 def admin_actions(limit: int = 50) -> list[AdminActionView]:
-    """What was changed beside pipelines, newest first."""
+    """Changes other than to pipelines, newest first."""
     return [
         AdminActionView(
             key=row.pk,

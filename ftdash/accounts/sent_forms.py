@@ -1,8 +1,8 @@
-"""Forms that count once: sent again, by a reload or a second click, one changes nothing.
+"""Forms that count once: if a reload or a second click sends one again, it changes nothing.
 
-For what is answered with a secret: such a form sent again would make another one, and void what was
-just handed over. Each carries a signed mark; those that were used are rows, so that of two that
-arrive at the same moment one counts.
+For answers that contain a secret: sent again, such a form would make another secret and void the
+one just handed over. Each form carries a signed mark. Used marks are rows, so if two copies arrive
+at the same moment, one counts.
 """
 
 import secrets
@@ -28,9 +28,9 @@ def new_mark() -> str:
 
 @contextmanager
 def sent_once(mark: str) -> Iterator[None]:
-    """What is done within is kept together with the mark's use, or neither is.
+    """Commits the block together with the use of the mark, or neither.
 
-    Raises Rejected for a mark that was used, that is too old, or that is not ours.
+    Raises Rejected for a mark that was used, is too old, or is not ours.
     """
     try:
         value = _SIGNER.unsign(mark, max_age=VALID_FOR)
@@ -43,7 +43,7 @@ def sent_once(mark: str) -> Iterator[None]:
 
 def _use(value: str) -> None:
     now = timezone.now()
-    SentForm.objects.filter(at__lt=now - VALID_FOR).delete()  # too old to be signed for
+    SentForm.objects.filter(at__lt=now - VALID_FOR).delete()  # their signatures have expired
     try:
         with transaction.atomic():
             SentForm.objects.create(mark=value, at=now)

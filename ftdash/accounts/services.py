@@ -1,6 +1,6 @@
-"""The only writers of API tokens: made with a random secret that is told once, and revoked.
+"""The only writers of API tokens: they make random secrets, shown once, and revoke tokens.
 
-A revoked token's row and name stay, so that the audit log never names somebody else by it.
+A revoked token's row and name stay, so that its name in the audit log never means another one.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
 
 PREFIX = "ftd_"
-"""Tells a reader of a leaked file, and a scanner for secrets, what it is."""
+"""Shows what it is to a reader of a leaked file, and to a scanner for secrets."""
 
 SECRET_BYTES = 32
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """`secret` is known here and now only."""
+    """`secret` is known only here and now."""
 
     name: str
     scope: TokenScope
@@ -41,7 +41,7 @@ def create_token(
     reason: str,
     expires_at: datetime | None = None,
 ) -> NewToken:
-    """Raises Rejected when the name cannot be used or is taken, or when it would open nothing."""
+    """Raises Rejected if the name cannot be used or is taken, or the token would be useless."""
     reason = check_reason(reason)
     if not _NAME.fullmatch(name):
         raise Rejected(
@@ -71,7 +71,7 @@ def create_token(
 
 
 def revoke_token(*, name: str, revoked_by: str, reason: str) -> None:
-    """From now on it opens nothing. Raises Rejected when there is none that is in use."""
+    """The token is invalid from now on. Raises Rejected if no such token is in use."""
     reason = check_reason(reason)
     in_use = ApiToken.objects.filter(revoked_at=None)
     with transaction.atomic():
@@ -84,7 +84,7 @@ def revoke_token(*, name: str, revoked_by: str, reason: str) -> None:
 
 
 def digest_of(secret: str) -> str:
-    """256 random bits need no slow hash: they cannot be guessed from their digest."""
+    """256 random bits need no slow hash: a digest does not help to guess them."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Counts wrong tokens by address, in memory: from the 21st within a minute on they are told off.
+"""Counts wrong tokens by address, in memory: the 21st within a minute and later ones get 429.
 
-A right token is never locked out by wrong ones: one broken script behind a proxy would else stop
-all the others. 256 random bits need no lock; what is saved is the log, and the caller's time.
+Wrong tokens never lock out a right one; otherwise one broken script behind a proxy would stop all
+others. 256 random bits need no lock: this only saves the log, and the caller's time.
 """
 
 import logging
@@ -15,7 +15,7 @@ WINDOW_S = 60
 
 
 def count_failure(address: str) -> bool:
-    """Whether there were too many within the window, this one counted."""
+    """True if there were too many within the window, including this one."""
     key = f"wrong-tokens-{address.replace(':', '_')}"
     cache.add(key, 0, WINDOW_S)
     try:

@@ -1,1 +1,1 @@
-"""Alerts: rules over what is known of pipelines, judged with hysteresis, told to people."""
+"""Alerts: rules about pipelines, judged with hysteresis, and messages about them to people."""

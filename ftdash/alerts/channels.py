@@ -1,4 +1,4 @@
-"""The only writer of channels: where alerts are told. Each change is logged, no secret with it."""
+"""The only writer of channels, to which alerts are sent. Logs each change, without secrets."""
 
 import re
 import secrets
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """`key` signs its messages, and is shown here and now only."""
+    """`key` signs its messages, and is shown only here and now."""
 
     name: str
     key: str
@@ -31,7 +31,7 @@ class NewWebhook:
 def make_webhook(
     *, name: str, address: str, pipeline: str | None, requester: str, reason: str
 ) -> NewWebhook:
-    """`pipeline` None: of all. Raises Rejected for an address that no message may go to."""
+    """`pipeline` None: all. Raises Rejected for an address to which no message may go."""
     try:
         target = webhook_address.resolve(address, allows_private=settings.WEBHOOK_PRIVATE)
     except OSError as error:
@@ -51,7 +51,7 @@ def make_mail(
 
 
 def delete_channel(*, name: str, requester: str, reason: str) -> None:
-    """What waits to be sent there is not sent any more."""
+    """Messages that wait for it are not sent any more."""
     reason = check_reason(reason)
     with transaction.atomic():
         _channel(name).delete()
@@ -59,7 +59,7 @@ def delete_channel(*, name: str, requester: str, reason: str) -> None:
 
 
 def send_test(*, name: str, requester: str, reason: str) -> None:
-    """What became of it is shown with the channel."""
+    """The channel shows the outcome."""
     reason = check_reason(reason)
     with transaction.atomic():
         telling.tell(_channel(name), None, News.TEST, timezone.now())

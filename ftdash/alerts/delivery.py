@@ -1,8 +1,8 @@
-"""Sends messages that are due, each until it is taken or given up; what was tried is in its row.
+"""Sends due messages until the receiver accepts them or the attempts run out; rows keep the tries.
 
-A message is sent at least once: a worker that dies after the receiver took it leaves it to be sent
-again, under the same id. Of one alert a channel hears in order: no end before its beginning. One
-worker sends at a time; a receiver that fails is left alone for a while with all that is due to it.
+A message is sent at least once: if a worker dies after the receiver accepted it, it is sent again,
+under the same id. A channel gets the messages of one alert in order: no end before its beginning.
+One worker sends at a time. After a failure, all messages to that receiver wait for a while.
 """
 
 import logging
@@ -22,11 +22,11 @@ from pipelines.domain.errors import Rejected
 ATTEMPTS_MAX = 12
 FIRST_RETRY_S = 5.0
 RETRY_MAX_S = 300.0
-"""5, 10, 20, ... 300 s: given up after about 35 minutes. A test, which a person waits for, is tried
-once."""
+"""Pauses of 5, 10, 20, ... 300 s; after about 35 minutes it gives up. A test, for which a person
+waits, is tried once."""
 
 CLAIM = timedelta(seconds=60)
-"""A worker that has not said more by then is dead."""
+"""A worker that has not reported by then is dead."""
 
 TASK_BUDGET_S = 10.0
 
@@ -34,7 +34,7 @@ log = logging.getLogger("ftdash.alerts")
 
 
 def deliver_due() -> bool:
-    """Whether there is more that is due than this call had time for. Not while another sends."""
+    """True if more is due than this call had time for. Does nothing while another worker sends."""
     turn = take_turn(timezone.now())
     if turn is None:
         return False
@@ -56,7 +56,7 @@ def _deliver_for_a_while(turn: Turn) -> None:
 
 
 def _give_up_what_has_no_outcome(now: datetime) -> None:
-    """Whoever made the last try did not come so far as to say that it was the last one."""
+    """Ends messages whose last try has no outcome because its worker died."""
     spent = _waiting().filter(attempts__gte=ATTEMPTS_MAX, due_at__lte=now)
     spent.update(given_up_at=now, problem="No try came to an end; the log of the worker says more.")
 
@@ -71,8 +71,8 @@ def _claim_next(now: datetime) -> Delivery | None:
 
 
 def _due(now: datetime) -> QuerySet[Delivery]:
-    """What was tried least comes first, then the oldest, so that what one receiver does not take
-    holds nothing else up; what waits for an earlier message about the same alert is not due."""
+    """Least tried first, then oldest, so that one failing receiver holds nothing else up. A message
+    that waits for an earlier one about the same alert is not due."""
     earlier = _waiting().filter(
         channel=OuterRef("channel"), alert=OuterRef("alert"), pk__lt=OuterRef("pk")
     )

@@ -1,9 +1,9 @@
-"""Judges every rule for every pipeline, and writes what fired and what cleared: each once.
+"""Judges every rule for every pipeline, and writes which alerts fired and cleared, each once.
 
-Any worker may do it, at any time and twice at once: the readings are taken first, and judged under
-the lock of one row, in the order in which they were taken. Whoever changes a rule holds that lock,
-too. Standings, alerts and the messages about them are one transaction; messages are sent later
-(`delivery`).
+Any worker may do it, at any time and twice at once. It takes the readings first, and judges them
+under the lock of one row, in the order in which they were taken. A change to a rule takes that lock
+too. Standings, alerts and the messages about them are one transaction; `delivery` sends the
+messages later.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ BECAUSE: dict[Reading, str] = {
     Absent.UNASKED: "The run takes no periodic checkpoints any more.",
 }
 IN_TIME_INTERVALS = 2
-"""Between one, as long as all is well, and `lateness.LATE_AFTER_INTERVALS`."""
+"""Between one, which is normal, and `lateness.LATE_AFTER_INTERVALS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Judged:
 
 
 def evaluate(now: datetime) -> None:
-    """One round. Raises what the database raises; the next round starts from what is stored."""
+    """One round. Raises what the database raises; the next round starts from the stored state."""
     found = readings(now)
     with transaction.atomic():
         if not _is_my_turn(now):
@@ -54,7 +54,7 @@ def evaluate(now: datetime) -> None:
 
 
 def band_of(rule: AlertRule, found: PipelineReadings) -> Band:
-    """The rule's own, but for what comes so seldom that it would always be late."""
+    """The rule's own band, but wider for what is so rare that it would always be late."""
     band = Band(rule.fire_above, rule.fire_after_s, rule.clear_below, rule.clear_after_s)
     late_s = late_after_s(found.interval_s, band.fire_above)
     if late_s == band.fire_above or rule.watched not in ONCE_AN_INTERVAL:
@@ -64,13 +64,13 @@ def band_of(rule: AlertRule, found: PipelineReadings) -> Band:
 
 
 def wait_between_rounds() -> Evaluation:
-    """No rule is judged from here to the end of the caller's transaction, but by the caller."""
+    """Until the caller's transaction ends, only the caller judges rules."""
     Evaluation.objects.get_or_create(pk=1, defaults={"at": datetime.fromtimestamp(0, UTC)})
     return Evaluation.objects.select_for_update().get(pk=1)
 
 
 def _is_my_turn(now: datetime) -> bool:
-    """Not when newer readings were judged meanwhile, unless those come from a clock set back."""
+    """False if newer readings were judged meanwhile, unless a clock set back explains it."""
     row = wait_between_rounds()
     if now <= row.at <= timezone.now():
         return False
@@ -101,7 +101,7 @@ def _judge_one(
 
 
 def _keep_standings(judged: list[_Judged]) -> None:
-    """Only what has changed: most rounds write nothing."""
+    """Writes only the changed ones: most rounds write nothing."""
     for each in judged:
         if each.standing == each.before:
             continue

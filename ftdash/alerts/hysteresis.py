@@ -1,8 +1,8 @@
 """When an alert fires and when it clears: two thresholds, and how long each has to hold.
 
-Pure: no clock, no I/O. Whoever evaluates keeps a `Standing` between two readings, passes it in with
-the next one, and carries out the effect. Source: the Schmitt trigger; the `for` and
-`keep_firing_for` of Prometheus' alerting rules.
+Pure: no clock, no I/O. The evaluator keeps a `Standing` between two readings, passes it in with the
+next one, and carries out the effect. Source: the Schmitt trigger; the `for` and `keep_firing_for`
+of Prometheus' alerting rules.
 
     QUIET ── above ──► RISING ── for fire_after_s ──► FIRING ── below ──► FALLING ── for
       ▲◄── not above ────┘                              ▲◄── not below ─────┘   clear_after_s
@@ -16,7 +16,7 @@ from pipelines.domain.errors import Rejected
 
 DURATION_MAX_S = 7 * 86_400
 VALUE_MAX = 1e15
-"""A petabyte, or 30 million years: what is larger is a slip, or no number that can be written."""
+"""A petabyte, or 30 million years: anything larger is a mistake, or cannot be written."""
 
 
 class Phase(StrEnum):
@@ -31,11 +31,11 @@ class Phase(StrEnum):
 
 
 class Absent(Enum):
-    """What a reading is where there is no number."""
+    """A reading without a number."""
 
-    UNKNOWN = auto()  # nobody can tell now: no evidence for anything
-    OVER = auto()  # what was watched is gone: there is nothing to alert of
-    UNASKED = auto()  # nobody waits for what was watched: it cannot be late
+    UNKNOWN = auto()  # not known now: no evidence for anything
+    OVER = auto()  # the watched thing is gone: there is nothing to alert about
+    UNASKED = auto()  # nobody waits for it: it cannot be late
 
 
 Reading = float | Absent
@@ -60,7 +60,7 @@ class Band:
     clear_after_s: float
 
     def check(self) -> None:
-        """Raises Rejected for a band that would flap or never act."""
+        """Raises Rejected if the band would flap or never act."""
         if not self.clear_below <= self.fire_above:
             raise Rejected("An alert has to clear at or below the value at which it fires.")
         if not self.clear_below >= 0:
@@ -73,7 +73,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that is kept between two readings; `since_s` is when the phase was entered."""
+    """All state between two readings; `since_s` is when the phase was entered."""
 
     phase: Phase
     since_s: float
@@ -86,10 +86,10 @@ def at_first(now_s: float) -> Standing:
 def judge(
     band: Band, standing: Standing, reading: Reading, now_s: float
 ) -> tuple[Standing, Effect]:
-    """The standing after a reading taken at `now_s`, and what it means.
+    """The standing after a reading taken at `now_s`, and the effect.
 
-    `now_s` is wall time, which a restart of the evaluator does not reset; a clock that was set
-    back makes the streak begin anew, so that it never counts time that has not passed.
+    `now_s` is wall time, which a restart of the evaluator does not reset. If the clock is set back,
+    the streak restarts, so that it never counts time that has not passed.
     """
     if standing.since_s > now_s:
         standing = Standing(standing.phase, now_s)
@@ -123,7 +123,7 @@ def _while_firing(
 
 
 def _is_below(reading: float, band: Band) -> bool:
-    """At a lower threshold of 0, which nothing is below, 0 itself clears."""
+    """Nothing is below a lower threshold of 0, so 0 itself clears."""
     return reading < band.clear_below or reading == band.clear_below == 0
 
 

@@ -13,7 +13,7 @@ ADDRESSES_MAX = 20
 
 
 def addresses(text: str) -> list[str]:
-    """Separated by commas. Raises Rejected, naming the one that is none."""
+    """The addresses in a list separated by commas. Raises Rejected naming one that is invalid."""
     found = [each.strip() for each in text.split(",") if each.strip()]
     if not 1 <= len(found) <= ADDRESSES_MAX:
         raise Rejected(f"Give 1 to {ADDRESSES_MAX} mail addresses, separated by commas.")
@@ -26,13 +26,13 @@ def addresses(text: str) -> list[str]:
 
 
 def check_can_send() -> None:
-    """Raises Rejected where no server was named."""
+    """Raises Rejected if no mail server is configured."""
     if not settings.MAIL_IS_SET:
         raise Rejected("No mail server is known; set FTDASH_MAIL_HOST (docs/how-to/alerts.md).")
 
 
 def send(channel: Channel, message: Message) -> None:
-    """Raises OSError (as smtplib's errors are) or Rejected when it was not taken."""
+    """Raises OSError (as smtplib's errors are) or Rejected if the server did not accept it."""
     check_can_send()
     mail = EmailMessage(message.subject, message.text, None, addresses(channel.address))
     mail.extra_headers["X-Ftdash-Delivery"] = str(message.id)

@@ -1,4 +1,4 @@
-"""What is told of an alert: the same words and numbers to webhooks, mails and pages."""
+"""The message about an alert: the same words and numbers for webhooks, mails and pages."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ _SECONDS = (
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a webhook. `id` is the same at every try: whoever gets two has got one.
+    """The body of a webhook. `id` is the same for every try, so the receiver can drop duplicates.
 
     `value` and `threshold` are seconds, bytes or a count, as `unit` says; null in a test.
     """
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def message_of(delivery: Delivery) -> Message:
-    """Of a delivery whose channel, alert and pipeline were read with it."""
+    """Needs a delivery whose channel, alert and pipeline were read with it."""
     alert = delivery.alert
     if alert is None:
         text = f"A test of the channel {delivery.channel.name!r}; nothing is wrong."

@@ -1,7 +1,7 @@
-"""Rows of alerts: rules, how each stands for each pipeline, what fired, where it was told.
+"""Rows of alerts: rules, the standing of each for each pipeline, alerts, channels, messages.
 
 `rules` and `channels` write what admins decide, `evaluation` standings and alerts, `delivery` how
-far each message has come, `sending_turn` who sends.
+far each message has come, `sending_turn` which worker sends.
 """
 
 from django.db import models
@@ -11,7 +11,7 @@ from ftdash.jobs.models import Pipeline
 
 
 class Watched(models.TextChoices):
-    """What a rule looks at; each is a number that is worse the larger it is."""
+    """The quantity that a rule watches: a number that is worse the larger it is."""
 
     SINCE_CHECKPOINT = "SINCE_CHECKPOINT", "time since the last completed checkpoint"
     SINCE_OUTPUT = "SINCE_OUTPUT", "time since the last committed output"
@@ -28,7 +28,7 @@ class AlertRule(models.Model):
     name = models.CharField(max_length=80, unique=True)
     watched = models.CharField(max_length=20)  # Watched
     pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)  # null: all
-    fire_above = models.FloatField()  # seconds, bytes or a count, as what is watched
+    fire_above = models.FloatField()  # seconds, bytes or a count, depending on `watched`
     fire_after_s = models.FloatField()
     clear_below = models.FloatField()
     clear_after_s = models.FloatField()
@@ -42,7 +42,7 @@ class AlertRule(models.Model):
 
 
 class RuleStanding(models.Model):
-    """`hysteresis.Standing` of a rule for one pipeline, as a row: so it outlives its evaluator."""
+    """`hysteresis.Standing` of a rule for one pipeline, as a row, so it outlives its evaluator."""
 
     rule = models.ForeignKey(AlertRule, on_delete=models.CASCADE, related_name="standings")
     pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE)
@@ -56,13 +56,13 @@ class RuleStanding(models.Model):
 
 
 class Evaluation(models.Model):
-    """The one row that evaluators take turns at: when readings were last judged."""
+    """The one row that evaluators lock in turn: when readings were last judged."""
 
     at = models.DateTimeField()
 
 
 class Alert(models.Model):
-    """One time that a rule fired for a pipeline. What the rule was then is kept with it."""
+    """One firing of a rule for a pipeline. Keeps the rule as it was then."""
 
     rule = models.ForeignKey(AlertRule, null=True, on_delete=models.SET_NULL)
     rule_name = models.CharField(max_length=80)
@@ -101,7 +101,7 @@ class ChannelKind(models.TextChoices):
 
 
 class Channel(models.Model):
-    """Where alerts are told, beside the pages."""
+    """Where alerts are sent, in addition to the pages."""
 
     name = models.SlugField(max_length=80, unique=True)
     kind = models.CharField(max_length=10, choices=ChannelKind.choices)
@@ -125,13 +125,13 @@ class News(models.TextChoices):
 
 
 class Delivery(models.Model):
-    """One message to one channel, kept until it was taken or given up."""
+    """One message to one channel, kept until it was accepted or given up."""
 
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")
     alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE)  # null: a test
     news = models.CharField(max_length=10, choices=News.choices)
     created_at = models.DateTimeField()
-    due_at = models.DateTimeField()  # not tried before; a try that is under way moves it on
+    due_at = models.DateTimeField()  # no try before it; a try under way postpones it
     attempts = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True)
     given_up_at = models.DateTimeField(null=True)
@@ -146,7 +146,7 @@ class Delivery(models.Model):
 
 
 class SendingTurn(models.Model):
-    """The one row that senders of messages take turns at."""
+    """The one row that message senders lock in turn."""
 
-    holder = models.CharField(max_length=32, default="")  # known to nobody else
+    holder = models.CharField(max_length=32, default="")  # known only to the holder
     until = models.DateTimeField()  # at the latest

@@ -1,4 +1,4 @@
-"""The only reader of rows of alerts: pages and API ask here."""
+"""The only reader of alert rows, for pages and API."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -61,7 +61,7 @@ class RuleView:
     watched: Watched
     pipeline: str | None  # None: all
     band: Band
-    fires_above: str  # with its unit, for people; as is the next
+    fires_above: str  # with its unit, for people; so is the next
     clears_below: str
     is_on: bool
     firing: list[str]  # pipelines
@@ -80,7 +80,7 @@ class DeliveryView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """`address` of a webhook is its scheme and machine only; the rest may be a secret."""
+    """The `address` of a webhook is its scheme and host only; the rest may be a secret."""
 
     name: str
     kind: ChannelKind
@@ -97,7 +97,7 @@ def judged_at() -> datetime | None:
 
 
 def firing(pipeline: str | None = None) -> list[AlertView]:
-    """What fires now, the newest first; those that nobody looks after before the others."""
+    """The firing alerts, unacknowledged ones first, each group newest first."""
     open_alerts = Alert.objects.filter(cleared_at=None)
     if pipeline is not None:
         open_alerts = open_alerts.filter(pipeline__name=pipeline)
@@ -106,7 +106,7 @@ def firing(pipeline: str | None = None) -> list[AlertView]:
 
 
 def history(page: int, per_page: int) -> AlertHistory:
-    """What fired and has cleared; a page beyond the last is the last."""
+    """The alerts that have cleared; a page beyond the last is the last."""
     rows = Alert.objects.exclude(cleared_at=None).select_related("pipeline")
     found = Paginator(rows, per_page).get_page(page)
     return AlertHistory(
@@ -166,7 +166,7 @@ def masked(row: Channel) -> str:
 
 
 def _deliveries() -> tuple[dict[int, DeliveryView], dict[int, int]]:
-    """Of each channel the newest, and how many wait."""
+    """The newest delivery of each channel, and how many wait."""
     newest: dict[int, DeliveryView] = {}
     keys = Delivery.objects.order_by().values("channel").annotate(key=Max("pk")).values("key")
     for row in Delivery.objects.filter(pk__in=keys):

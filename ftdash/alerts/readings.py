@@ -1,8 +1,9 @@
-"""What rules look at, of every pipeline at once: a fixed number of queries, however many there are.
+"""The readings of all rules, for every pipeline at once, with a fixed number of queries.
 
-A pipeline that was stopped on purpose, or has not run yet, has nothing to alert of. One that failed
-goes on being late. What only a living driver tells is unknown while it is silent. Which checkpoints
-failed, and when one is late, is what the pages say, too (`pulse`, `lateness`).
+A pipeline that was stopped on purpose, or has not run yet, has nothing to alert about. One that
+failed goes on being late. Readings that only a living driver reports are unknown while it is
+silent. The pages decide in the same way which checkpoints failed, and when one is late (`pulse`,
+`lateness`).
 """
 
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ class _Counts:
 
 
 def readings(now: datetime) -> list[PipelineReadings]:
-    """By name of the pipeline; as of `now`."""
+    """As of `now`, by name of the pipeline."""
     found = newest_runs()
     live = [run.pk for _, run in found if run is not None and run.status not in _OVER]
     counts, samples, waits = _counts(live, now), _newest_samples(live), waiting_since(live)
@@ -103,7 +104,7 @@ def _buffered_bytes(run: Run, sample: Sample | None, now: datetime) -> Reading:
 
 
 def _records_behind(run: Run, sample: Sample | None, now: datetime) -> Reading:
-    """Of the sources that know; what others have not read is nobody's to say."""
+    """Of the sources that know it; what the others have not read is unknown."""
     told = _told(run, sample, now)
     if isinstance(told, Absent):
         return told

@@ -1,4 +1,4 @@
-"""The only writer of alert rules, and of who acknowledged what: admins' decisions, each logged."""
+"""The only writer of alert rules and acknowledgements: people's decisions, each logged."""
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -15,14 +15,14 @@ from ftdash.requests.asking import pipeline_named
 from pipelines.domain.errors import Rejected
 
 RULES_MAX = 100
-"""Each is judged for every pipeline, every few seconds."""
+"""Each rule is judged for every pipeline, every few seconds."""
 
 
 def make_rule(
     *, name: str, watched: Watched, pipeline: str | None, band: Band, requester: str, reason: str
 ) -> str:
-    """Its name, without blanks around it. `pipeline` None: for all. Raises Rejected when it cannot
-    be, or the name is taken."""
+    """Returns its name, without surrounding blanks. `pipeline` None: all. Raises Rejected if the
+    rule is not possible, or the name is taken."""
     reason, name = check_reason(reason), name.strip()
     _check_name(name)
     band.check()
@@ -41,7 +41,7 @@ def make_rule(
 
 
 def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:
-    """What fires stays firing until it clears by the new band."""
+    """A firing alert goes on until it clears by the new band."""
     reason = check_reason(reason)
     band.check()
     with transaction.atomic():
@@ -51,7 +51,7 @@ def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:
 
 
 def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
-    """Off: what fires by it clears, and nothing fires until it is on again."""
+    """Off: its alerts clear, and none fires until it is on again."""
     reason = check_reason(reason)
     with transaction.atomic():
         rule = _rule(name)
@@ -64,7 +64,7 @@ def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
 
 
 def delete_rule(*, name: str, requester: str, reason: str) -> None:
-    """What fired by it stays in the history."""
+    """Its past alerts stay in the history."""
     reason = check_reason(reason)
     with transaction.atomic():
         rule = _rule(name)
@@ -74,7 +74,7 @@ def delete_rule(*, name: str, requester: str, reason: str) -> None:
 
 
 def acknowledge(*, alert: int, requester: str, reason: str) -> None:
-    """Somebody looks after it. It stays until it clears; a second person is refused."""
+    """Says that a person looks after it. It stays until it clears; a second person is refused."""
     reason = check_reason(reason)
     with transaction.atomic():
         row = Alert.objects.filter(pk=alert).select_related("pipeline").first()
@@ -99,7 +99,7 @@ def _end_alerts(rule: AlertRule, because: str) -> None:
 
 
 def _rule(name: str) -> AlertRule:
-    """A round that has read it is over, and the next one reads what becomes of it."""
+    """Locks, so that a round that has read the rule is over, and the next one reads the change."""
     wait_between_rounds()
     row = AlertRule.objects.filter(name=name).first()
     if row is None:

@@ -1,9 +1,9 @@
-"""The key of a webhook, and how a message is signed with it.
+"""The key of a webhook, and the signature that it makes.
 
-The key is made from the installation's secret key and the channel's salt, so that the database
-holds none: whoever reads it cannot sign. It is shown once, when the channel is made. Source: the
-scheme of Stripe's webhooks: the time is signed with the body, so that an old message cannot be
-sent again.
+The key is derived from the installation's secret key and the channel's salt. The database holds no
+key, so reading it does not enable anyone to sign. The key is shown once, when the channel is made.
+Source: the scheme of Stripe's webhooks: the time is signed with the body, so that an old message
+cannot be sent again.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What Celery runs for alerts: within seconds, and safe to repeat."""
+"""The Celery tasks of alerts: each ends within seconds and is safe to repeat."""
 
 from celery import shared_task
 from django.utils import timezone
@@ -15,6 +15,6 @@ def evaluate_alerts() -> None:
 
 @shared_task(ignore_result=True)
 def deliver_alerts() -> None:
-    """Send what is due; what takes too long for one task goes on in the next."""
+    """Send due messages; what takes too long for one task goes on in the next."""
     if delivery.deliver_due():
         publish(Errand.DELIVER_ALERTS)

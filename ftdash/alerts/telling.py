@@ -1,7 +1,7 @@
-"""Writes that an alert fired or cleared, and with it a message to every channel that is to know.
+"""Writes that an alert fired or cleared, and a message about it to every channel concerned.
 
-In a transaction of the caller's: no alert without its messages, no message without its alert. The
-worker is called when it is committed; where nobody answers, the next beat delivers.
+It does so in the caller's transaction: no alert without its messages, no message without its alert.
+The worker is called on commit; if none answers, the next beat delivers.
 """
 
 from datetime import datetime
@@ -16,7 +16,7 @@ from ftdash.jobs.models import Pipeline
 def fire(
     rule: AlertRule, pipeline: Pipeline, value: float, now: datetime, *, fire_above: float
 ) -> None:
-    """`fire_above`: where it fires for this pipeline."""
+    """`fire_above`: the threshold for this pipeline."""
     alert = Alert.objects.create(
         rule=rule,
         rule_name=rule.name,
@@ -30,7 +30,7 @@ def fire(
 
 
 def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
-    """Those of `alerts` that are open; an alert that cleared before stays as it was."""
+    """Clears the open ones of `alerts`; alerts that cleared before stay as they were."""
     for alert in alerts.filter(cleared_at=None):
         still_open = Alert.objects.filter(pk=alert.pk, cleared_at=None)
         if still_open.update(cleared_at=now, cleared_because=because):

@@ -1,6 +1,6 @@
-"""Sends one message to a webhook: signed, to an address that was checked, and nowhere else.
+"""Sends one message to a webhook: signed, to a checked address, and nowhere else.
 
-Answers 200 to 299 take the message; all others, redirects too, leave it for another try.
+An answer of 200 to 299 accepts the message; all others, redirects too, leave it for another try.
 """
 
 import time
@@ -19,7 +19,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def send(channel: Channel, message: Message) -> None:
-    """Raises httpx.HTTPError, OSError or Rejected when it was not taken."""
+    """Raises httpx.HTTPError, OSError or Rejected if it was not accepted."""
     target = resolve(channel.address, allows_private=settings.WEBHOOK_PRIVATE)
     body = _encoder.encode(message)
     headers = {
@@ -30,11 +30,11 @@ def send(channel: Channel, message: Message) -> None:
             signing.key_of(channel.key_salt), int(time.time()), body
         ),
     }
-    # No proxy of the environment: it would look the name up again, and might reach more.
+    # Ignores proxies of the environment: one would look the name up again, and might reach more.
     with httpx.Client(trust_env=False, follow_redirects=False, timeout=TIMEOUT_S) as client:
         request = client.build_request("POST", target.url, content=body, headers=headers)
         request.extensions["sni_hostname"] = target.host
-        answer = client.send(request, stream=True)  # what it answers is not read
+        answer = client.send(request, stream=True)  # the body of the answer is not read
         answer.close()
     if not answer.is_success:
         raise httpx.HTTPError(f"It answered {answer.status_code}.")

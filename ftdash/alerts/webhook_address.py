@@ -1,9 +1,10 @@
-"""Which addresses a webhook may have, and to which machine a message to it goes.
+"""Decides which addresses a webhook may have, and to which machine a message goes.
 
-An admin of the dashboard must not reach through it what only its machine reaches: the cloud's
-metadata service, databases, Redis. So https to a public address, unless the installation allows
-private ones (FTDASH_WEBHOOK_PRIVATE=1), and then http on loopback, too. A name is looked up once
-for a message and every address it has is checked; the connection goes to one that was.
+An admin of the dashboard must not reach through it what only its machine can reach: the cloud's
+metadata service, databases, Redis. So webhooks need https and a public address, unless the
+installation allows private ones (FTDASH_WEBHOOK_PRIVATE=1), and then also http on loopback. The
+name is looked up once per message and every address it has is checked; the connection goes to one
+of those.
 """
 
 import socket
@@ -21,7 +22,7 @@ PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`url` names the machine by its address; `host` is what its certificate has to be for."""
+    """`url` names the machine by its address; its certificate must be for `host`."""
 
     url: httpx.URL
     host: str
@@ -29,7 +30,7 @@ class Target:
 
 
 def parse(text: str) -> httpx.URL:
-    """Raises Rejected for what is no address of a webhook, wherever it leads."""
+    """Raises Rejected if the text is not the address of a webhook, wherever it leads."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
@@ -42,7 +43,7 @@ def parse(text: str) -> httpx.URL:
 
 
 def resolve(text: str, *, allows_private: bool) -> Target:
-    """Raises Rejected where a message may not go, OSError where the name is not known."""
+    """Raises Rejected if a message may not go there, OSError if the name is unknown."""
     url = parse(text)
     port = url.port or PORTS[url.scheme]
     try:
@@ -52,7 +53,7 @@ def resolve(text: str, *, allows_private: bool) -> Target:
     addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     for address in addresses:
         check_address(url, address, allows_private=allows_private)
-    chosen = min(addresses, key=lambda address: address.version)  # IPv4 is reached from everywhere
+    chosen = min(addresses, key=lambda address: address.version)  # prefers IPv4, which always works
     host = f"[{chosen}]" if isinstance(chosen, IPv6Address) else str(chosen)
     return Target(url.copy_with(host=host), url.host, url.netloc.decode("ascii"))
 
@@ -69,7 +70,7 @@ def check_address(url: httpx.URL, address: Address, *, allows_private: bool) -> 
 
 
 def _unwrapped(address: Address) -> Address:
-    """What an IPv6 address leads to, where it stands for one of IPv4."""
+    """The IPv4 address that an IPv6 address stands for, if it does."""
     if isinstance(address, IPv6Address):
         if address in NAT64:
             return IPv4Address(int(address) & 0xFFFFFFFF)

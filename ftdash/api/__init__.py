@@ -1,4 +1,4 @@
-"""Doors for programs: Flink's REST interface, and our own for what Flink's has no word for.
+"""Interfaces for programs: Flink's REST interface, and our own for what Flink's lacks.
 
-No rows of its own: reads ask the queries that the pages ask, actions the services.
+They have no rows of their own: reads use the queries of the pages, actions the services.
 """

@@ -1,1 +1,1 @@
-"""Audits of a run's output: asked for, and carried out by a process of their own."""
+"""Audits of a run's output: stored on request, and carried out by a separate process."""

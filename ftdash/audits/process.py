@@ -1,6 +1,6 @@
-"""The process of an audit: started by a worker, leaves what it found in the audit's row.
+"""The process of an audit: a worker starts it, and it writes its findings to the audit's row.
 
-While it reads it says every few seconds that it lives, and each step that it takes.
+While it reads, it reports every few seconds that it lives, and each step that it takes.
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger("ftdash.audits")
 
 
 def start(audit_key: int) -> None:
-    """Harmless when it has been started."""
+    """Has no effect if the audit was started already."""
     now = timezone.now()
     waiting = Audit.objects.filter(pk=audit_key, started_at=None, ended_at=None)
     if not waiting.update(started_at=now, moved_at=now, step="starting"):
@@ -51,7 +51,7 @@ def start(audit_key: int) -> None:
 
 
 def start_forgotten() -> None:
-    """Those that a broker which was away has not been told of."""
+    """Starts audits whose message never reached a broker."""
     since = timezone.now() - FORGOTTEN_AFTER
     for row in Audit.objects.filter(started_at=None, ended_at=None, created_at__lt=since):
         with isolated(f"The start of audit {row.pk}"):
@@ -59,8 +59,8 @@ def start_forgotten() -> None:
 
 
 def carry_out(audit_key: int) -> None:
-    """In the audit's process: read, compare, and put down what was found."""
-    # Loads Arrow and the flow, which nothing else of the control plane needs.
+    """Runs in the audit's process: reads, compares, and stores the findings."""
+    # Loads Arrow and the flow, which the rest of the control plane does not need.
     from pipelines.audit.auditor import audit
     from pipelines.audit.report import sentences
 
@@ -84,14 +84,14 @@ def carry_out(audit_key: int) -> None:
 
 
 def end(row: Audit, **found: object) -> None:
-    """The first end holds: one that was taken for interrupted may speak up again."""
+    """The first end holds: an audit that was taken for interrupted may still report."""
     unended = Audit.objects.filter(pk=row.pk, ended_at=None)
     if unended.update(ended_at=timezone.now(), step="", **found):
         make_known(row.run)
 
 
 def make_known(run: Run) -> None:
-    """Open pages ask again when the version grows."""
+    """Raises the version, which makes open pages ask again."""
     Pipeline.objects.filter(pk=run.pipeline_id).update(version=F("version") + 1)
 
 
@@ -103,7 +103,7 @@ def signs_of_life(audit_key: int) -> Iterator[None]:
         while not has_ended.wait(SIGN_OF_LIFE_S):
             try:
                 Audit.objects.filter(pk=audit_key).update(moved_at=timezone.now())
-            except OperationalError as error:  # the database is locked or away: next time
+            except OperationalError as error:  # the database is locked or away: try next time
                 log.warning("The sign of life of audit %s waits: %s", audit_key, error)
         connection.close()
 

@@ -1,7 +1,7 @@
-"""Audits from the page: asked for, carried out by a process of their own, found again in a row.
+"""Audits on request of the page: stored as a row, carried out by a separate process.
 
-Of a run one is under way at a time.
-One whose process has fallen silent was interrupted, and the next question begins anew.
+A run has at most one audit under way. If its process falls silent, the audit counts as interrupted,
+and the next request starts another one.
 """
 
 from django.db import IntegrityError, transaction
@@ -19,9 +19,9 @@ INTERRUPTED = "It was interrupted before it had found anything; ask again."
 
 
 def ask(pipeline: str, requester: str) -> int:
-    """Of its newest run; the audit that is under way already, if there is one.
+    """Audits the newest run; returns the audit that is under way already, if there is one.
 
-    Raises Rejected when nothing was ever started.
+    Raises Rejected if no run was ever started.
     """
     run = pipeline_named(pipeline).runs.order_by("-number").first()
     if run is None:
@@ -29,7 +29,7 @@ def ask(pipeline: str, requester: str) -> int:
     try:
         with transaction.atomic():
             return _ask(run, requester)
-    except IntegrityError:  # somebody else has asked this moment
+    except IntegrityError:  # another request was stored at this moment
         return Audit.objects.get(run=run, ended_at=None).pk
 
 

@@ -1,4 +1,4 @@
-"""What Celery runs for audits."""
+"""The Celery tasks of audits."""
 
 from celery import shared_task
 
@@ -7,5 +7,5 @@ from ftdash.audits import process
 
 @shared_task(ignore_result=True)
 def start_audit(audit_key: int) -> None:
-    """Start the process of an audit that was asked for."""
+    """Start the process of a stored audit."""
     process.start(audit_key)

@@ -1,1 +1,1 @@
-"""Checkpoints and savepoints as rows, and how long each subtask took in them."""
+"""Rows of checkpoints and savepoints, with the time of each subtask in them."""

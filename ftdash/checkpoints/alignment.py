@@ -40,12 +40,12 @@ def slowest_of(subtasks: list[SubtaskTimeline]) -> Slowest | None:
 
 
 def stretches_to_last(subtasks: list[SubtaskTimeline]) -> list[Stretch]:
-    """What the last acknowledgement waited for, one after the other.
+    """The stretches that the last acknowledgement waited for, in order.
 
-    1. From the subtask that acknowledged last, go back to whoever sent it its last barrier, and
-       so on to a source: what lies on this path is what the checkpoint took, and nothing else is.
-    2. Of each subtask on it, take how long it aligned, cut its state, and how long the barrier
-       was under way to it; of a source its start delay; of the last one its upload.
+    1. From the subtask that acknowledged last, go back to the sender of its last barrier, and so on
+       to a source. The time on this path is the time of the checkpoint.
+    2. For each subtask on it, take the duration of alignment and cut, and the barrier's travel to
+       it; for a source its start delay; for the last subtask its upload.
     """
     if not subtasks:
         return []
@@ -61,7 +61,7 @@ def stretches_to_last(subtasks: list[SubtaskTimeline]) -> list[Stretch]:
 
 
 def stretches_of(subtask: SubtaskTimeline, among: list[SubtaskTimeline]) -> dict[str, float]:
-    """Milliseconds of one subtask by phase, `among` all of its checkpoint."""
+    """Milliseconds of one subtask by phase; `among` are all subtasks of its checkpoint."""
     by_name = {(each.vertex, each.subtask): each for each in among}
     found = _stretches(subtask, by_name.get(_sender_of_last_barrier(subtask)))
     return {stretch.phase: stretch.ms for stretch in found}
@@ -81,7 +81,7 @@ def _stretches(subtask: SubtaskTimeline, upstream: SubtaskTimeline | None) -> li
     if upstream is None:
         return [*own, Stretch(subtask, "start delay", subtask.start_delay_ms)]
     sent_ms = upstream.start_delay_ms + upstream.alignment_ms + upstream.sync_ms
-    # The time in which the others already waited for it is alignment, not travel.
+    # The time during which the others already waited for it is alignment, not travel.
     return [*own, Stretch(subtask, "travel", subtask.start_delay_ms - sent_ms)]
 
 

@@ -1,4 +1,4 @@
-"""What the queries of checkpoints answer with: frozen values."""
+"""The answers of the checkpoint queries: frozen values."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +8,7 @@ from ftdash.checkpoints.models import CheckpointStatus
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One line of the checkpoint history. None stands for "not known (yet)"."""
+    """One line of the checkpoint history. None means "not known (yet)"."""
 
     run_id: str
     checkpoint_id: int | None  # None: refused before it got an id
@@ -24,14 +24,14 @@ class CheckpointRow:
     uploaded_bytes: int | None
     buffered_records: int | None
     buffered_bytes: int | None
-    persisted_bytes: int | None  # records in flight that it keeps
-    alignment_ms: float | None  # of the subtask that aligned longest, among those that acknowledged
+    persisted_bytes: int | None  # records in flight that it contains
+    alignment_ms: float | None  # of the acknowledged subtask that aligned longest
     source_records: int | None
     acknowledged_count: int
     subtask_count: int
     reason_name: str  # Flink's name, empty unless failed
     reason_text: str  # Flink's sentence
-    message: str  # what happened here
+    message: str  # what happened in this case
     path: str | None
     watermark_at: datetime | None
     counters: dict[str, int]
@@ -65,7 +65,7 @@ class CheckpointHistory:
 
 @dataclass(frozen=True, slots=True)
 class HeldBackStep:
-    """What a channel held back at a moment, in ms after the trigger."""
+    """How much a channel held back at one moment, in ms after the trigger."""
 
     at_ms: float
     records: int
@@ -84,10 +84,10 @@ class ChannelTimeline:
     blocked_ms: float
     buffered_records: int
     buffered_bytes: int
-    persisted_records: int = 0  # overtaken by the barrier, kept in the checkpoint
+    persisted_records: int = 0  # overtaken by the barrier, stored in the checkpoint
     persisted_bytes: int = 0
     is_over_cap: bool = False
-    steps: tuple[HeldBackStep, ...] = ()  # empty: only what it came to was measured
+    steps: tuple[HeldBackStep, ...] = ()  # empty: only the total was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class SubtaskTimeline:
     state_bytes: int
     uploaded_bytes: int
     channels: list[ChannelTimeline]
-    persisted_bytes: int = 0  # records in flight on its channels, kept in the checkpoint
+    persisted_bytes: int = 0  # records in flight on its channels, stored in the checkpoint
     is_unaligned: bool = False
 
     @property
@@ -116,10 +116,10 @@ class SubtaskTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The longest stretch on the way to the last acknowledgement, and whose it was.
+    """The longest stretch on the way to the last acknowledgement, and its subtask.
 
     `phase` is "start delay", "travel" (of the barrier to this subtask), "alignment", "sync" or
-    "async". When channels were held back, `held_back` is the one held longest and `waited_for` the
+    "async". If channels were held back, `held_back` is the one held longest and `waited_for` the
     one whose barrier came last.
     """
 
@@ -135,7 +135,7 @@ class Slowest:
 
 @dataclass(frozen=True, slots=True)
 class AlignmentTimeline:
-    """Subtasks in topological order of their vertices. Empty when phases are no longer kept."""
+    """Subtasks in topological order of their vertices. Empty if phases are no longer kept."""
 
     checkpoint: CheckpointRow
     subtasks: list[SubtaskTimeline]
@@ -157,10 +157,10 @@ class RecoveryPoint:
     source_records: int
     parallelism: int
     watermark_at: datetime | None
-    label: str  # what a person calls it; empty: nothing
-    requester: str | None  # who asked for the savepoint
+    label: str  # a person's name for it; empty: none
+    requester: str | None  # the person who asked for the savepoint
     reason: str
     is_newest: bool
-    is_present: bool  # its manifest is there to be read; the restore verifies all of it
+    is_present: bool  # its manifest is readable; the restore verifies everything
     verified_at: datetime | None  # when all its files were read again, and were as written
-    problem: str  # why it was refused when it was last looked at; empty when it was not
+    problem: str  # why it was refused at the last check; empty if it was not

@@ -9,7 +9,7 @@ from ftdash.checkpoints.queries.detail import CheckpointDetail, checkpoint_detai
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """`phase` as of `Slowest`; how long it took in the quicker and in the slower checkpoint."""
+    """`phase` as in `Slowest`, with its time in the quicker and in the slower checkpoint."""
 
     vertex: str
     subtask: int
@@ -24,7 +24,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class ComparedCheckpoints:
-    """`growth`: what made the slower one take longer; None: nothing did, or it is not known."""
+    """`growth`: why the slower one took longer; None: for no reason, or it is not known."""
 
     shown: CheckpointDetail
     other: CheckpointDetail
@@ -32,7 +32,7 @@ class ComparedCheckpoints:
 
 
 def compared(run_id: str, checkpoint_id: int, other_id: int) -> ComparedCheckpoints | None:
-    """None: the run has not both."""
+    """None if the run lacks one of them."""
     shown, other = checkpoint_detail(run_id, checkpoint_id), checkpoint_detail(run_id, other_id)
     if shown is None or other is None:
         return None
@@ -43,9 +43,9 @@ def compared(run_id: str, checkpoint_id: int, other_id: int) -> ComparedCheckpoi
 
 
 def longest_growth(slow: list[SubtaskTimeline], quick: list[SubtaskTimeline]) -> Growth | None:
-    """Of what the slower one's last acknowledgement waited for, what took most longer.
+    """The stretch before the slower one's last acknowledgement that grew most.
 
-    None: nothing did, or a side's subtasks are not known.
+    None: none grew, or a side's subtasks are not known.
     """
     by_name = {(each.vertex, each.subtask): each for each in quick}
     grown = []

@@ -1,7 +1,7 @@
-"""Least, greatest, mean and quantiles of measured values.
+"""Minimum, maximum, mean and quantiles of measured values.
 
-Source: Flink, `StatsSummarySnapshot`; its quantiles are those of Commons Math (`LEGACY`): the value
-at position p (n + 1) of the sorted ones, between its neighbours, within the ends.
+Source: Flink, `StatsSummarySnapshot`. Its quantiles are those of Commons Math (`LEGACY`): the value
+at position p (n + 1) of the sorted ones, interpolated between its neighbours, within the ends.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Zeros, and no quantiles, when nothing was measured."""
+    """Zeros, and no quantiles, if nothing was measured."""
 
     minimum: float
     maximum: float
@@ -30,7 +30,7 @@ def distribution(values: Iterable[float]) -> Distribution:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values, at least one; `share` from 0 to 1."""
+    """Needs at least one sorted value; `share` is from 0 to 1."""
     position = share * (len(ordered) + 1)
     if position < 1:
         return ordered[0]

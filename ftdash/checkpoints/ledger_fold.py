@@ -1,4 +1,4 @@
-"""Folds the ledger of a run into rows, the newest ones; `ftdash.projection.projector` hosts it."""
+"""Folds the newest part of a run's ledger into rows; `ftdash.projection.projector` hosts it."""
 
 import msgspec
 from django.db.models import Q
@@ -10,7 +10,7 @@ from pipelines.domain.events import Envelope, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import RunId
 
 ROWS_KEPT = 200
-"""An entry of a wide pipeline takes tens of kilobytes; the journal has them all."""
+"""A wide pipeline's entry takes tens of kilobytes; the journal has all entries."""
 
 
 class LedgerFold:
@@ -57,5 +57,5 @@ class LedgerFold:
 
 
 def forget(run: Run, rows: Q) -> None:
-    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    """Delete what was folded from those lines of the run's journal, to fold it again."""
     LedgerRow.objects.filter(rows, run=run).delete()

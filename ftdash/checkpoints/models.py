@@ -1,8 +1,8 @@
-"""Rows of checkpoints, of the subtasks' parts in them, and of the ledger; and of audits.
+"""Rows of checkpoints, of the subtasks' parts in them, of the ledger, and of audits.
 
-The projector is their one writer; audits are `ftdash.audits.services`' own.
+Only the projector writes them, except audits, which `ftdash.audits.services` writes.
 
-A savepoint is a checkpoint of kind SAVEPOINT: the same row, kept until someone disposes of it.
+A savepoint is a checkpoint of kind SAVEPOINT: the same row, kept until a person disposes of it.
 """
 
 from django.db import models
@@ -21,7 +21,7 @@ class CheckpointStatus(models.TextChoices):
 
 COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 ROUTINE = models.Q(kind=CheckpointKind.CHECKPOINT.value) & ~models.Q(status=CheckpointStatus.FAILED)
-"""Taken in passing, and going well: nearly all of them, and what the log leaves out at first."""
+"""Periodic and successful: nearly all of them, which the log leaves out by default."""
 
 
 class Checkpoint(models.Model):
@@ -49,7 +49,7 @@ class Checkpoint(models.Model):
     message = models.TextField(default="")
     path = models.TextField(null=True)
     verified_at = models.DateTimeField(null=True)  # all its files were read again: as written
-    problem = models.TextField(default="")  # why it was refused when it was last looked at
+    problem = models.TextField(default="")  # why it was refused at the last check
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
     request_id = models.CharField(max_length=80, null=True)
@@ -80,7 +80,7 @@ class Checkpoint(models.Model):
 
 
 class SubtaskPhase(models.Model):
-    """What domain.phases.SubtaskPhases holds, as a row."""
+    """domain.phases.SubtaskPhases, as a row."""
 
     checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="phases")
     vertex = models.CharField(max_length=200)
@@ -106,7 +106,7 @@ class SubtaskPhase(models.Model):
 
 
 class LedgerRow(models.Model):
-    """What one completed checkpoint read and gave, as its run's ledger has it: the newest ones."""
+    """Input and output of one completed checkpoint, from the run's ledger: the newest ones."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE)
     sequence = models.PositiveBigIntegerField()
@@ -116,7 +116,7 @@ class LedgerRow(models.Model):
     records_read = models.PositiveBigIntegerField()  # by all sources, since the first run
     inputs = models.JSONField(default=list)  # SourceInput as JSON; empty: not known
     outputs = models.JSONField(default=list)  # SinkOutput as JSON
-    is_void = models.BooleanField(default=False)  # a recovery went back behind it
+    is_void = models.BooleanField(default=False)  # a recovery went back to before it
 
     class Meta:
         ordering = ("-sequence",)
@@ -129,15 +129,15 @@ class LedgerRow(models.Model):
 
 
 class Audit(models.Model):
-    """One reading of a run's output, against its ledger: who asked, how far it is, what it found.
+    """One reading of a run's output, compared with its ledger: requester, progress, findings.
 
-    `report` is `pipelines.audit.report.AuditReport` as JSON, null where there is a `problem`.
+    `report` is `pipelines.audit.report.AuditReport` as JSON, null if there is a `problem`.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="audits")
     requester = models.CharField(max_length=150)
     created_at = models.DateTimeField()
-    started_at = models.DateTimeField(null=True)  # by a process of its own
+    started_at = models.DateTimeField(null=True)  # by its own process
     moved_at = models.DateTimeField(null=True)  # its last sign of life
     ended_at = models.DateTimeField(null=True)
     step = models.TextField(default="")

@@ -1,4 +1,4 @@
-"""What each vertex and each subtask did in one checkpoint, as Flink's pages tell it.
+"""The part of each vertex and subtask in one checkpoint, as Flink's pages show it.
 
 Source: Flink, `TaskStateStats` and `TaskStateStatsSummary`.
 """
@@ -29,7 +29,7 @@ class SubtaskSpread:
 
 @dataclass(frozen=True, slots=True)
 class VertexPart:
-    """Sums and the newest acknowledgement are of the subtasks that have acknowledged."""
+    """Sums and the newest acknowledgement cover the subtasks that have acknowledged."""
 
     vertex: VertexView
     subtask_count: int
@@ -87,8 +87,8 @@ def vertex_parts(
     found: MeasuredCheckpoint,
     subtasks: list[SubtaskTimeline],
 ) -> list[VertexPart]:
-    """One for every vertex of the run, whether a subtask of it has acknowledged or not."""
-    # Of one vertex, when the checkpoint was taken: a run may be rescaled afterwards.
+    """One for every vertex of the run, even if no subtask of it has acknowledged."""
+    # Per vertex at the time of the checkpoint: a run may be rescaled afterwards.
     count = found.row.subtask_count // max(1, len(vertices)) or parallelism
     return [
         VertexPart(

@@ -1,6 +1,6 @@
-"""Reads the head of a recovery point, to refuse a wrong one before anything is started.
+"""Reads the head of a recovery point, to refuse a wrong one before anything starts.
 
-Only the head: that every file is there and unaltered is verified by the driver that restores it.
+Only the head: the driver that restores the point verifies that every file is there and unaltered.
 """
 
 import stat
@@ -28,14 +28,14 @@ class PointHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Sealed(msgspec.Struct, frozen=True):
-    """A manifest lies in its file beside its digest."""
+    """The manifest's file: the manifest and its digest."""
 
     manifest: PointHead
 
 
 def may_be_read(path: str) -> bool:
-    """Whether its manifest is there, as far as the page can tell: it cannot wait for an object
-    store, and a disk that does not answer has lost nothing."""
+    """True if its manifest is there, as far as the page can tell: the page cannot wait for an
+    object store, and a disk that does not answer has lost nothing."""
     scheme = scheme_of(path)
     if scheme:
         return scheme in OBJECT_SCHEMES
@@ -48,12 +48,12 @@ def may_be_read(path: str) -> bool:
 
 
 def read_head(path: str) -> PointHead:
-    """Raises Rejected when there is no recovery point at `path`."""
+    """Raises Rejected if there is no recovery point at `path`."""
     return _head_of_objects(path) if scheme_of(path) else _head_of_files(path)
 
 
 def manifest_bytes(path: str) -> bytes:
-    """The manifest with its digest, as it is stored. Raises Rejected: it cannot be read."""
+    """The manifest with its digest, as stored. Raises Rejected if it cannot be read."""
     if not scheme_of(path):
         return _content(path)
     from pipelines.storage.manifest_file import seal

@@ -1,4 +1,4 @@
-"""Folds events into the rows of checkpoints: collected over a batch, written at its end.
+"""Folds events into rows of checkpoints: collects them over a batch, and writes at its end.
 
 Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it.
 """
@@ -40,7 +40,7 @@ class CheckpointFold:
         self._touched: dict[CheckpointId, Checkpoint] = {}
         self._refused: list[Checkpoint] = []
         self._phases: list[SubtaskPhase] = []
-        self._looked_at: dict[str, dict[str, object]] = {}  # by path; maybe of another run
+        self._looked_at: dict[str, dict[str, object]] = {}  # by path; may be another run's
 
     def on(self, envelope: Envelope) -> None:
         is_whole = not (self._run.journal_begins or self._run.journal_gap)
@@ -60,7 +60,8 @@ class CheckpointFold:
             case CheckpointDiscarded(checkpoint_id=checkpoint_id):
                 self._row(checkpoint_id).status = CheckpointStatus.DISCARDED
             case ClaimedPointDiscarded(path=path):
-                # A row of the run that wrote it; only what is left of the point is said there.
+                # The row belongs to the run that wrote it; only the rest of the point is updated
+                # there.
                 Checkpoint.objects.filter(path=path).update(status=CheckpointStatus.DISCARDED)
             case PointsVerified(paths=paths):
                 found = {"verified_at": moment(envelope.at_ms), "problem": ""}
@@ -118,7 +119,7 @@ class CheckpointFold:
         row.request_id = row.request_id or event.request_id
 
     def _refusal(self, envelope: Envelope) -> Checkpoint:
-        """A request that was refused before it got an id leaves a row too."""
+        """A request that was refused before it got an id also leaves a row."""
         row = Checkpoint(
             run=self._run,
             sequence=envelope.sequence,
@@ -130,7 +131,7 @@ class CheckpointFold:
         return row
 
     def _fail_unfinished(self, envelope: Envelope) -> None:
-        """A new driver took over: what its predecessor had under way will never complete."""
+        """A new driver took over: what its predecessor had begun will never complete."""
         stored = Checkpoint.objects.filter(run=self._run, status=CheckpointStatus.IN_PROGRESS)
         for row in stored:
             if row.checkpoint_id is not None:
@@ -143,7 +144,7 @@ class CheckpointFold:
                 row.message = "The driver died while this checkpoint was under way."
 
     def _was_before(self, event: EngineEvent) -> bool:
-        """It was triggered in a part of the journal that is deleted, and has no row (any more)."""
+        """True if it was triggered in a deleted part of the journal, and has no row (any more)."""
         checkpoint_id = getattr(event, "checkpoint_id", None)
         if checkpoint_id is None or isinstance(event, CheckpointTriggered):
             return False
@@ -166,7 +167,7 @@ class CheckpointFold:
 
 
 def forget(run: Run, rows: Q) -> None:
-    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    """Delete what was folded from those lines of the run's journal, to fold it again."""
     Checkpoint.objects.filter(rows, run=run).delete()
 
 

@@ -1,4 +1,4 @@
-"""What the queries of savepoints answer with: frozen values."""
+"""The answers of the savepoint queries: frozen values."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,21 +12,21 @@ class RestoredRun:
     pipeline: str
     number: int
     created_at: datetime
-    is_claimed: bool  # it owns the savepoint, and deletes it when newer points replace it
+    is_claimed: bool  # the run owns the savepoint, and deletes it when newer points replace it
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far every byte of a point has been read again, and what came of it."""
+    """How far all bytes of a point have been read again, and the result."""
 
     files_read: int
-    files: int | None  # None: nothing is known of it yet
+    files: int | None  # None: not known yet
     bytes_read: int
     bytes: int
     moved_at: datetime
     ended_at: datetime | None
     problem: str  # empty: none so far
-    waiting_for: str = ""  # why it cannot go on now; it is tried again while somebody watches
+    waiting_for: str = ""  # why it cannot go on now; it is tried again while a person watches
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Savepoint:
     parallelism: int
     max_parallelism: int
     watermark_at: datetime | None
-    request_label: str  # "stop with savepoint"; empty: nobody asked for it
+    request_label: str  # "stop with savepoint"; empty: no person asked for it
     requester: str
     reason: str
     is_disposed: bool
     is_present: bool  # its manifest is there to be read
     verified_at: datetime | None  # when all its files were last read again, and were as written
-    problem: str  # why it was refused when it was last looked at
+    problem: str  # why it was refused at the last check
     reading: Reading | None
     restored_by: list[RestoredRun]  # oldest first
 
@@ -83,9 +83,9 @@ class SavepointPage:
 
 @dataclass(frozen=True, slots=True)
 class OtherPoints:
-    """What a pipeline could still be restored from, were the savepoint not there."""
+    """The other points from which a pipeline could still be restored, without the savepoint."""
 
     count: int
-    newest_older_id: int | None  # the nearest one that was completed before it
+    newest_older_id: int | None  # the nearest one that completed before it
     newest_older_kind: str
     records_between: int | None  # read after that one and before the savepoint

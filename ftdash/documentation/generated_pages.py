@@ -1,7 +1,7 @@
-"""The pages that come from the code: settings, commands, REST API, metrics, states of a run.
+"""The pages generated from the code: settings, commands, REST API, metrics, states of a run.
 
-MkDocs calls `on_files` (a hook, see mkdocs.yml) and gets the pages as text, so that no generated
-file is ever stored or goes stale.
+MkDocs calls `on_files` (a hook, see mkdocs.yml) and gets the pages as text, so no generated file is
+ever stored or goes stale.
 """
 
 import argparse
@@ -22,7 +22,7 @@ DJANGOS = {"help", "version", "verbosity", "settings", "pythonpath", "traceback"
     "no_color",
     "force_color",
 }
-"""Arguments that Django gives to every command."""
+"""Arguments that every Django command has."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -114,7 +114,7 @@ def _default(action: argparse.Action) -> str:
 
 
 def rest_page() -> Iterator[str]:
-    from ftdash.api.own import urls  # noqa: F401  # which gives the API its addresses
+    from ftdash.api.own import urls  # noqa: F401  # gives the API its addresses
     from ftdash.api.own.door import api
 
     schema: dict[str, Any] = api.get_openapi_schema(path_prefix="/api/")
@@ -148,7 +148,7 @@ def _parameters(operation: dict[str, Any]) -> Iterator[str]:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """As JSON schema names it: `string`, `integer or null`, one of the given words."""
+    """The type in JSON schema's words: `string`, `integer or null`, or the allowed values."""
     if "enum" in schema:
         return _cell(", ".join(f"`{choice}`" for choice in schema["enum"]))
     options = [_type(option) for option in schema.get("anyOf", [])]
@@ -202,7 +202,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """In Markdown, angle brackets would vanish as HTML."""
+    """Escapes angle brackets, which Markdown would take for HTML."""
     return " ".join(text.split()).replace("<", "&lt;")
 
 

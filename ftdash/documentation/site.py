@@ -1,7 +1,7 @@
-"""Where the built documentation lies, whether it is current, and how to build it.
+"""Where the built documentation is, if it is current, and how to build it.
 
-A site lies in a directory named after the digest of what it was built from, so that a half-built
-or outdated one is never served.
+The directory of a site is named after the digest of its sources, so that a half-built or outdated
+site is never served.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def current_site() -> Path:
 
 
 def sources() -> list[Path]:
-    """Folders whose files the pages are made of. A change elsewhere rarely shows in them."""
+    """The folders of the pages' sources. Changes elsewhere rarely affect the pages."""
     code = ("ftdash/documentation", "pipelines/stream", "pipelines/domain")
     return [settings.FILES_DIR / "docs", *(settings.BASE_DIR / each for each in code)]
 
@@ -68,7 +68,7 @@ def build(directory: Path, *, is_strict: bool) -> None:
 
 
 def remove_others(kept: Path) -> None:
-    """Delete the sites of earlier sources, and what an interrupted build left."""
+    """Delete the sites of earlier sources, and the remains of an interrupted build."""
     for path in kept.parent.iterdir():
         if path != kept:
             shutil.rmtree(path)
@@ -76,7 +76,7 @@ def remove_others(kept: Path) -> None:
 
 @contextmanager
 def built_in_background() -> Iterator[None]:
-    """Build a missing site at low priority beside the dashboard; the end of the context ends it."""
+    """Build a missing site in the background at low priority, until the context ends."""
     if current_site().is_dir():
         yield
         return

@@ -1,6 +1,6 @@
 """Draws a table of allowed moves between states as SVG, so that a diagram cannot go stale.
 
-States stand in columns by their longest way from the first state, moves that lead back aside.
+States stand in columns by their longest path from the first state; moves back go beside them.
 """
 
 from collections.abc import Mapping, Set
@@ -16,7 +16,7 @@ MARGIN = 14
 
 
 def state_diagram(moves: Moves, title: str) -> str:
-    """The SVG element as text. The first state of the table is where a life begins."""
+    """The SVG element as text. A life begins in the first state of the table."""
     places = _places(moves)
     width = MARGIN + max(x for x, _ in places.values()) + BOX[0] + MARGIN
     height = MARGIN + max(y for _, y in places.values()) + BOX[1] + MARGIN
@@ -47,7 +47,7 @@ def _places(moves: Moves) -> dict[str, tuple[int, int]]:
 
 
 def _layers(moves: Moves) -> dict[str, int]:
-    """The longest way to each state, over the moves that lead to a state later in the table."""
+    """The longest path to each state, over moves to states later in the table."""
     order = {state: index for index, state in enumerate(moves)}
     before: dict[str, set[str]] = {state: set() for state in moves}
     for state, successors in moves.items():

@@ -1,4 +1,4 @@
-"""Serves the built documentation to people who are signed in.
+"""Serves the built documentation to people who have signed in.
 
 The pages of the theme hold a few inline scripts. Their digests go into the content security
 policy, so that these scripts run and no other inline script does.
@@ -24,7 +24,7 @@ INLINE_SCRIPT = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOT
 
 @require_safe
 def documentation(request: HttpRequest, path: str = "") -> HttpResponse:
-    """A file of the site; a directory stands for its index page."""
+    """A file of the site; for a directory, its index page."""
     site = current_site()
     if not site.is_dir():
         return render(request, "documentation/missing.html", status=503)

@@ -1,1 +1,1 @@
-"""What a bare machine lacks, and the processes of a one-machine installation."""
+"""What a bare machine lacks to run ftdash, and the processes of a one-machine installation."""

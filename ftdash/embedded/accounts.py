@@ -1,4 +1,4 @@
-"""The two first people of an embedded installation: one who acts and one who sees."""
+"""The first two people of an embedded installation: one who may act, and one who may look."""
 
 import secrets
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ PASSWORD_BYTES = 12
 @dataclass(frozen=True, slots=True)
 class Account:
     name: str
-    password: str | None  # None: as it was; only its digest is kept
+    password: str | None  # None: unchanged; only its digest is stored
 
 
 def provide_accounts(*, new_passwords: bool) -> list[Account]:
-    """`admin` may act, `operator` sees. Passwords are random and known to the caller only."""
+    """`admin` may act, `operator` may look. Passwords are random; only the caller learns them."""
     admin = provide("admin", new_password=new_passwords)
     acting = Permission.objects.get(content_type__app_label="jobs", codename="operate")
     User.objects.get(username=admin.name).user_permissions.add(acting)

@@ -1,6 +1,6 @@
-"""Addresses that act on jobs: each stores a request, which a client then asks after.
+"""Addresses that act on jobs: each stores a request, whose progress a client then polls.
 
-Only what an administrator may do by the pages; the request's row says who and by which door.
+Offers only what an administrator may do on the pages; the request's row names caller and interface.
 """
 
 from ftdash.accounts.authentication import check_may_act_by_get
@@ -95,7 +95,7 @@ def cancel(asked: Asked, job: str) -> object:
 
 
 def client_heartbeat(asked: Asked, job: str) -> object:
-    """Nothing is kept of it: no job depends on who started it."""
+    """Stores nothing: no job depends on the client that started it."""
     job_of(job)
     asked.body(shapes.ClientHeartbeat)
     return Reply(shapes.Empty(), ASKED)
@@ -127,7 +127,7 @@ def disposal_progress(asked: Asked, trigger: str) -> object:
 
 
 def _cancel(asked: Asked, job: str) -> Reply:
-    """Cancelling what was cancelled is no error; what ended otherwise stays as it is."""
+    """Cancelling a cancelled job is no error; a job that ended otherwise stays as it is."""
     run = job_of(job)
     if run.state.is_terminal and run.state is not ShownState.CANCELED:
         raise Problem(409, f"Job {job} is {run.state} already.")
@@ -191,7 +191,7 @@ def _check_checkpoint_type(run: RunFacts, given: str) -> None:
 
 
 def _plain(path: str) -> str:
-    """Of a file's address its path, without a slash at the end."""
+    """The path in a file's address, without a slash at the end."""
     for scheme in _FILE_SCHEMES:
         path = path.removeprefix(scheme)
     return path.rstrip("/")

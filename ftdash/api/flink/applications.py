@@ -1,4 +1,4 @@
-"""Makes Flink's bodies about applications: each job is one of its own, with the same id."""
+"""Makes Flink's bodies about applications: each job is an application of its own, with its id."""
 
 from ftdash.api.flink import shapes_jobs as shapes
 from ftdash.api.flink.jobs import exception, line, timestamps

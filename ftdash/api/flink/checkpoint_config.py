@@ -32,7 +32,7 @@ def config(run: RunFacts) -> shapes.CheckpointConfig:
     if mode is CheckpointingMode.ACKED:
         mode = CheckpointingMode.AT_LEAST_ONCE
     return shapes.CheckpointConfig(
-        mode=mode.value.lower(),  # at most once has no word of Flink's
+        mode=mode.value.lower(),  # Flink has no word for at most once
         interval=NEVER if given.checkpoint_interval_ms is None else given.checkpoint_interval_ms,
         timeout=given.checkpoint_timeout_ms,
         min_pause=given.min_pause_ms,

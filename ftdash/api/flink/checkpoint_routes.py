@@ -37,7 +37,7 @@ def subtasks(asked: Asked, job: str, checkpoint: str, vertex: str) -> object:
 
 
 def _checkpoint(job: str, text: str) -> CheckpointDetail:
-    """Raises Problem when there is none of that id, or what its subtasks did is forgotten."""
+    """Raises Problem if there is none with that id, or if its subtasks' part is no longer kept."""
     run = job_of(job)
     if not text.isascii() or not text.isdigit() or int(text) > CHECKPOINT_ID_MAX:
         raise Problem(

@@ -19,5 +19,5 @@ def stats_of(found: Distribution) -> shapes.Stats:
 
 
 def stats_unmeasured(like: Distribution) -> shapes.Stats:
-    """Zeros over as many values as there are of the others."""
+    """Zeros, over as many values as `like` has."""
     return stats_of(distribution([0.0] if like.quantiles else []))

@@ -13,7 +13,7 @@ from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
 
 
 def tasks(found: MeasuredCheckpoint, parts: list[VertexPart]) -> Tasks:
-    """One entry for every vertex: Flink's page breaks when one is missing."""
+    """One entry for every vertex: Flink's page fails if one is missing."""
     return {vertex_id(part.vertex): _task(found, part) for part in parts}
 
 

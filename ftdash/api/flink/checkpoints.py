@@ -1,7 +1,7 @@
-"""Makes Flink's bodies about checkpoints from what the queries of checkpoints answer.
+"""Makes Flink's bodies about checkpoints from the answers of the checkpoint queries.
 
-What has no measure here is 0: `processed_data`, the bytes that went through while a subtask
-aligned. `alignment_buffered`, which Flink has kept at 0 for years, is what was held back.
+Fields that we do not measure are 0: `processed_data`, the bytes that passed while a subtask
+aligned. `alignment_buffered`, which has been 0 in Flink for years, is what was held back.
 """
 
 from msgspec.structs import asdict

@@ -13,7 +13,7 @@ from ftdash.runs.queries.failures import failures
 from pipelines.domain.setting_table import DEFINITIONS
 
 FLINK_VERSION = "2.3.0"
-"""Whose interface this is."""
+"""The version of Flink whose interface this is."""
 
 REVISION = "ftdash"
 REFRESH_MS = 3000
@@ -67,13 +67,13 @@ def application(asked: Asked, application: str) -> object:
 
 
 def application_exceptions(asked: Asked, application: str) -> object:
-    """What ended it; of one that goes on, or ended otherwise, nothing."""
+    """The failure that ended it; empty if it goes on or ended otherwise."""
     run = job_of(application)
     return apps.exceptions(run, failures(run.run_id, 1))
 
 
 def settings(asked: Asked) -> object:
-    """What holds for a job that sets nothing else."""
+    """The defaults for a job that sets nothing else."""
     found = {each.key: each.default for each in DEFINITIONS}
     return [shapes_jobs.ConfigEntry(key=key, value=found[key]) for key in sorted(found)]
 
@@ -100,7 +100,7 @@ def task_manager(asked: Asked, manager: str) -> object:
 
 
 def task_manager_metrics(asked: Asked, manager: str) -> object:
-    """Flink's are those of a Java process, and a slot is none."""
+    """Empty: Flink's metrics are those of a Java process, and a slot is not one."""
     _known(manager)
     return listed(asked, {})
 

@@ -1,7 +1,7 @@
-"""The door: who may enter, and how bodies come in and go out. Errors have Flink's one shape.
+"""The entry to Flink's routes: callers, request bodies and answers. Errors have Flink's one shape.
 
-A GET may carry a body (Flink's command line sends `{}`); nobody reads it. Only what a route offers
-is answered, and only to whom `ftdash.accounts.authentication` knows.
+A GET may carry a body (Flink's command line sends `{}`), which is ignored. Answers only what a
+route offers, and only callers whom `ftdash.accounts.authentication` knows.
 """
 
 from collections.abc import Callable
@@ -36,13 +36,13 @@ class Problem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request, by somebody who may make it."""
+    """One request from a caller who may make it."""
 
     request: HttpRequest
     caller: Caller
 
     def body(self, kind: type[Body]) -> Body:
-        """Nothing is the same as `{}`. Raises Problem when it is no such JSON."""
+        """An empty body equals `{}`. Raises Problem if it is not JSON of that kind."""
         try:
             return msgspec.json.decode(self.request.body or b"{}", type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -52,12 +52,12 @@ class Asked:
         return self.request.GET.get(name, default)
 
     def values(self, name: str) -> list[str]:
-        """What stands between commas; a parameter given again goes on with the list."""
+        """The values between commas; a repeated parameter continues the list."""
         given = self.request.GET.getlist(name)
         return ",".join(given).split(",") if given else []
 
     def count(self, name: str, default: int) -> int:
-        """Raises Problem unless it is a whole number above zero."""
+        """Raises Problem unless the value is a whole number above zero."""
         text = self.parameter(name, str(default))
         if not text.isascii() or not text.isdigit() or not 0 < len(text) < 10 or int(text) == 0:
             raise Problem(400, f"The parameter {name} cannot be {text!r}; give a whole number.")
@@ -71,11 +71,11 @@ class Reply:
 
 
 Handler = Callable[..., object]
-"""Takes Asked and what the address names; answers with a body of status 200, or a Reply."""
+"""Takes Asked and the parts of the address; returns a body of status 200, or a Reply."""
 
 
 def route(**by_method: Handler) -> Callable[..., HttpResponse]:
-    """The view of one address: a handler for each method that it offers."""
+    """The view of one address, with a handler for each method that it offers."""
     handlers = {method.upper(): handler for method, handler in by_method.items()}
     if "GET" in handlers:
         handlers["HEAD"] = handlers["GET"]
@@ -117,7 +117,7 @@ def _problem(status: int, message: str) -> HttpResponse:
 
 
 def job_of(job: str) -> RunFacts:
-    """Raises Problem when there is none of that id."""
+    """Raises Problem if no job has that id."""
     check_id("jobid", job)
     run_id = run_id_of(job)
     found = run_queries.run(run_id) if run_id else None

@@ -11,7 +11,7 @@ from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.failures import failures
 
 EXCEPTIONS = 20
-"""Flink's default of maxExceptions."""
+"""The default of Flink's maxExceptions."""
 
 EXCEPTIONS_MAX = 1000
 SWITCHED_OFF = "Rescaling is temporarily disabled. See FLINK-12312."
@@ -56,14 +56,14 @@ def settings(asked: Asked, job: str) -> object:
 
 
 def requirements(asked: Asked, job: str) -> object:
-    """As with Flink's default scheduler: neither read nor changed."""
+    """As with Flink's default scheduler, it can neither be read nor changed."""
     job_of(job)
     told = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
     return Reply(shapes_jobs.Errors(errors=["Internal server error.", told]), 500)
 
 
 def rescaling(asked: Asked, job: str) -> object:
-    """Flink has it switched off, whichever job is named."""
+    """Flink's rescaling is switched off, for any job."""
     check_id("jobid", job)
     raise Problem(503, SWITCHED_OFF)
 
@@ -91,7 +91,7 @@ def exceptions(asked: Asked, job: str) -> object:
 
 
 def _asks_for_labels(asked: Asked) -> bool:
-    """No failure has a label here, so none has those. Raises Problem when one is no `key:value`."""
+    """No failure has labels here, so no filter matches. Raises Problem unless it is `key:value`."""
     given = asked.values("failureLabelFilter")
     for each in given:
         if not _LABEL.fullmatch(each):
@@ -110,7 +110,7 @@ def metrics_of(asked: Asked, job: str) -> object:
 
 
 def metrics_of_all(asked: Asked) -> object:
-    """Over the jobs that are listed, or those of them that `jobs` names."""
+    """Over the listed jobs, or those of them that `jobs` names."""
     named = asked.values("jobs")
     for job in named:
         check_id("jobs", job, "query")
@@ -120,6 +120,6 @@ def metrics_of_all(asked: Asked) -> object:
 
 
 def execution_result(asked: Asked, job: str) -> object:
-    """Only whether there is one: what a job of Flink's returns has no counterpart here."""
+    """Says only if there is a result: here, jobs do not return one as Flink's do."""
     is_over = job_of(job).state.is_terminal
     return {"status": shapes_jobs.Status(id="COMPLETED" if is_over else "IN_PROGRESS")}

@@ -107,7 +107,7 @@ def _node(vertex: VertexView, by_uid: dict[str, VertexView], parallelism: int) -
 
 
 def _description(vertex: VertexView) -> str:
-    """Markup, as Flink's page expects it. Uids have no character that means something in it."""
+    """Markup, as Flink's page expects it. Uids contain no character with a meaning in it."""
     head, *rest = vertex_name(vertex).split(" -> ")
     return "".join([f"{head}<br/>", *(f"+- {name}<br/>" for name in rest)])
 
@@ -130,7 +130,7 @@ def _vertex(run: RunFacts, vertex: VertexView, subtasks: list[SubtaskView]) -> s
 
 
 def io_metrics(subtasks: list[SubtaskView]) -> shapes.IoMetrics:
-    """Bytes, records, and time spent on what, since the attempt began."""
+    """Bytes, records, and how time was spent, since the attempt began."""
     is_known = bool(subtasks)
     read_bytes = sum_known([each.bytes_in for each in subtasks])
     write_bytes = sum_known([each.bytes_out for each in subtasks])
@@ -195,7 +195,7 @@ def _restart_sentence(given: Settings) -> str:
 def exception_history(
     run: RunFacts, failures: list[FailureView], limit: int
 ) -> shapes.ExceptionHistory:
-    """`failures`: one more than shown, when there are more."""
+    """`failures`: one more than shown, if there are more."""
     return shapes.ExceptionHistory(
         exception_history=shapes.ExceptionEntries(
             entries=[exception(run, failure) for failure in failures[:limit]],
@@ -205,7 +205,7 @@ def exception_history(
 
 
 def exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
-    """Flink names a Java class; here the sentence that says what happened."""
+    """Flink names a Java class; here it is the sentence about the failure."""
     task, slot = failure.vertex, failure.slot
     if task is not None and failure.subtask is not None:
         task = f"{task} ({failure.subtask + 1}/{run.parallelism})"

@@ -1,4 +1,4 @@
-"""How a client picks metrics: without `get` it is told names, with it the values of those it names.
+"""How a client picks metrics: without `get` it receives names, with `get` the values it names.
 
 Source: Flink, `AbstractMetricsHandler`, `AbstractAggregatingMetricsHandler` and
 `AggregatingSubtasksMetricsHandler`.
@@ -17,7 +17,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def listed(asked: Asked, values: Values) -> object:
-    """A name that is not known is left away."""
+    """Leaves out names that are not known."""
     wanted = asked.values("get")
     if not any(wanted):
         return [shapes.MetricName(id=name) for name in values]
@@ -26,7 +26,7 @@ def listed(asked: Asked, values: Values) -> object:
 
 
 def aggregated(asked: Asked, found: Sequence[Values]) -> object:
-    """Over subtasks, or over jobs. Raises Problem when `agg` names what there is not."""
+    """Over subtasks or jobs. Raises Problem if `agg` names an unknown aggregation."""
     wanted = asked.values("get")
     kinds = frozenset(filter(None, asked.values("agg"))) or AGGREGATIONS
     if not kinds <= AGGREGATIONS:
@@ -45,7 +45,7 @@ def aggregated(asked: Asked, found: Sequence[Values]) -> object:
 
 
 def within(ranges: Sequence[str], indices: Iterable[int]) -> list[int]:
-    """Those in `0-2` or `4`, all when nothing is given. What is no range selects nothing."""
+    """The indices in ranges like `0-2` or `4`; none: all. A malformed range selects nothing."""
     if not ranges:
         return list(indices)
     found = filter(None, (_RANGE.fullmatch(each.strip()) for each in ranges))

@@ -1,6 +1,6 @@
-"""The metrics that Flink's pages ask for by name, with their values, of a job or a vertex.
+"""The metrics that Flink's pages request by name, with their values, for a job or a vertex.
 
-What is not known has no value, and no name: Flink's page shows N/A for it.
+Unknown metrics are left out, name and value: Flink's page shows N/A for them.
 """
 
 from ftdash.api.flink.names import epoch_ms

@@ -1,7 +1,7 @@
-"""Flink's names for what we have: ids of 32 hexadecimal digits, states, moments.
+"""Flink's names for our things: ids of 32 hexadecimal digits, states, times.
 
-A run is a job; a vertex has the operator id of its uid; a slot is a task manager with one slot.
-What a run is doing when nobody can tell is Flink's RECONCILING: known, and not heard from.
+A run is a job; a vertex has the operator id of its uid; a slot is a task manager with one slot. If
+a run's state is unknown, it is Flink's RECONCILING: known, but silent.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ EXECUTION_STATES = (
     "RECONCILING",
     "INITIALIZING",
 )
-_TASK_STATES = {  # of a job in this state; the others have the name of the job's
+_TASK_STATES = {  # for a job in this state; in other states, the job's name for it
     "CANCELLING": "CANCELING",
     "FAILING": "CANCELING",
     "RESTARTING": "SCHEDULED",
@@ -51,7 +51,7 @@ _known_jobs: dict[str, str] = {}  # job id to run id: a function of the run id, 
 
 
 def job_id(run_id: str) -> str:
-    """The same for ever, whichever database holds the run."""
+    """Always the same, whichever database holds the run."""
     return hashlib.sha256(f"ftdash run {run_id}".encode()).hexdigest()[:32]
 
 

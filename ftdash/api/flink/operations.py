@@ -1,7 +1,7 @@
-"""Tells how far a request has come, as Flink tells of asynchronous operations.
+"""Reports how far a request has come, as Flink reports asynchronous operations.
 
-A request's id is the trigger id, if the client chose one or Flink's client shall poll for it: 32
-hexadecimal digits. An operation that fails has COMPLETED, with the cause inside.
+A request's id is the trigger id if the client chose one, or if Flink's client is to poll for it: 32
+hexadecimal digits. A failed operation has status COMPLETED, with the cause inside.
 """
 
 import uuid
@@ -21,7 +21,7 @@ COMPLETED = Status(id="COMPLETED")
 
 
 def trigger_id(given: str | None) -> str:
-    """Raises Problem when a client chose an id that cannot be one."""
+    """Raises Problem if the client chose an invalid id."""
     if given is None:
         return uuid.uuid4().hex
     check_id("triggerId", given)
@@ -29,7 +29,7 @@ def trigger_id(given: str | None) -> str:
 
 
 def request_of(trigger: str, kinds: Collection[RequestKind], run_id: str | None) -> RequestView:
-    """Raises Problem when there is no such operation of that run (None: of none)."""
+    """Raises Problem if that run (None: no run) has no such operation."""
     check_id("triggerid", trigger)
     found = queries.request(trigger)
     if found is None or found.kind not in kinds or found.run_id != run_id:
@@ -42,7 +42,7 @@ def progress(
     succeeded: Callable[[RequestView], shapes.Outcome | None],
     failed: Callable[[shapes.FailureCause], shapes.Outcome],
 ) -> shapes.Progress:
-    """`succeeded` gives None when the request is over and yet has nothing to show."""
+    """`succeeded` returns None if the request is over but has no result to show."""
     if request.is_open:
         return shapes.Progress(status=IN_PROGRESS, operation=None)
     is_success = request.phase is RequestPhase.SUCCEEDED

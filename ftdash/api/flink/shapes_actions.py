@@ -1,7 +1,7 @@
-"""Bodies of what a client asks for, and of how it went, as Flink 2.3 has them.
+"""Bodies of clients' requests, and of their outcomes, as in Flink 2.3.
 
-Requests are read leniently, as Flink's server does: what it does not know is ignored, what is
-missing has its default.
+Requests are read leniently, as Flink's server does: unknown fields are ignored, missing ones have
+their defaults.
 
 Source: Flink, `rest.messages.job.savepoints`, `.checkpoints` and `rest.handler.async`.
 """
@@ -46,7 +46,7 @@ class Empty(Kebab, frozen=True, kw_only=True): ...
 
 
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """`serialized_throwable`: base64 of what Java's serialization makes of the exception."""
+    """`serialized_throwable`: the Java serialization of the exception, in base64."""
 
     class_: str = msgspec.field(name="class")
     stack_trace: str
@@ -73,7 +73,7 @@ Outcome = SavepointLocation | SavepointFailure | CheckpointNumber | CheckpointFa
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an operation; it failed when the outcome says so, never by the status."""
+    """The progress of an operation; failure is in the outcome, never in the status."""
 
     status: Status
     operation: Outcome | None

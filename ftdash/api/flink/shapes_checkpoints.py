@@ -11,7 +11,7 @@ NAN = "NaN"
 
 
 class Snake(msgspec.Struct, frozen=True, kw_only=True):
-    """Every field is always sent."""
+    """Sends every field always."""
 
 
 class Stats(Snake, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class TaskCheckpoint(Snake, frozen=True, kw_only=True):
 
 
 class Checkpoint(Snake, frozen=True, kw_only=True):
-    """What all three kinds have."""
+    """The fields that all three kinds share."""
 
     id: int
     status: str

@@ -1,7 +1,7 @@
 """Bodies about the cluster and its jobs, as Flink 2.3 sends them.
 
 Times are milliseconds since the epoch, -1 when not reached; durations are milliseconds. A field
-with a default is left away when it has it.
+with a default is left out when it has that value.
 
 Source: Flink, `org.apache.flink.runtime.rest.messages` and `webmonitor`.
 """
@@ -126,7 +126,7 @@ class PlanAnswer(Kebab, frozen=True, kw_only=True):
 
 
 class IoMetrics(Kebab, frozen=True, kw_only=True):
-    """`complete` false: the number beside it is not known in full."""
+    """`complete` false: the number before it is not fully known."""
 
     read_bytes: int
     read_bytes_complete: bool

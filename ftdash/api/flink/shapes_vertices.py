@@ -1,4 +1,4 @@
-"""Bodies about vertices, their subtasks and what is measured, as Flink 2.3 sends them.
+"""Bodies about vertices, their subtasks and their metrics, as Flink 2.3 sends them.
 
 Source: Flink, `org.apache.flink.runtime.rest.messages.job` and `.job.metrics`.
 """
@@ -130,7 +130,7 @@ class MetricValue(Kebab, frozen=True, kw_only=True):
 
 
 class MetricOverSubtasks(Kebab, frozen=True, kw_only=True):
-    """`skew` in percent: how far the subtasks' mean distance from their mean is of that mean."""
+    """`skew`: the subtasks' mean distance from their mean, in percent of that mean."""
 
     id: str
     min: float | msgspec.UnsetType = msgspec.UNSET
@@ -195,7 +195,7 @@ class AllocatedSlot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskManagerMetrics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of a Java process, and of the buffers of Netty."""
+    """Metrics of a Java process and of Netty's buffers."""
 
     heap_used: int = 0
     heap_committed: int = 0

@@ -1,4 +1,4 @@
-"""What Flink says about the same number of several subtasks.
+"""Flink's statistics over the same number of several subtasks.
 
 Source: Flink, `JobVertexDetailsHandler` (spread) and `MetricsAggregator` (skew).
 """
@@ -11,7 +11,7 @@ from ftdash.checkpoints.distribution import quantile
 
 
 def spread(values: Sequence[int]) -> Spread:
-    """Whole numbers; percentiles between neighbours. All 0 over no values."""
+    """Whole numbers; percentiles lie between neighbours. All 0 if there are no values."""
     ordered = sorted(values) or [0]
     return Spread(
         min=ordered[0],
@@ -26,7 +26,7 @@ def spread(values: Sequence[int]) -> Spread:
 
 
 def over_subtasks(name: str, values: Sequence[float], wanted: frozenset[str]) -> MetricOverSubtasks:
-    """Of at least one value; only the kinds of numbers that are wanted."""
+    """Needs at least one value; returns only the wanted kinds of numbers."""
     numbers = {
         "min": float(min(values)),
         "max": float(max(values)),

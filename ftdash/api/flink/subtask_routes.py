@@ -1,4 +1,4 @@
-"""Addresses that read one subtask of a vertex. Of attempts only the present one is known."""
+"""Addresses that read one subtask of a vertex. Only the present attempt is known."""
 
 import re
 
@@ -23,14 +23,14 @@ def attempt(asked: Asked, job: str, vertex: str, index: str, attempt: str) -> ob
 
 
 def all_metrics(asked: Asked, job: str, vertex: str, index: str) -> object:
-    """Nothing before the first sample."""
+    """Empty before the first sample."""
     found = seen(job, vertex)
     sampled = found.of(_attempt(found, index).subtask)
     return listed(asked, metrics.of_subtask(sampled[0]) if sampled else {})
 
 
 def accumulators(asked: Asked, job: str, vertex: str) -> object:
-    """User functions have none here."""
+    """Empty: user functions have no accumulators here."""
     found = seen(job, vertex)
     attempts = vertices.detail(found).subtasks
     return shapes_vertices.SubtasksAccumulators(

@@ -1,6 +1,6 @@
 """Makes Flink's bodies about task managers: each connected slot is one, with one slot.
 
-What a Java process has and a slot has not is 0.
+Values that a Java process has and a slot lacks are 0.
 """
 
 from dataclasses import dataclass

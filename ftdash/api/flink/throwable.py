@@ -1,7 +1,7 @@
 """Writes an exception as Java's serialization would, for the one field that Flink's client reads.
 
-The bytes are an `org.apache.flink.util.SerializedThrowable` without the exception it stands for:
-only its text and the name of its class. Nothing here reads such bytes.
+The bytes are an `org.apache.flink.util.SerializedThrowable` without the original exception: only
+its text and the name of its class. Nothing here reads such bytes.
 
 Source: Java Object Serialization Specification 6, chapter 6 (the grammar of the stream).
 """
@@ -10,7 +10,7 @@ import base64
 import struct
 
 TEXT_MAX = 8_000
-"""Characters; a string of the stream has two bytes for its length, a character at most three."""
+"""In characters; a string of the stream has a length of two bytes, a character at most three."""
 
 _HEADER = bytes.fromhex("aced0005")
 _OBJECT, _CLASS, _STRING, _REFERENCE, _ARRAY = b"\x73", b"\x72", b"\x74", b"\x71", b"\x75"
@@ -25,7 +25,7 @@ _NO_CAUSES = "java.util.Collections$EmptyList", "7ab817b43ca79ede"
 
 
 def serialized_throwable(class_name: str, text: str) -> str:
-    """Base64. `text` is what a client prints; what is too long is cut."""
+    """Base64. `text` is what a client prints; it is cut if too long."""
     text = text[:TEXT_MAX]
     stream = (
         _HEADER
@@ -81,7 +81,7 @@ def _string(text: str) -> bytes:
 
 
 def _utf(text: str) -> bytes:
-    """Java's modified UTF-8: of UTF-16's units each for itself, and no byte is zero."""
+    """Java's modified UTF-8: each UTF-16 unit is encoded by itself, and no byte is zero."""
     wide = text.encode("utf-16-be", "surrogatepass")
     units = struct.unpack(f">{len(wide) // 2}H", wide)
     encoded = b"".join(

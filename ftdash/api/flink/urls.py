@@ -1,4 +1,4 @@
-"""Flink's addresses: as its web page asks for them, and below `v1/` as its command line does."""
+"""Flink's addresses: as its web page requests them, and below `v1/` for its command line."""
 
 from django.urls import path, re_path
 
@@ -167,7 +167,7 @@ beside_page = [
     path("", web_page.page, name="page"),
     path("<path:name>", web_page.page, name="page-file"),
 ]
-"""Flink's page, with what it asks for."""
+"""Flink's page, and the addresses that it requests."""
 
 versioned = [*urlpatterns, re_path(r"^.*$", route(get=nothing_here), name="nothing")]
-"""Below a prefix of their own nothing else is to be found."""
+"""Nothing else exists below a prefix of its own."""

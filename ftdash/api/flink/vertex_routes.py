@@ -29,7 +29,7 @@ def accumulators(asked: Asked, job: str, vertex: str) -> object:
 
 
 def watermarks(asked: Asked, job: str, vertex: str) -> object:
-    """Of sources nothing is said: no watermark comes in there."""
+    """Empty for sources: they receive no watermarks."""
     found = seen(job, vertex)
     if found.vertex.is_source:
         return []
@@ -60,7 +60,7 @@ def subtask_metrics(asked: Asked, job: str, vertex: str) -> object:
 
 
 def operator_metrics(asked: Asked, job: str, vertex: str) -> object:
-    """Those of Flink's operator coordinators, which we have none of."""
+    """Empty: these are metrics of Flink's operator coordinators, which we do not have."""
     seen(job, vertex)
     return []
 

@@ -1,6 +1,6 @@
 """Makes Flink's bodies about one vertex and its subtasks, from the newest sample of its run.
 
-A slot hosts one subtask of every vertex: subtask n runs in slot n, and is there as long as its run.
+A slot hosts one subtask of every vertex: subtask n runs in slot n, for as long as its run.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def attempt(seen: Seen, index: int) -> shapes.SubtaskAttempt:
 
 
 def aggregated(seen: Seen, indices: list[int]) -> shapes.Aggregated:
-    """Over these subtasks. Every subtask of a run has been as long in each state."""
+    """Over these subtasks. Every subtask of a run has spent the same time in each state."""
     found = [io_metrics(seen.of(index)) for index in indices]
     columns = {
         "read-bytes": [each.read_bytes for each in found],
@@ -104,9 +104,9 @@ def aggregated(seen: Seen, indices: list[int]) -> shapes.Aggregated:
 
 
 def status_durations(run: RunFacts) -> dict[str, int]:
-    """Milliseconds in the states that came before, and until now in the present one.
+    """Milliseconds in earlier states, and so far in the present one.
 
-    Slots are placed by Spark before they say anything: none is seen scheduled or deploying, and
+    Spark places slots before they report anything, so none is ever seen scheduled or deploying, but
     Flink's web page reads both.
     """
     entered = run.status_times

@@ -1,7 +1,7 @@
-"""Serves Flink's own web page, unmodified, from a directory of this machine, to who has signed in.
+"""Serves Flink's own web page, unmodified, from a local directory, to people who have signed in.
 
-The page calls Flink's routes beside itself and needs more of a browser than ours do: elements and
-attributes with styles, and one handler in its head, which is allowed by its digest alone.
+The page calls Flink's routes next to itself and needs more browser rights than ours: elements and
+attributes with styles, and one handler in its head, which is allowed only by its digest.
 """
 
 import base64
@@ -18,7 +18,7 @@ from django.views.static import serve
 
 INDEX = "index.html"
 LOAD_STYLES = "this.media='all'"
-"""What the head of the page does when its style sheet has arrived. Angular writes it there."""
+"""What the page's head does when its style sheet has loaded. Angular writes it there."""
 
 _DIGEST = base64.b64encode(hashlib.sha256(LOAD_STYLES.encode()).digest()).decode()
 POLICY = {

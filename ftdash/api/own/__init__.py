@@ -1,5 +1,5 @@
-"""Our own JSON interface, below `/api/`: what the pages know and Flink's has no word for.
+"""Our own JSON interface, below `/api/`: what the pages show and Flink's interface lacks.
 
-Answers are what the queries answer with, requests what the services take; `/api/openapi.json`
-describes both. The same callers and the same errors as at Flink's routes: `{"errors": [...]}`.
+Answers are those of the queries, requests those of the services; `/api/openapi.json` describes
+both. Callers and errors are the same as for Flink's routes: `{"errors": [...]}`.
 """

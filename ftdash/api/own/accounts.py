@@ -1,7 +1,7 @@
-"""Addresses of people, tokens and the log of settings; who may come in is changed in person only.
+"""Addresses of people, tokens and the log of settings; only a session may change people and tokens.
 
-What is changed is changed when it is answered, each with 200. A secret is in the answer that makes
-it and in no other: asked for again, a one-time password is another one, and the older one is void.
+A change is done when it is answered, with 200. A secret is only in the answer that makes it: if you
+ask again for a one-time password, you get a new one, and the older one is void.
 """
 
 from django.http import HttpRequest
@@ -18,25 +18,25 @@ from ftdash.api.own.shapes import Changing, InPath, Limit
 
 @api.get("/tokens", response=list[TokenView])
 def api_tokens(request: HttpRequest) -> list[TokenView]:
-    """Names and scopes; a secret is known to its owner alone."""
+    """Names and scopes; only its owner knows a token's secret."""
     return queries.tokens()
 
 
 @api.get("/people", response=list[PersonView])
 def all_people(request: HttpRequest) -> list[PersonView]:
-    """Who may sign in, with which role; who was shut out last."""
+    """People who may sign in, with their roles; deactivated ones last."""
     return queries.people()
 
 
 @api.get("/settings/log", response=list[AdminActionView])
 def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionView]:
-    """What was changed beside pipelines, newest first."""
+    """Changes other than to pipelines, newest first."""
     return queries.admin_actions(limit)
 
 
 @api.post("/tokens", response=NewToken, **IN_PERSON)
 def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
-    """`secret` is in this answer only."""
+    """`secret` is only in this answer."""
     return services.create_token(
         name=asked.name,
         scope=asked.scope,
@@ -48,14 +48,14 @@ def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
 
 @api.post("/tokens/{token}/revoke", response=TokenView, **IN_PERSON)
 def revoke_token(request: Entered, token: InPath, asked: Changing) -> TokenView:
-    """From now on it opens nothing; its name stays taken."""
+    """The token is invalid from now on; its name stays taken."""
     services.revoke_token(name=token, revoked_by=request.auth.name, reason=asked.reason)
     return known(queries.token(token), f"token {token!r}")
 
 
 @api.post("/people", response=NewPassword, **IN_PERSON)
 def invite(request: Entered, asked: shapes.Inviting) -> NewPassword:
-    """The password opens once: who comes in with it has to choose one."""
+    """The password works once: at the first sign-in its person has to choose one."""
     return people.invite(
         name=asked.name, role=asked.role, requester=request.auth.name, reason=asked.reason
     )
@@ -71,20 +71,20 @@ def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRo
 
 @api.post("/people/{person}/password", response=NewPassword, **IN_PERSON)
 def reset_password(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
-    """A new one-time password; it ends their sessions."""
+    """Gives a new one-time password, and ends their sessions."""
     return people.reset_password(name=person, requester=request.auth.name, reason=asked.reason)
 
 
 @api.post("/people/{person}/deactivate", response=PersonView, **IN_PERSON)
 def deactivate(request: Entered, person: PersonInPath, asked: Changing) -> PersonView:
-    """Shut out at once, sessions included; tokens that they made keep working."""
+    """Ends their access at once, sessions included; tokens that they made keep working."""
     people.deactivate(name=person, requester=request.auth.name, reason=asked.reason)
     return _person(person)
 
 
 @api.post("/people/{person}/reactivate", response=NewPassword, **IN_PERSON)
 def reactivate(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
-    """With the role they had, and a new one-time password."""
+    """Restores access with the former role and a new one-time password."""
     return people.reactivate(name=person, requester=request.auth.name, reason=asked.reason)
 
 

@@ -1,4 +1,4 @@
-"""Addresses that act, one for each service. Each answers 202 with the request to ask after."""
+"""Addresses that act, one for each service. Each answers 202 with the request to follow."""
 
 from ninja import Status
 
@@ -72,7 +72,7 @@ def take_savepoint(request: Entered, name: InPath, asked: shapes.AskingForSavepo
 
 @api.post("/pipelines/{name}/stop", response={ASKED: RequestView})
 def stop(request: Entered, name: InPath, asked: shapes.AskingToStop) -> Asked:
-    """With a savepoint."""
+    """Stop with a savepoint."""
     return _stored(
         services.stop_with_savepoint(
             pipeline=name,
@@ -111,7 +111,7 @@ def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Aske
 
 @api.post("/pipelines/{name}/settings", response={ASKED: RequestView})
 def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange) -> Asked:
-    """Of the newest run, while it goes on."""
+    """Change settings of the newest run, while it goes on."""
     return _stored(
         services.change_settings(
             pipeline=name,
@@ -125,7 +125,7 @@ def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange
 
 @api.post("/pipelines/{name}/faults", response={ASKED: RequestView})
 def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Asked:
-    """Kill a slot on purpose, where the pipeline allows it."""
+    """Kill a slot on purpose, if the pipeline allows it."""
     return _stored(
         services.kill_slot(
             pipeline=name,
@@ -140,7 +140,7 @@ def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Ask
 
 @api.post("/pipelines/{name}/allowed-faults", response={ASKED: RequestView})
 def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaults) -> Asked:
-    """Whether faults on purpose are allowed."""
+    """Allow faults on purpose, or forbid them."""
     return _stored(
         services.allow_faults(
             pipeline=name,
@@ -156,8 +156,8 @@ def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaul
 def start_game_day(
     request: Entered, name: InPath, asked: shapes.AskingForGameDay
 ) -> Status[GameDayView]:
-    """A fault on purpose that is measured and proven; ask after it under its key. Asking again
-    under the same `request_id` is the same game day."""
+    """Start a fault on purpose that is measured and proven; follow it under its key. Repeating the
+    same `request_id` returns the same game day."""
     key = game_day_services.start_game_day(
         pipeline=name,
         fault=asked.fault,
@@ -195,7 +195,7 @@ def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> As
 
 @api.post("/pipelines/{name}/replay-quarantine", response={ASKED: RequestView})
 def replay_quarantine(request: Entered, name: InPath, asked: shapes.AskingToReplay) -> Asked:
-    """Start a new run that also gives what is in quarantine to its operators, once."""
+    """Start a new run that also passes the quarantined records to its operators, once."""
     return _stored(
         point_services.restore(
             Restore(
@@ -214,7 +214,7 @@ def replay_quarantine(request: Entered, name: InPath, asked: shapes.AskingToRepl
 
 @api.post("/pipelines/{name}/dispose", response={ASKED: RequestView})
 def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> Asked:
-    """Delete the files of a savepoint for good."""
+    """Delete the files of a savepoint permanently."""
     return _stored(
         point_services.dispose(
             pipeline=name,
@@ -228,7 +228,7 @@ def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> As
 
 @api.post("/pipelines/{name}/savepoint-labels", response={ASKED: RequestView})
 def label_savepoint(request: Entered, name: InPath, asked: shapes.AskingToLabel) -> Asked:
-    """Call a savepoint something else; an empty label takes its label away."""
+    """Give a savepoint another label; an empty label removes it."""
     return _stored(
         labels.label_savepoint(
             pipeline=name,
@@ -243,7 +243,7 @@ def label_savepoint(request: Entered, name: InPath, asked: shapes.AskingToLabel)
 
 @api.post("/pipelines/{name}/audits", response={ASKED: list[AuditView]})
 def audit(request: Entered, name: InPath) -> Status[list[AuditView]]:
-    """Have the output of the newest run read again; the audit comes first in the answer."""
+    """Read the output of the newest run again; the answer lists this audit first."""
     audits.ask(name, request.auth.name)
     return Status(ASKED, guarantee.audits(name, 1))
 

@@ -1,4 +1,4 @@
-"""Addresses that change alert rules and channels: done when they are answered, each with 200."""
+"""Addresses that change alert rules and channels; a change is done when it is answered with 200."""
 
 from django.http import HttpRequest
 
@@ -12,13 +12,13 @@ from ftdash.api.own.shapes import Changing, InPath
 
 @api.get("/alerts/rules", response=list[RuleView])
 def alert_rules(request: HttpRequest) -> list[RuleView]:
-    """With the pipelines for which each fires, or is close to it."""
+    """All rules, with the pipelines for which each fires, or is close to it."""
     return queries.rules()
 
 
 @api.get("/alerts/channels", response=list[ChannelView])
 def alert_channels(request: HttpRequest) -> list[ChannelView]:
-    """Where alerts are told, and what became of the newest message; no secret is in it."""
+    """Where alerts are sent, and the outcome of the newest message; without secrets."""
     return queries.channels()
 
 
@@ -37,7 +37,7 @@ def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
 
 @api.post("/alerts/rules/change", response=RuleView, **CONFIGURING)
 def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
-    """Its band; what fires goes on until it clears by the new one."""
+    """Change its band; a firing alert goes on until it clears by the new one."""
     rules.change_rule(
         name=asked.name,
         band=asked.band.band,
@@ -49,7 +49,7 @@ def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
 
 @api.post("/alerts/rules/switch", response=RuleView, **CONFIGURING)
 def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
-    """Off: what fires by it clears, and nothing fires until it is on again."""
+    """Off: its alerts clear, and none fires until it is on again."""
     rules.switch_rule(
         name=asked.name, is_on=asked.is_on, requester=request.auth.name, reason=asked.reason
     )
@@ -58,14 +58,14 @@ def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
 
 @api.post("/alerts/rules/delete", response=list[RuleView], **CONFIGURING)
 def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
-    """What fires by it clears; the answer is the rules that are left."""
+    """Its alerts clear; the answer lists the remaining rules."""
     rules.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
     return queries.rules()
 
 
 @api.post("/alerts/channels/webhooks", response=NewWebhook, **CONFIGURING)
 def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
-    """`key` signs its messages, and is in this answer only."""
+    """`key` signs its messages, and is only in this answer."""
     return channels.make_webhook(
         name=asked.name,
         address=asked.address,
@@ -89,14 +89,14 @@ def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
 
 @api.post("/alerts/channels/{channel}/test", response=ChannelView, **CONFIGURING)
 def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
-    """Send one message there; ask again for what became of it."""
+    """Send one message there; ask for the channel again to see the outcome."""
     channels.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
     return _channel(channel)
 
 
 @api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], **CONFIGURING)
 def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
-    """What waits to be sent there is dropped; the answer is the channels that are left."""
+    """Drops the messages that wait for it; the answer lists the remaining channels."""
     channels.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
     return queries.channels()
 

@@ -1,4 +1,4 @@
-"""Addresses of alerts: what fires, what fired, and looking after one."""
+"""Addresses of alerts: those that fire, those that fired, and acknowledging one."""
 
 from django.http import HttpRequest
 from ninja import Status
@@ -16,13 +16,13 @@ ASKED = 202
 
 @api.get("/alerts", response=list[AlertView])
 def firing_alerts(request: HttpRequest) -> list[AlertView]:
-    """What fires now; those that nobody looks after come first."""
+    """Alerts that fire now, unacknowledged ones first."""
     return alert_queries.firing()
 
 
 @api.get("/alerts/history", response=AlertHistory)
 def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) -> AlertHistory:
-    """What fired and has cleared, newest first; a page beyond the last is the last."""
+    """Alerts that fired and cleared, newest first; a page beyond the last is the last."""
     return alert_queries.history(page, per_page)
 
 
@@ -30,7 +30,7 @@ def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) ->
 def acknowledge_alert(
     request: Entered, key: shapes.NumberInPath, asked: shapes.Changing
 ) -> Status[AlertView]:
-    """Look after it; it fires until it clears."""
+    """Acknowledge that you look after it; it fires until it clears."""
     rules.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
     found = alert_queries.alert(key)
     if found is None:

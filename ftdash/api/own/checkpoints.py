@@ -1,4 +1,4 @@
-"""Addresses of checkpoints: their history, what it comes to, and one of them, or two, in full."""
+"""Addresses of checkpoints: their history and statistics, and one of them, or two, in full."""
 
 from django.http import HttpRequest
 from ninja import Query
@@ -23,7 +23,7 @@ def checkpoints(
 
 @api.get("/runs/{run_id}/checkpoints/statistics", response=RunStatistics)
 def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
-    """Counts, the latest of each kind, and how sizes and durations are spread."""
+    """Counts, the latest of each kind, and the distribution of sizes and durations."""
     return known(statistics_of(run_id), f"run {run_id!r}")
 
 
@@ -31,7 +31,7 @@ def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
 def checkpoint_history(
     request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
 ) -> HistoryPart:
-    """Those that a filter lets through, newest first; a part names where its neighbours are."""
+    """Checkpoints that match a filter, newest first; a part names the places of its neighbours."""
     found = history.history(
         run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
     )
@@ -42,7 +42,7 @@ def checkpoint_history(
 def checkpoint(
     request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath
 ) -> AlignmentTimeline:
-    """What each subtask and channel did, and which was the slowest."""
+    """The part of each subtask and channel, and which was the slowest."""
     found = checkpoint_queries.alignment(run_id, checkpoint_id)
     return known(found, f"checkpoint {checkpoint_id} of run {run_id!r}")
 
@@ -51,6 +51,6 @@ def checkpoint(
 def comparison_of_checkpoints(
     request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath, other: Count
 ) -> ComparedCheckpoints:
-    """With another one of the run, and what made one of them take longer."""
+    """Compares it with another one of the run, and says what made one of them take longer."""
     found = compared(run_id, checkpoint_id, other)
     return known(found, f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")

@@ -1,4 +1,4 @@
-"""The API object: who may enter, how errors look, and the description of all of it."""
+"""The API object: which callers to admit, the form of errors, and the description of everything."""
 
 from typing import Any, TypeVar
 
@@ -30,13 +30,13 @@ UNPROCESSABLE = 422
 
 
 class Entered(HttpRequest):
-    """A request by somebody who may make it."""
+    """A request from a caller who may make it."""
 
     auth: Caller
 
 
 def enter(request: HttpRequest) -> Caller:
-    """Raises Refused. Whatever is no reading needs the right to act."""
+    """Raises Refused. Every method that does not only read needs the right to act."""
     caller = caller_of(request)
     if request.method not in SAFE:
         check_may_act(caller, request)
@@ -58,7 +58,7 @@ def enter_in_person(request: HttpRequest) -> Caller:
 
 
 def _needing(scope: TokenScope | None, role: Role) -> list[dict[str, list[str]]]:
-    """As OpenAPI says it: one of these, with a scope or role. None: no token will do."""
+    """One of these, with a scope or role, in OpenAPI's words. None: no token is enough."""
     by_token = [] if scope is None else [{"token": [scope.value]}]
     return [*by_token, {"session": [role.value]}]
 
@@ -112,7 +112,7 @@ def _on_http_error(request: HttpRequest, problem: HttpError) -> HttpResponse:
 
 @api.exception_handler(ValidationError)
 def _on_invalid(request: HttpRequest, problem: ValidationError) -> HttpResponse:
-    """Each thing that is wrong, with its place: "body.reason: Field required"."""
+    """Each error, with its place: "body.reason: Field required"."""
     return _answer(request, UNPROCESSABLE, [_sentence(each) for each in problem.errors])
 
 
@@ -122,19 +122,19 @@ def _sentence(error: dict[str, Any]) -> str:
 
 
 def known(found: Found | None, what: str) -> Found:
-    """Raises HttpError (404) in the place of None."""
+    """Returns `found`; raises HttpError (404) if it is None."""
     if found is None:
         raise HttpError(404, f"There is no {what}.")
     return found
 
 
 def patterns() -> list[URLPattern]:
-    """The addresses. The middleware that asks people to sign in leaves them to `enter`."""
+    """The addresses. The sign-in middleware leaves them to `enter`."""
     opened = [path("openapi.json", route(get=_description), name="openapi")]
     for pattern in api.urls[0]:
         if not isinstance(pattern, URLPattern):
             raise InvariantViolated("the API has addresses, and no parts with their own")
-        if pattern.name == "api-root":  # there is nothing
+        if pattern.name == "api-root":  # it serves nothing
             continue
         pattern.callback = login_not_required(never_cache(pattern.callback))
         opened.append(pattern)
@@ -142,7 +142,7 @@ def patterns() -> list[URLPattern]:
 
 
 def description() -> dict[str, Any]:
-    """In OpenAPI; of each address, too, who may ask it."""
+    """The OpenAPI description, including who may call each address."""
     described = api.get_openapi_schema(path_prefix="/api/")
     described["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},

@@ -1,6 +1,6 @@
-"""Addresses of the lab, where the modes are measured side by side.
+"""Addresses of the lab, which measures the modes side by side.
 
-Its options and its report are structs of the engine; how they look is described as they say.
+Its options and its report are structs of the engine, which describe themselves.
 """
 
 from datetime import datetime
@@ -23,7 +23,7 @@ ASKED = 202
 
 
 def _described(kind: type[msgspec.Struct]) -> WithJsonSchema:
-    """The struct's own description, with what it refers to put in the place of each reference."""
+    """The struct's own description, with each reference replaced by what it refers to."""
     whole = msgspec.json.schema(kind)
     known = whole.pop("$defs")
 
@@ -40,7 +40,7 @@ def _described(kind: type[msgspec.Struct]) -> WithJsonSchema:
 
 
 class LabAnswer(Schema):
-    """`report`: what each mode did, and whether it kept what it promises; None: there is none."""
+    """`report`: what each mode did, and if it kept its promise; None: there is no report."""
 
     key: int
     state: LabState
@@ -56,19 +56,19 @@ class LabAnswer(Schema):
 
 @api.get("/labs", response=list[LabAnswer])
 def labs(request: HttpRequest) -> list[LabAnswer]:
-    """The newest, newest first."""
+    """The newest labs, newest first."""
     return [_answer(each) for each in queries.labs().labs]
 
 
 @api.get("/labs/{key}", response=LabAnswer)
 def lab(request: HttpRequest, key: NumberInPath) -> LabAnswer:
-    """How far it has come, or what it found."""
+    """How far it has come, or its report."""
     return _answer(_found(key))
 
 
 @api.post("/labs", response={ASKED: LabAnswer})
 def start_lab(request: Entered, asked: AskingForLab) -> Status[LabAnswer]:
-    """One at a time; ask after it under its key."""
+    """Start a lab, one at a time; follow it under its key."""
     given = asked.dict()
     reason, modes = given.pop("reason"), tuple(given.pop("modes"))
     options = LabOptions(**given, modes=modes)

@@ -45,19 +45,19 @@ def pipelines(request: HttpRequest) -> Fleet:
 
 @api.get("/pipelines/{name}", response=PipelinePage)
 def pipeline(request: HttpRequest, name: InPath) -> PipelinePage:
-    """With its newest run, and what can be done to it now."""
+    """The pipeline with its newest run, and the actions that are possible now."""
     return known(queries.pipeline_page(name), f"pipeline {name!r}")
 
 
 @api.get("/pipelines/{name}/lineage", response=list[LineageRun])
 def lineage(request: HttpRequest, name: InPath) -> list[LineageRun]:
-    """Which run was forked from which point of which other."""
+    """Which run was restored from which point of which other run."""
     return known(lineage_queries.lineage(name), f"pipeline {name!r}")
 
 
 @api.get("/pipelines/{name}/recovery-points", response=list[RecoveryPoint])
 def recovery_points(request: HttpRequest, name: InPath, limit: Limit = 50) -> list[RecoveryPoint]:
-    """What a run can be restored from, newest first."""
+    """The points from which a run can be restored, newest first."""
     return checkpoint_queries.recovery_points(name, limit)
 
 
@@ -71,7 +71,7 @@ def recovery_choice(request: HttpRequest, name: InPath, limit: Limit = 50) -> Po
 def preflight(
     request: HttpRequest, name: InPath, path: Text, allow_non_restored_state: bool = False
 ) -> Verdict:
-    """What speaks for and against restoring from the point; nothing is read in full or started."""
+    """Findings for and against a restore from the point; reads no file in full, starts nothing."""
     return point_services.preflight(
         Restore(
             pipeline=name,
@@ -84,13 +84,13 @@ def preflight(
 
 @api.get("/pipelines/{name}/planner", response=MeasuredPlan)
 def planner(request: HttpRequest, name: InPath) -> MeasuredPlan:
-    """How often to checkpoint, by what was measured so far."""
+    """How often to checkpoint, from the measurements so far."""
     return known(measured_plan(name), f"pipeline {name!r} that had a run")
 
 
 @api.get("/runs", response=list[RunFacts])
 def runs(request: HttpRequest) -> list[RunFacts]:
-    """All that live and the newest that are over."""
+    """All living runs and the newest that have ended."""
     return run_queries.runs()
 
 
@@ -107,20 +107,20 @@ def recoveries(request: HttpRequest, run_id: InPath) -> RecoveryAxis:
 
 @api.get("/runs/{run_id}/quarantine", response=list[QuarantinedView])
 def quarantine(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> list[QuarantinedView]:
-    """Records that no operator is given any more, newest first; their values are in files."""
+    """Quarantined records, newest first; their values are in files."""
     found = queries.quarantine(run_id, limit)
     return [] if found is None else found.records
 
 
 @api.get("/runs/{run_id}/samples", response=list[SamplePoint])
 def samples(request: HttpRequest, run_id: InPath, limit: Limit = 600) -> list[SamplePoint]:
-    """What was measured once a second, oldest first."""
+    """The samples, one per second, oldest first."""
     return metric_queries.samples(run_id, limit)
 
 
 @api.get("/runs/{run_id}/loads", response=RunLoads)
 def loads(request: HttpRequest, run_id: InPath) -> RunLoads:
-    """What each subtask did in the newest sample: busy, backpressured, idle, and its watermark."""
+    """The newest sample of each subtask: busy, backpressured, idle, and its watermark."""
     return known(run_loads(run_id), f"sample of run {run_id!r}")
 
 
@@ -133,7 +133,7 @@ def run_ledger(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> Ledge
 
 @api.get("/pipelines/{name}/audits", response=list[AuditView])
 def audits(request: HttpRequest, name: InPath, limit: Limit = 20) -> list[AuditView]:
-    """What reading the output again has found, newest first."""
+    """The results of reading the output again, newest first."""
     return guarantee.audits(name, limit)
 
 
@@ -142,7 +142,7 @@ def events(
     request: HttpRequest,
     asked: Query[AskingForEvents],
 ) -> LogPage:
-    """What happened and what people did, newest first; `before` is the `older` of a page."""
+    """Events and people's actions, newest first; pass a page's `older` as `before`."""
     return log_page(asked.asked, Cursor.parse(asked.before), asked.limit)
 
 
@@ -154,7 +154,7 @@ def game_days(request: HttpRequest, pipeline: Name | None = None, limit: Limit =
 
 @api.get("/game-days/{key}", response=GameDayView)
 def game_day(request: HttpRequest, key: NumberInPath) -> GameDayView:
-    """How far it has come, or how it was judged and by what."""
+    """How far it has come, or its verdict and the reasons."""
     return known(game_day_queries.game_day(key), f"game day {key}")
 
 
@@ -166,5 +166,5 @@ def requests(request: HttpRequest, limit: Limit = 50) -> list[RequestView]:
 
 @api.get("/requests/{request_id}", response=RequestView)
 def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
-    """How far it has come."""
+    """How far the request has come."""
     return known(queries.request(request_id), f"request {request_id!r}")

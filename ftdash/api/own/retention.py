@@ -1,4 +1,4 @@
-"""Addresses of how long history is kept: what there is, what a choice would delete, the choice."""
+"""Addresses about how long history is kept: the rows, what a choice would delete, the choice."""
 
 from django.http import HttpRequest
 
@@ -12,18 +12,18 @@ from ftdash.retention.queries import Choice, KeptView
 
 @api.get("/history", response=list[KeptView])
 def history(request: HttpRequest) -> list[KeptView]:
-    """Each kind of rows that are deleted when they are old, and how many there are."""
+    """Each kind of rows that are deleted with age, and how many rows it has."""
     return queries.kept()
 
 
 @api.get("/history/{kind}/choices", response=list[Choice])
 def history_choices(request: HttpRequest, kind: Kind) -> list[Choice]:
-    """For how long it may be kept, and how many rows each choice would delete now."""
+    """The lengths to choose from, and how many rows each would delete now."""
     return queries.choices_of(kind)
 
 
 @api.post("/history/{kind}", response=KeptView, **CONFIGURING)
 def keep_history(request: Entered, kind: Kind, asked: Keeping) -> KeptView:
-    """What is older is gone within minutes, for good."""
+    """Older rows are gone within minutes, permanently."""
     limits.change(kind=kind, keep=asked.keep, requester=request.auth.name, reason=asked.reason)
     return queries.kept_of(kind)

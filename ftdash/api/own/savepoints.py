@@ -1,6 +1,6 @@
-"""Addresses of savepoints: what is known of them, what is inside, and what a worker does with them.
+"""Addresses of savepoints: facts, contents, verification and comparison by a worker.
 
-What takes, labels and deletes one is asked of its pipeline, see `actions`.
+`actions` has the addresses that take, label and delete one.
 """
 
 from django.http import HttpRequest
@@ -26,7 +26,7 @@ ASKED = 202
 def savepoints(
     request: HttpRequest, name: InPath, page: Page = 1, per_page: Limit = 25
 ) -> SavepointPage:
-    """Newest first, those too whose files are gone; a page beyond the last is the last."""
+    """Newest first, including those without files; a page beyond the last is the last."""
     return savepoint_queries.savepoints(name, page, per_page)
 
 
@@ -37,7 +37,7 @@ def savepoint(request: HttpRequest, savepoint_key: InPath) -> Savepoint:
 
 @api.get("/savepoints/{savepoint_key}/operators", response=list[OperatorInside])
 def operators_in_savepoint(request: HttpRequest, savepoint_key: InPath) -> list[OperatorInside]:
-    """What it holds, as its manifest says."""
+    """Its operators, according to its manifest."""
     return contents.operators_in(_savepoint(savepoint_key).path)
 
 
@@ -52,14 +52,14 @@ def rows_in_savepoint(
     part: Count = 0,
     row: Count = 0,
 ) -> RowsPage:
-    """Some rows of one state, from the place on that the page before has named as `next`."""
+    """Some rows of one state, from the place that the previous page gave as `next`."""
     looked = contents.Looked(uid, state, column, value, part, row)
     return contents.rows_in(_savepoint(savepoint_key).path, looked)
 
 
 @api.get("/savepoints/{savepoint_key}/shelf-life", response=ShelfLife)
 def shelf_life(request: HttpRequest, savepoint_key: InPath) -> ShelfLife:
-    """How long it can be restored, as far as its sources and sinks can tell now."""
+    """How long it can be restored, as far as its sources and sinks know now."""
     return contents.shelf_life_of(_savepoint(savepoint_key))
 
 
@@ -67,14 +67,14 @@ def shelf_life(request: HttpRequest, savepoint_key: InPath) -> ShelfLife:
 def comparison_of_savepoints(
     request: HttpRequest, savepoint_key: InPath, since: Text
 ) -> Comparison:
-    """What changed since another savepoint, as far as a worker has come with it."""
+    """The changes since another savepoint, as far as a worker has compared them."""
     found = comparisons.comparison_of(_savepoint(since).path, _savepoint(savepoint_key).path)
     return known(found, f"comparison of {savepoint_key!r} with {since!r}; ask for one")
 
 
 @api.post("/savepoints/{savepoint_key}/verification", response={ASKED: Savepoint})
 def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoint]:
-    """Have every byte of it read again; `reading` in the answer says how far that has come."""
+    """Have every byte of it read again; `reading` in the answer gives the progress."""
     point_services.begin_inspection(_savepoint(savepoint_key).path)
     return Status(ASKED, _savepoint(savepoint_key))
 
@@ -83,7 +83,7 @@ def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoin
 def compare_savepoints(
     request: Entered, savepoint_key: InPath, asked: shapes.AskingToCompare
 ) -> Status[Comparison]:
-    """Have it compared with another savepoint, from that one to this one."""
+    """Have it compared with another savepoint, from the other one to this one."""
     left, right = _savepoint(asked.since).path, _savepoint(savepoint_key).path
     comparisons.ask(left, right, request.auth.name)
     found = comparisons.comparison_of(left, right)

@@ -1,4 +1,4 @@
-"""What may be asked of settings, with the bounds of each value; else as in `shapes`."""
+"""Requests about settings, with the bounds of each value; otherwise as in `shapes`."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -13,13 +13,13 @@ from ftdash.alerts.models import Watched
 from ftdash.api.own.shapes import Changing, Moment, Name, Text
 
 PersonInPath = Annotated[str, Path(pattern=r"^[^/\x00]{1,150}$")]
-"""Whoever was made by Django's own command may have a name that nobody is invited under."""
+"""Django's own command may make a person with a name that invitations do not allow."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class AskedBand(Schema):
-    """As `band` of a rule that is answered with."""
+    """Like the `band` of a rule in an answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,13 +34,13 @@ class AskedBand(Schema):
 
 
 class ChangingRule(Changing):
-    """A name may hold blanks and slashes, so it is in no address."""
+    """A name may contain blanks and slashes, so it is in the body, not in the address."""
 
     name: Text
 
 
 class MakingRule(ChangingRule):
-    """`pipeline` null: for all."""
+    """`pipeline` null: all."""
 
     watched: Watched
     pipeline: Name | None = None
@@ -56,7 +56,7 @@ class SwitchingRule(ChangingRule):
 
 
 class MakingWebhook(Changing):
-    """`pipeline` null: of all."""
+    """`pipeline` null: all."""
 
     name: Text
     address: Text
@@ -81,7 +81,7 @@ class ChangingRole(Changing):
 
 
 class MakingToken(Changing):
-    """`expires_at` null: never; it has to be said."""
+    """`expires_at` null: never; the field is required."""
 
     name: Text
     scope: TokenScope
@@ -89,6 +89,6 @@ class MakingToken(Changing):
 
 
 class Keeping(Changing):
-    """One of the choices that are offered, as an ISO 8601 duration."""
+    """One of the offered choices, as an ISO 8601 duration."""
 
     keep: timedelta

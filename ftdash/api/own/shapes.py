@@ -1,4 +1,4 @@
-"""What may be asked for, with the bounds of each value. A field that is not known is refused."""
+"""The requests, with the bounds of each value. Unknown fields are refused."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -38,7 +38,7 @@ Number = Annotated[int, Field(ge=0, le=ROW_ID_MAX)]
 
 
 class AskingForHistory(Schema):
-    """Which checkpoints, and the place that a part before named, as `newer` or `older`."""
+    """Filters checkpoints; `newer` and `older` take the place that another part gave."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,7 +57,7 @@ class AskingForHistory(Schema):
 
 
 class AskingForEvents(Schema):
-    """What narrows the log down, and the place that a page before named."""
+    """Filters the log; takes the place that another page gave."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,7 +81,7 @@ class AskingForEvents(Schema):
 
 
 class Changing(Schema):
-    """Why; the log keeps it."""
+    """The reason, which the log keeps."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,7 +89,7 @@ class Changing(Schema):
 
 
 class Asking(Changing):
-    """Why, and under which id: asking again under the same id is the same request."""
+    """The reason, and a request id: repeating an id returns the same request."""
 
     request_id: Name | None = None
 
@@ -131,7 +131,7 @@ class AskingToAllowFaults(Asking):
 
 
 class AskingForGameDay(Asking):
-    """`slot`: where the fault hits one."""
+    """`slot`: which slot to hit, if the fault hits one."""
 
     fault: Fault
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)] | None = None
@@ -160,7 +160,7 @@ class AskingToChange(Asking):
 
 
 class AskingToRestore(Asking):
-    """From which point, and how; None: as the pipeline has it."""
+    """From which point, and how; None: as the pipeline is set."""
 
     path: Text
     parallelism: Parallelism | None = None
@@ -171,7 +171,7 @@ class AskingToRestore(Asking):
 
 
 class AskingToReplay(Asking):
-    """The quarantine of these sources, or of all; from that point, or from the newest."""
+    """Replays the quarantine of these sources, or of all; from that point, or from the newest."""
 
     path: Text | None = None
     sources: list[Name] = Field(default_factory=list)
@@ -180,7 +180,7 @@ class AskingToReplay(Asking):
 
 
 class AskingToStart(Asking):
-    """A run from the beginning of the input, of a pipeline that is new or is changed to this."""
+    """Starts from the beginning of the input; creates or changes the pipeline."""
 
     name: Name
     flow: Text

@@ -26,6 +26,6 @@ DESCRIBED_IN = (
     retention,
     accounts,
 )
-"""They give the API its addresses when they are imported."""
+"""Importing these modules adds their addresses to the API."""
 
 urlpatterns = patterns()

@@ -59,7 +59,7 @@ def timeline_of(checkpoint: Checkpoint) -> AlignmentTimeline:
 
 
 def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
-    """What a run can be restored from: savepoints and retained checkpoints, newest first."""
+    """The points to restore from: savepoints and retained checkpoints, newest first."""
     kept = Checkpoint.objects.filter(
         run__pipeline__name=pipeline, status=CheckpointStatus.COMPLETED, path__isnull=False
     )

@@ -1,4 +1,4 @@
-"""Up to which checkpoint the output of runs is committed, and since when the next one waits.
+"""Up to which checkpoint runs have committed output, and since when the next one waits.
 
 Reads rows only, of any number of runs at once.
 """
@@ -25,13 +25,13 @@ COMMITTED_ID = Greatest(
         0,
     ),
 )
-"""Of a row of `Run`. What a recovery has gone back to is committed before it runs."""
+"""For a row of `Run`. The point to which a recovery goes back is committed before it runs."""
 
 
 def waiting_since(runs: Collection[int]) -> dict[int, datetime]:
-    """Of runs with a checkpoint that is complete and not committed: when the oldest was triggered.
+    """For runs with a completed, uncommitted checkpoint: when the oldest such one was triggered.
 
-    What its sinks have prepared was opened before that, and is held by their targets since.
+    Its sinks opened their prepared transactions before that, and the targets have held them since.
     """
     waiting = (
         Checkpoint.objects.filter(run=OuterRef("pk"), status__in=COMPLETE)

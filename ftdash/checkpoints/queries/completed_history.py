@@ -1,7 +1,7 @@
-"""What every completed checkpoint of a run measured, in columns, oldest first.
+"""The figures of every completed checkpoint of a run, in columns, oldest first.
 
-A completed checkpoint does not change any more: what this process has read of it, it keeps, and
-reads only what is newer. When rows have gone, by retention, it reads all of them again.
+A completed checkpoint does not change any more, so this process keeps what it has read, and reads
+only newer ones. If retention has deleted rows, it reads all of them again.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.times import epoch_ms
 
 COMPLETED_MAX = 10_000
-"""The newest of a run count."""
+"""The newest of a run that count."""
 
 RUNS_KEPT = 32
 
@@ -37,7 +37,7 @@ Measured = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CompletedHistory:
-    """Columns of one length; NaN: the checkpoint did not say."""
+    """Columns of equal length; NaN: the checkpoint did not report it."""
 
     checkpoint_ids: Whole
     trigger_ms: Whole  # since the epoch
@@ -50,7 +50,7 @@ class CompletedHistory:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[Any, ...]]) -> "CompletedHistory":
-        """Rows of id, moment of the trigger, and FIGURES; None: it did not say."""
+        """Rows of id, time of the trigger, and FIGURES; None: not reported."""
         ids, triggers, *figures = zip(*rows, strict=True) if rows else ((),) * (2 + len(FIGURES))
         return cls(
             np.array(ids, np.int64),
@@ -81,16 +81,16 @@ def known_of(column: Measured) -> Measured:
 
 
 def forget() -> None:
-    """As in a new process."""
+    """Starts over, as in a new process."""
     _kept.cache_clear()
 
 
 class _Kept:
-    """What this process has read of one run. Its rows are written in the order of `sequence`."""
+    """The read part of one run. Its rows are written in the order of `sequence`."""
 
     def __init__(self, run_id: str) -> None:
         self._rows = Checkpoint.objects.filter(run__run_id=run_id)
-        self._lock = Lock()  # pages of one process are made by several threads
+        self._lock = Lock()  # several threads make the pages of one process
         self._settled = CompletedHistory.of([])
         self._settled_until = -1  # no row up to here is in progress any more
         self._left_out = 0  # older than the newest COMPLETED_MAX
@@ -106,12 +106,12 @@ class _Kept:
             return found.part(max(0, len(found) - COMPLETED_MAX))
 
     def _is_whole(self, found: CompletedHistory) -> bool:
-        """No row that was read has gone, and none was passed over."""
+        """True if no row that was read has gone, and none was skipped."""
         is_full = not self._left_out or len(found) >= COMPLETED_MAX
         return is_full and self._left_out + len(found) == self._complete().count()
 
     def _grown(self, until: int) -> CompletedHistory:
-        """What is complete; up to `until` it is kept."""
+        """All completed ones; those up to `until` are kept."""
         later = self._complete().filter(sequence__gt=self._settled_until)
         fields = later.values_list("sequence", "checkpoint_id", "trigger_at", *FIGURES)
         rows = list(fields.order_by("-sequence")[:COMPLETED_MAX])[::-1]
@@ -129,7 +129,7 @@ class _Kept:
         return self._rows.filter(status__in=COMPLETE).order_by()
 
     def _nothing_open_until(self) -> int:
-        """What is triggered from now on is behind it, and so is what completes from now on."""
+        """Checkpoints that are triggered or complete from now on come after it."""
         newest = self._rows.order_by("-sequence").values_list("sequence", flat=True).first()
         is_open = self._rows.filter(status=CheckpointStatus.IN_PROGRESS)
         oldest_open = is_open.order_by().aggregate(oldest=Min("sequence"))["oldest"]

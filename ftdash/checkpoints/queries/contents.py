@@ -1,7 +1,7 @@
-"""What is inside of a recovery point: its operators, the rows of a state, and its shelf life.
+"""The contents of a recovery point: its operators, the rows of a state, and its shelf life.
 
 A page of rows is read within seconds or not at all; see `pipelines.points.browsing`. Arrow is
-loaded only here, where somebody looks into a point.
+loaded only when a person looks into a point.
 """
 
 import time
@@ -16,12 +16,12 @@ from pipelines.domain.shelf_life import ShelfLife
 
 ROWS_PER_PAGE = 50
 PAGE_S = 2.0
-"""A page looks for rows no longer than this, and then says where it has got to."""
+"""A page searches for rows no longer than this, and then says how far it got."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """At which state, for which rows, from where on."""
+    """Which state and rows a person looks at, and from which place on."""
 
     uid: str
     state: str
@@ -32,7 +32,7 @@ class Looked:
 
 
 def operators_in(path: str) -> list[OperatorInside]:
-    """Raises Rejected: the point cannot be read, or lies outside the storage."""
+    """Raises Rejected if the point cannot be read, or is outside the storage."""
     from pipelines.points.contents import contents
     from pipelines.storage.stores import CheckpointStores
 
@@ -45,7 +45,7 @@ def operators_in(path: str) -> list[OperatorInside]:
 
 
 def rows_in(path: str, looked: Looked) -> RowsPage:
-    """Raises Rejected: there is no such state, column or value, or it cannot be read."""
+    """Raises Rejected if there is no such state, column or value, or if it cannot be read."""
     from pipelines.points.browsing import rows_page
     from pipelines.storage.stores import CheckpointStores
 
@@ -63,9 +63,9 @@ def rows_in(path: str, looked: Looked) -> RowsPage:
 
 
 def shelf_life_of(point: Savepoint) -> ShelfLife:
-    """For the pipeline and the parameters that wrote it; asks sources, which takes a moment.
+    """For the pipeline and parameters that wrote it; asks the sources, which takes a moment.
 
-    Raises Rejected: the point cannot be read, or its pipeline cannot be built any more.
+    Raises Rejected if the point cannot be read, or its pipeline can no longer be built.
     """
     from pipelines.points.shelf_life import shelf_life
     from pipelines.storage.stores import CheckpointStores

@@ -1,6 +1,6 @@
-"""How many checkpoints of a run have ended how: one count for pages, programs and monitors.
+"""How many checkpoints of a run ended in which way: one count for pages, programs and monitors.
 
-Those whose rows were deleted because they were old are counted, too.
+Includes those whose rows were deleted for their age.
 """
 
 from collections import Counter
@@ -16,17 +16,17 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 @dataclass(frozen=True, slots=True)
 class StatusCounts:
-    """Those that were refused before they had an id are among the failed ones."""
+    """Checkpoints that were refused before they had an id count as failed."""
 
     total: int
     in_progress: int
-    completed: int  # discarded since, or not
+    completed: int  # including discarded ones
     failed: int
 
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """One reason; `newest_id` is None when none of them got an id."""
+    """One reason; `newest_id` is None if none of them got an id."""
 
     reason_name: str  # Flink's
     reason_text: str

@@ -1,4 +1,4 @@
-"""One checkpoint, its neighbours, and what each vertex and subtask did in it."""
+"""One checkpoint, its neighbours, and the part of each vertex and subtask in it."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ CHECKPOINT_ID_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDetail:
-    """`earlier_id` and `later_id`: its neighbours in the run, None where there is none."""
+    """`earlier_id` and `later_id` are its neighbours in the run; None: there is none."""
 
     found: MeasuredCheckpoint
     timeline: AlignmentTimeline
@@ -24,12 +24,12 @@ class CheckpointDetail:
 
     @property
     def is_forgotten(self) -> bool:
-        """Subtasks acknowledged it, and what they did is no longer kept."""
+        """True if subtasks acknowledged it, but their parts are no longer kept."""
         return self.found.row.acknowledged_count > 0 and not self.timeline.subtasks
 
 
 def checkpoint_detail(run_id: str, checkpoint_id: int) -> CheckpointDetail | None:
-    """None: there is none of that id in the run."""
+    """None if the run has no checkpoint with that id."""
     of_run = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
     row = of_run.filter(checkpoint_id=checkpoint_id).first()
     if row is None:

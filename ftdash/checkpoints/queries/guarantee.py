@@ -1,4 +1,4 @@
-"""What a run's ledger and audits say, for the page of its guarantee: values, with their age.
+"""A run's ledger and audits, for the page of its guarantee: values, with their age.
 
 Decides which entries have new output, which are committed, and which audit is still alive. Reads
 rows only.
@@ -19,7 +19,7 @@ from pipelines.domain.status import JobStatus
 
 DIGEST_MODULUS = 1 << 64
 SILENT_AFTER = timedelta(seconds=20)
-"""An audit says every two seconds that it is alive."""
+"""An audit reports every two seconds that it is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class LedgerInput:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOutput:
-    """What one sink was given, all subtasks together. `digest` None: it was only counted."""
+    """The output to one sink, by all its subtasks. `digest` None: it was only counted."""
 
     sink: str
     rows: int
@@ -57,9 +57,9 @@ class LedgerLine:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutput:
-    """The oldest output of a sink that waits, where its target gives up what waits too long.
+    """A sink's oldest waiting output, if its target gives up what waits too long.
 
-    Its transaction was opened before `since`, so that its target gives it up at `until` or before.
+    Its transaction was opened before `since`, so its target gives it up at `until` or before.
     """
 
     sink: str
@@ -72,7 +72,7 @@ class HeldOutput:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """`lines`: newest first. `waiting`: complete, and not committed yet; oldest first."""
+    """`lines`: newest first. `waiting`: complete but not committed, oldest first."""
 
     lines: list[LedgerLine]
     waiting: list[LedgerLine]
@@ -105,7 +105,7 @@ class AuditView:
     state: AuditState
     step: str
     created_at: datetime
-    started_at: datetime | None  # what it says holds for then
+    started_at: datetime | None  # the time for which its findings hold
     ended_at: datetime | None
     sentences: list[str]
     problem: str
@@ -140,13 +140,13 @@ def audits(pipeline: str, limit: int) -> list[AuditView]:
 
 
 def is_silent(row: Audit, now: datetime) -> bool:
-    """It has begun, has not ended, and nothing is heard of it."""
+    """True if it has begun and not ended, and no longer reports."""
     since = row.moved_at or row.started_at
     return row.ended_at is None and since is not None and since < now - SILENT_AFTER
 
 
 def _newest_committed(run: Run) -> int:
-    """Of a finished run, all."""
+    """The newest committed checkpoint; for a finished run, all are."""
     if run.status == JobStatus.FINISHED.value:
         return run.last_checkpoint_id or 0
     row = Run.objects.filter(pk=run.pk).annotate(committed_id=COMMITTED_ID)
@@ -169,7 +169,7 @@ def _held(run: Run, waiting: Sequence[LedgerLine]) -> Iterator[HeldOutput]:
 
 
 def _line(row: LedgerRow, newest_id: int, committed_id: int) -> LedgerLine:
-    """What an earlier entry has too is the same output."""
+    """Output that an earlier entry has too is the same output."""
     new = [each for each in row.outputs if each["share"]["checkpoint_id"] > newest_id]
     return LedgerLine(
         checkpoint_id=row.checkpoint_id,

@@ -1,7 +1,7 @@
-"""The checkpoints of a run as far back as there are any: chosen by a filter, a part at a time.
+"""All checkpoints of a run that there are: chosen by a filter, a part at a time.
 
-A part is found by its neighbour and not by its number, so that the last one is as cheap as the
-first, and what arrives meanwhile moves nothing.
+A part is found by its neighbour and not by its number, so the last one is as cheap as the first,
+and new checkpoints do not shift it.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from ftdash.jobs.models import Run
 from pipelines.domain.status import CheckpointKind
 
 CHUNK = 500
-"""Rows that are read at once when all are wanted."""
+"""How many rows are read at once when all are wanted."""
 
 
 class StatusChoice(models.TextChoices):
@@ -38,18 +38,18 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class HistoryFilter:
-    """None and empty: whatever it is."""
+    """None and empty match everything."""
 
     status: StatusChoice | None = None
     kind: CheckpointKind | None = None
-    reason_name: str = ""  # Flink's, of those that failed
+    reason_name: str = ""  # Flink's, for failed ones
     from_id: int | None = None
     to_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """Newest first. `newer` and `older` are where the neighbours are; None: there are none."""
+    """Newest first. `newer` and `older` are the places of the neighbours; None: there are none."""
 
     rows: list[MeasuredCheckpoint]
     match_count: int
@@ -68,9 +68,9 @@ def history(
     before: int | None = None,
     limit: int = 25,
 ) -> HistoryPart | None:
-    """The newest, or what is next to a place that another part named. None: no such run.
+    """The newest part, or the part next to a place that another part gave. None: no such run.
 
-    Where nothing is next to the place, the newest are answered.
+    If nothing is next to the place, returns the newest part.
     """
     run = Run.objects.filter(run_id=run_id).first()
     if run is None:
@@ -89,7 +89,7 @@ def history(
 
 
 def whole_history(run_id: str, chosen: HistoryFilter) -> Iterator[list[CheckpointRow]]:
-    """All that the filter lets through, newest first, in lists that are read one by one."""
+    """All matches, newest first, in lists that are read one by one."""
     matching = _newest_first(Checkpoint.objects.filter(run__run_id=run_id).filter(_rule(chosen)))
     found = list(matching[:CHUNK])
     while found:
@@ -123,7 +123,7 @@ def _newest_first(rows: QuerySet[Checkpoint]) -> QuerySet[Checkpoint]:
 def _next_to(
     matching: QuerySet[Checkpoint], after: int | None, before: int | None, limit: int
 ) -> list[Checkpoint]:
-    """A full part above `after`, or what is below `before`. Empty: there is none."""
+    """A full part above `after`, or the part below `before`. Empty if there is none."""
     if before is not None:
         return list(_newest_first(matching.filter(sequence__lt=before))[:limit])
     if after is None:

@@ -1,4 +1,4 @@
-"""A checkpoint with all that is known of it: its row, and what its subtasks have reported so far.
+"""A checkpoint with everything known of it: its row, and its subtasks' reports so far.
 
 Source: Flink, `AbstractCheckpointStats` and its three kinds.
 """
@@ -19,7 +19,7 @@ from pipelines.domain.status import CheckpointKind, SavepointFormat
 @dataclass(frozen=True, slots=True)
 class MeasuredCheckpoint:
     row: CheckpointRow
-    last_acknowledged_ms: float | None  # after the trigger; None: nobody has, or it is forgotten
+    last_acknowledged_ms: float | None  # after the trigger; None: none has, or it is not kept
     acknowledged_state_bytes: int
     acknowledged_uploaded_bytes: int
     acknowledged_persisted_bytes: int
@@ -29,7 +29,7 @@ class MeasuredCheckpoint:
 
     @property
     def last_known_ms(self) -> float | None:
-        """Its newest acknowledgement; its end, when what its subtasks did is no longer kept."""
+        """Its newest acknowledgement, or its end if the subtasks' parts are no longer kept."""
         known = self.last_acknowledged_ms
         return self.row.end_to_end_ms if known is None else known
 
@@ -40,7 +40,7 @@ class MeasuredCheckpoint:
 
     @property
     def took_ms(self) -> float | None:
-        """To its end, or to the newest acknowledgement. None: there was none."""
+        """To its end, or to the newest acknowledgement. None: there was neither."""
         row = self.row
         if row.status is CheckpointStatus.FAILED and row.failed_at is not None:
             return max(0.0, (row.failed_at - row.trigger_at) / timedelta(milliseconds=1))
@@ -60,7 +60,7 @@ class MeasuredCheckpoint:
 
 
 class _Reported(NamedTuple):
-    """What the subtasks of one checkpoint have reported, together."""
+    """The reports of all subtasks of one checkpoint, together."""
 
     last_ms: float | None
     state_bytes: int

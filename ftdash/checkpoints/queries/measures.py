@@ -1,4 +1,4 @@
-"""What a run's checkpoints have come to, as numbers for those who watch it. Reads rows only."""
+"""Figures of a run's checkpoints for monitors. Reads rows only."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ class SubtaskShare:
 
 @dataclass(frozen=True, slots=True)
 class NewestCheckpoint:
-    """The newest completed one. None: it did not say."""
+    """The newest completed checkpoint. None: not reported."""
 
     checkpoint_id: int
     completed_at: datetime | None

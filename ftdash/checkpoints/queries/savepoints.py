@@ -1,6 +1,6 @@
-"""What is known of savepoints: what they are called, who asked, who was restored from them.
+"""Facts about savepoints: their labels, who asked for them, which runs were restored from them.
 
-Answered from rows; only whether the manifest is there is asked of the disk.
+Reads rows; asks the disk only if the manifest is there.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def others_than(point: Savepoint) -> OtherPoints:
     ).exclude(path=point.path)
     earlier = kept.filter(completed_at__lt=point.completed_at).select_related("run")
     older = earlier.order_by("-completed_at").first()
-    # Records are counted along a lineage: across runs the difference may mean nothing.
+    # Records are counted along a lineage, so across runs the difference may mean nothing.
     is_comparable = older is not None and older.run.run_id == point.run_id
     read = (older.source_records or 0) if older else 0
     return OtherPoints(

@@ -1,4 +1,4 @@
-"""What Flink's checkpoint pages say about a run.
+"""The statistics of a run on Flink's checkpoint pages.
 
 Source: Flink, `CheckpointStatsSnapshot`.
 """

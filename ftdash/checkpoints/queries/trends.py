@@ -1,4 +1,4 @@
-"""How a run's checkpoints have changed over time: a few figures of each, oldest first."""
+"""How a run's checkpoints changed over time: a few figures of each, oldest first."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.completed_history import CompletedHistory, completed_history
 
 FAILED_MAX = 1_000
-"""The newest."""
+"""How many failed ones are shown, the newest."""
 
 
 class FailedPoint(NamedTuple):

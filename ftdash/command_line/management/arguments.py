@@ -1,4 +1,4 @@
-"""What `manage.py pipeline` understands: its actions and their options. Asks nobody."""
+"""The arguments of `manage.py pipeline`: its actions and their options. Reads nothing."""
 
 from argparse import ArgumentParser
 from typing import Any

@@ -1,6 +1,6 @@
 """`manage.py api_token create|revoke|list`: tokens for scripts, the `flink` command and monitors.
 
-The secret is printed once, when it is made; what is refused ends with exit status 2.
+Prints the secret once, when it is made; a refusal ends with exit status 2.
 """
 
 import getpass

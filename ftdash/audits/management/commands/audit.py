@@ -1,6 +1,6 @@
 """`manage.py audit JOB`: read a pipeline's output again and compare it with the ledger.
 
-Exit status 1: something differs. 2: it cannot be audited at all, and standard error says why.
+Exit status 1: something differs. 2: no audit is possible, and standard error says why.
 """
 
 from argparse import ArgumentParser
@@ -26,7 +26,7 @@ class Command(InstalledCommand):
         parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # Loads Arrow and the flow, which other commands do without.
+        # Loads Arrow and the flow, which other commands do not need.
         from pipelines.audit.auditor import audit
         from pipelines.audit.report import sentences
 

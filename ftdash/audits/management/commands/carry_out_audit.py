@@ -1,4 +1,4 @@
-"""`manage.py carry_out_audit KEY`: the process of an audit that was asked for on a page."""
+"""`manage.py carry_out_audit KEY`: the process of an audit that a person requested on a page."""
 
 from argparse import ArgumentParser
 from typing import Any

@@ -1,7 +1,7 @@
 """`manage.py pipeline ...`: the dashboard's actions for people without a browser, and for scripts.
 
-Asks the same services and queries as the pages. What is refused ends in one sentence on standard
-error and exit status 2; with --wait, a request that fails ends with status 1.
+Uses the same services and queries as the pages. A refusal ends in one sentence on standard error
+and exit status 2; with --wait, a request that fails ends with status 1.
 """
 
 import getpass
@@ -35,7 +35,7 @@ from pipelines.domain.status import ClaimMode, SavepointFormat
 
 POLL_S = 0.2
 GRACE_AFTER_DEADLINE = timedelta(seconds=30)
-"""Reconcile ends a request at its deadline, if a worker is there to run it."""
+"""`reconcile` ends a request at its deadline, if a worker runs it."""
 
 SAVEPOINTS_MAX = 1_000
 DEFAULT_REASON = "asked on the command line"
@@ -193,7 +193,7 @@ def _format(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_confirmed(path: str, confirmation: str | None) -> None:
-    """What cannot be taken back needs the savepoint's own name."""
+    """An irreversible action needs the savepoint's own name."""
     name = path.rstrip("/").rpartition("/")[2]
     if confirmation != name:
         raise Rejected(
