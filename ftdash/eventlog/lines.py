@@ -17,6 +17,7 @@ class LineKind(StrEnum):
     RECOVERY = "recovery"
     CHECKPOINT = "checkpoint"  # and savepoints
     REFUSAL = "refusal"  # of a damaged point, or of an attempt that is over
+    DAMAGE = "damage"  # to files that checkpoints share
     OUTPUT = "output set aside"
     REPEATED = "output published again"
     CLEAN_UP = "clean-up"  # of output that was never committed

@@ -13,7 +13,9 @@ from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStat
 from ftdash.eventlog.lines import LineKind
 from ftdash.formats import size
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.jobs.damage import told_of
 from ftdash.jobs.models import (
+    DamageFinding,
     Failure,
     Leftover,
     QuarantinedRecord,
@@ -139,6 +141,11 @@ def _zombie(row: ZombieRefusal) -> Told:
     return Told(row.what, f"refused: {why}")
 
 
+def _damage(row: DamageFinding) -> Told:
+    found = told_of(row)
+    return Told(found.what, found.outcome, row.message)
+
+
 def _audit(row: Audit) -> Told:
     if row.ended_at is None:
         return Told("asked for an audit", "under way")
@@ -200,6 +207,7 @@ SOURCES = (
         "at",
         lambda row: Told(row.message, "refused", row.path),
     ),
+    Source(LineKind.DAMAGE, DamageFinding.objects.all, "at", _damage),
     Source(LineKind.REFUSAL, ZombieRefusal.objects.all, "at", _zombie),
     Source(LineKind.OUTPUT, SupersededOutput.objects.all, "at", _superseded),
     Source(LineKind.REPEATED, RepeatedOutput.objects.all, "at", _repeated),

@@ -292,6 +292,17 @@ class VerificationView:
 
 
 @dataclass(frozen=True, slots=True)
+class DamageView:
+    """Files that checkpoints share were found damaged, or whole again."""
+
+    run_id: str
+    at: datetime
+    what: str
+    outcome: str  # which points that concerns, and what follows
+    message: str  # what is wrong with the first file
+
+
+@dataclass(frozen=True, slots=True)
 class ZombiesView:
     """What was refused of one attempt that was over: how often, and the last time."""
 
@@ -352,4 +363,5 @@ class RecoveryAxis:
     statuses: list[StatusView] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     verifications: list[VerificationView] = field(default_factory=list)
+    damages: list[DamageView] = field(default_factory=list)
     zombies: list[ZombiesView] = field(default_factory=list)  # oldest attempt first

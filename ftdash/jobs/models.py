@@ -301,6 +301,17 @@ class PointsVerification(JournalRow):
     duration_ms = models.FloatField()
 
 
+class DamageFinding(JournalRow):
+    """Files that checkpoints share were found damaged, or whole again."""
+
+    files = models.JSONField(default=list)  # found damaged
+    points = models.JSONField(default=list)  # paths of those that refer to one of them
+    mended = models.JSONField(default=list)  # found whole again
+    remembered_count = models.PositiveIntegerField()  # files that the run knew as damaged from then
+    found_by = models.CharField(max_length=20)  # `DamageFinder`
+    message = models.TextField()
+
+
 class ZombieRefusal(JournalRow):
     """Something of an older attempt spoke up and was refused."""
 

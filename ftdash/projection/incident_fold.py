@@ -9,6 +9,7 @@ import msgspec
 from django.db.models import Q
 
 from ftdash.jobs.models import (
+    DamageFinding,
     Failure,
     JournalRow,
     Leftover,
@@ -25,6 +26,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.times import moment
 from pipelines.domain.events import (
+    DamageRemembered,
     DriverReplaced,
     Envelope,
     FailureOccurred,
@@ -44,6 +46,7 @@ from pipelines.domain.events import (
 from pipelines.domain.status import RecoveryPhase
 
 JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
+    DamageFinding,
     Failure,
     Leftover,
     PointsVerification,
@@ -57,6 +60,7 @@ JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     ZombieRefusal,
 )
 _OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
+_OF_DAMAGE = ("files", "points", "mended", "message")
 _OF_REPEAT = ("sink", "target", "records", "is_at_most")
 _OF_LEFTOVER = ("sink", "target", "what", "count", "run_count")
 _OF_TAKEOVER = ("sink", "target", "from_run", "from_installation", "epoch")
@@ -88,6 +92,10 @@ class IncidentFold:
                 self._on_recovery_phase(envelope, event)
             case RestorePointRefused(path=path, message=message):
                 self._add(RestoreRefusal(path=path, message=message), envelope)
+            case DamageRemembered(found_by=finder, remembered=remembered) as event:
+                found = {name: getattr(event, name) for name in _OF_DAMAGE}
+                known = {"found_by": finder.value, "remembered_count": len(remembered)}
+                self._add(DamageFinding(**found, **known), envelope)
             case PointsVerified(whole=whole, damaged=damaged, duration_ms=duration_ms):
                 verified = PointsVerification(whole=whole, damaged=damaged, duration_ms=duration_ms)
                 self._add(verified, envelope)

@@ -22,6 +22,7 @@ from ftdash.history.limits import kept_for
 from ftdash.history.models import Counted, Kind
 from ftdash.history.pruned_counts import Counter, Tally
 from ftdash.jobs.models import (
+    DamageFinding,
     Failure,
     Leftover,
     Recovery,
@@ -88,6 +89,7 @@ def _events(before: datetime) -> list[Rows]:
     newest = StatusChange.objects.order_by().values("run", "status").annotate(key=Max("pk"))
     statuses = StatusChange.objects.filter(at__lt=before).exclude(pk__in=newest.values("key"))
     others = (
+        DamageFinding,
         Failure,
         Recovery,
         RepeatedOutput,

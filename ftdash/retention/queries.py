@@ -12,6 +12,7 @@ from ftdash.checkpoints.models import Checkpoint
 from ftdash.history.limits import choices, default, kept_for
 from ftdash.history.models import Kind
 from ftdash.jobs.models import (
+    DamageFinding,
     Failure,
     Leftover,
     Recovery,
@@ -37,6 +38,7 @@ _WHERE: dict[Kind, tuple[str, tuple[type[Model], ...]]] = {  # the column of tim
             Recovery,
             RepeatedOutput,
             RestoreRefusal,
+            DamageFinding,
             SupersededOutput,
             Leftover,
             TargetTakeover,

@@ -31,6 +31,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
+    DamageRemembered,
     DriverReplaced,
     EngineEvent,
     Envelope,
@@ -61,9 +62,10 @@ DECISIVE = (
     RunEnded,
     LedgerBegun,
     LedgerAdvanced,
+    DamageRemembered,
 )
-"""Synced before anybody hears of them: what a person asked for, how the run stands, and what its
-output consists of."""
+"""Synced before anybody hears of them: what a person asked for, how the run stands, what its output
+consists of, and which files are damaged."""
 
 _encoder = msgspec.json.Encoder()
 

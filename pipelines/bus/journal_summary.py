@@ -15,6 +15,7 @@ from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
     CheckpointTriggered,
+    DamageRemembered,
     EngineEvent,
     Envelope,
     Event,
@@ -52,6 +53,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     CheckpointTriggered: 1,
     CheckpointCompleted: 1,
     CheckpointCommitted: 1,
+    DamageRemembered: 1,
     LedgerBegun: 1,
     LedgerAdvanced: 2,  # what a checkpoint gave begins where the one before it ends
     RequestAccepted: REQUESTS_KEPT,

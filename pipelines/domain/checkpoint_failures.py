@@ -57,6 +57,8 @@ class CheckpointFailureReason(StrEnum):
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "Unknown task for the checkpoint to notify."
     FINALIZE_CHECKPOINT_FAILURE = "Failure to finalize checkpoint."
     TRIGGER_CHECKPOINT_FAILURE = "Trigger checkpoint failure."
+    # Ours: Flink does not look at a file of an earlier checkpoint before it restores it.
+    DAMAGED_FILE = "A file of an earlier checkpoint is damaged."
 
     @property
     def counts_against_tolerance(self) -> bool:

@@ -28,6 +28,14 @@ class CorruptSnapshot(Rejected):
     """A snapshot file is missing, truncated or altered. The message names the file."""
 
 
+class DamagedFile(CorruptSnapshot):
+    """As CorruptSnapshot, of the one file that `name` is in its recovery point."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class OutputLost(Rejected):
     """What a completed checkpoint counts on is not with a sink's target any more, or nobody can
     tell. The message says which output; no restart brings it back."""

@@ -63,6 +63,15 @@ class RequestOutcome(StrEnum):
     REJECTED = "REJECTED"
 
 
+class DamageFinder(StrEnum):
+    """Who found that a file of a recovery point is damaged."""
+
+    VERIFICATION = "verification"  # the retained points are read again on schedule
+    CHECKPOINT = "checkpoint"  # one that refers to the file was about to be published
+    RECOVERY = "recovery"  # the driver read a point before an attempt was to start from it
+    RESTORE = "restore"  # a slot read it to load its state
+
+
 class StopStage(StrEnum):
     """Of the point that a run is to end with."""
 

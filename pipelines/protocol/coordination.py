@@ -154,10 +154,18 @@ class CheckpointCoordinator:
         ]
 
     def on_unpublished(self, checkpoint_id: CheckpointId, why: str) -> list[CoordinationEffect]:
+        """Its manifest could not be written."""
         pending = self._take_written(checkpoint_id)
         reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
         aborted, *attempt_failed = self._fail(pending, reason, why)
         return [aborted, *self._finalize_next(), *attempt_failed]
+
+    def on_damaged(self, checkpoint_id: CheckpointId, why: str) -> list[CoordinationEffect]:
+        """Its manifest was not written, because it refers to a file that is damaged. No subtask has
+        failed, and the next checkpoint writes that file again, so it counts against nothing."""
+        pending = self._take_written(checkpoint_id)
+        reason = CheckpointFailureReason.DAMAGED_FILE
+        return [self._abort(pending, reason, why), *self._finalize_next()]
 
     def validate_state(self) -> None:
         """Raises InvariantViolated if the fields contradict one another."""

@@ -33,22 +33,40 @@ class RetainedPoint:
 
 class RetainedPoints:
     """Guarantee: the newest `count` whole checkpoints are never up for deletion, and every older
-    one is, whole or not. What was found damaged is offered to nobody.
+    one is, whole or not. What was found damaged is offered only behind every whole one.
     """
 
     def __init__(self, count: int, points: tuple[RetainedPoint, ...] = ()) -> None:
         check(count >= 1, "at least one point is kept", count=count)
         self._count = count
         self._points = sorted(points, key=RetainedPoint.order)
-        self._damaged: set[RetainedPoint] = set()  # of the points
+        self._damaged: dict[RetainedPoint, str] = {}  # of the points, and why
 
     def newest_first(self) -> list[RetainedPoint]:
         """The whole ones."""
         return [p for p in reversed(self._points) if p not in self._damaged]
 
-    def on_completed(self, point: RetainedPoint) -> list[RetainedPoint]:
-        """Record the point; what it makes superfluous, oldest first."""
+    def every_newest_first(self) -> list[RetainedPoint]:
+        """Damaged or not."""
+        return self._points[::-1]
+
+    def candidates(self) -> list[RetainedPoint]:
+        """For a recovery: the whole ones, from the newest on, then the others. Somebody may have
+        mended one of these, and a run that has points never starts afresh."""
+        return sorted(self.every_newest_first(), key=lambda point: point in self._damaged)
+
+    def damage_of(self, point: RetainedPoint) -> str | None:
+        """Why it is marked; None: as far as is known it is whole."""
+        return self._damaged.get(point)
+
+    def on_completed(self, point: RetainedPoint, damage: str | None = None) -> list[RetainedPoint]:
+        """Record the point; what it makes superfluous, oldest first.
+
+        `damage`: why it cannot be used, if that is known already.
+        """
         self._points.append(point)
+        if damage is not None:
+            self._damaged[point] = damage
         self._points.sort(key=RetainedPoint.order)  # a slow savepoint may complete late
         whole = [p for p in self.newest_first() if not p.is_savepoint]
         if len(whole) < self._count:
@@ -56,11 +74,14 @@ class RetainedPoints:
         oldest = whole[self._count - 1].order()
         return self._give_up([p for p in self._points if not p.is_savepoint and p.order() < oldest])
 
-    def on_damaged(self, damaged: list[RetainedPoint]) -> None:
-        """Offer them no more while a whole one is left; without any, a run would start afresh."""
-        found = self._damaged.union(damaged)
-        if not found.issuperset(self._points):
-            self._damaged = found
+    def on_damaged(self, point: RetainedPoint, why: str) -> None:
+        """It does not verify, or refers to a file that is damaged."""
+        check(point in self._points, "a point that is kept is marked", point=point)
+        self._damaged[point] = why
+
+    def on_whole(self, point: RetainedPoint) -> None:
+        """It was read again, and every file is as it was written."""
+        self._damaged.pop(point, None)
 
     def on_run_ended(self, status: JobStatus, policy: ExternalizedRetention) -> list[RetainedPoint]:
         """What nobody can want any more, oldest first.
@@ -71,18 +92,15 @@ class RetainedPoints:
             return []
         return self._give_up([p for p in self._points if not (p.is_savepoint or p.is_claimed)])
 
-    def on_refused(self, point: RetainedPoint) -> None:
-        """It did not verify: never offer it again."""
-        check(point in self._points, "a point that was offered is refused", point=point)
-        self._damaged.add(point)
-
     def validate_state(self) -> None:
         """Raises InvariantViolated if the fields contradict one another."""
         order = [point.order() for point in self._points]
         check(order == sorted(order), "points are in the order of their completion", order=order)
-        check(self._damaged <= set(self._points), "only points that are kept count as damaged")
+        check(
+            self._damaged.keys() <= set(self._points), "only points that are kept count as damaged"
+        )
 
     def _give_up(self, superfluous: list[RetainedPoint]) -> list[RetainedPoint]:
         self._points = [p for p in self._points if p not in superfluous]
-        self._damaged -= set(superfluous)
+        self._damaged = {p: why for p, why in self._damaged.items() if p in self._points}
         return superfluous

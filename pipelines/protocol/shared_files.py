@@ -55,6 +55,21 @@ class SharedFiles:
         """The newest completed checkpoint; for the barrier of the next one."""
         return max(self._retained, default=NO_CHECKPOINT)
 
+    @property
+    def needed(self) -> Names:
+        """What retained checkpoints refer to, and what one under way may still refer to."""
+        leaving = (leaving.files for leaving in self._leaving)
+        return frozenset().union(*self._retained.values(), *leaving)
+
+    @property
+    def has_unread(self) -> bool:
+        """Some retained checkpoint may refer to files that `needed` does not name."""
+        return bool(self._unread)
+
+    def files_of(self, checkpoint_id: CheckpointId) -> Names:
+        """None for a checkpoint that is not retained, or could not be read."""
+        return self._retained.get(checkpoint_id, frozenset())
+
     def is_unread(self, checkpoint_id: CheckpointId) -> bool:
         """What it refers to is not known, so its end releases files that only a listing finds."""
         return checkpoint_id in self._unread
@@ -81,7 +96,7 @@ class SharedFiles:
 
     def on_listed(self, names: Iterable[str]) -> list[str]:
         """Files to delete among those found: written for a checkpoint that has ended."""
-        needed = self._needed()
+        needed = self.needed
         return sorted(n for n in names if n not in needed and self._is_over(n))
 
     def validate_state(self) -> None:
@@ -101,12 +116,8 @@ class SharedFiles:
     def _released(self, candidates: Names) -> list[str]:
         done = [leaving for leaving in self._leaving if not leaving.under_way]
         self._leaving = [leaving for leaving in self._leaving if leaving.under_way]
-        left = candidates.union(*(leaving.files for leaving in done)) - self._needed()
+        left = candidates.union(*(leaving.files for leaving in done)) - self.needed
         return sorted(name for name in left if not self._is_of_unread(name))
-
-    def _needed(self) -> Names:
-        leaving = (leaving.files for leaving in self._leaving)
-        return frozenset().union(*self._retained.values(), *leaving)
 
     def _is_over(self, name: str) -> bool:
         """A name that is not of this form was not written here and is left alone."""

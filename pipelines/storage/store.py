@@ -59,6 +59,7 @@ class Damage:
 
     file: str
     problem: str
+    is_shared: bool = False  # with other checkpoints, see `FileHandle`
 
 
 VERIFYING_THREADS = 4
@@ -93,7 +94,7 @@ def _damages(
     total_bytes = sum(file.length for file in files)
     for read_files, (file, problem) in enumerate(zip(files, problems, strict=True), 1):
         if problem is not None:
-            damages.append(Damage(file.name, problem))
+            damages.append(Damage(file.name, problem, file.is_shared))
         read_bytes += file.length
         watch(
             RestoreProgress(

@@ -4,7 +4,7 @@ The flow `held` keeps per user a value, a list, a map, a reducing and an aggrega
 beside them a list of its own; a point is what its one subtask holds after `USERS` records.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -155,6 +155,37 @@ def hold(store: CheckpointStore, root: str, kind: str) -> HeldPoint:
     manifest = _manifest(pipeline, snapshot, form)
     store.publish(location, manifest)
     return HeldPoint(location, manifest)
+
+
+class HeldRun:
+    """A run whose one subtask takes incremental checkpoints, into any store."""
+
+    def __init__(self, store: CheckpointStore, root: str, backend: StateBackend) -> None:
+        self._store = store
+        self._root = root
+        self._backend = backend
+        self._pipeline = assemble({})
+        self._operator, self._context = _opened(self._pipeline, backend)
+
+    def take(self, users: Iterable[int]) -> None:
+        self._operator.on_batch(0, batch_of([(key, key) for key in users]))
+
+    def checkpoint(self, number: int, confirmed_id: CheckpointId) -> HeldPoint:
+        """Complete. No notice of it comes: the next barrier confirms it, or does not."""
+        checkpoint_id, location = CheckpointId(number), f"{self._root}/chk-{number}"
+        cut = self._backend.cut_increment(checkpoint_id, confirmed_id)
+        snapshot = _write(self._store, location, self._pipeline, self._context, cut, "incremental")
+        manifest = msgspec.structs.replace(
+            _manifest(self._pipeline, snapshot, "incremental"), checkpoint_id=checkpoint_id
+        )
+        self._store.publish(location, manifest)
+        return HeldPoint(location, manifest)
+
+
+@contextmanager
+def held_run(store: CheckpointStore, root: str, backend_name: str) -> Iterator[HeldRun]:
+    with _backend(backend_name, is_incremental=True) as backend:
+        yield HeldRun(store, root, backend)
 
 
 def held_in(restored: RestoredOperator, backend_name: str) -> dict[str, int]:

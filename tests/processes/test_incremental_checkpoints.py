@@ -12,17 +12,16 @@ from pipelines.domain.commands import Cancel
 from pipelines.domain.events import FailureOccurred, SlotConnected
 from pipelines.domain.status import JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
+from tests.processes.incremental_runs import BACKENDS, points_of, settings_of, shared_files_of
 from tests.processes.numbers import HELD_AT, assert_exact, assert_rows_exact, committed
-from tests.processes.savepoint_requests import WHO, manifest_of
+from tests.processes.savepoint_requests import WHO
 from tests.stopped_processes import stopped_slot
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 SLOWLY = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
-BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 
 
 @BACKENDS
@@ -100,29 +99,3 @@ def test_a_base_deleted_while_a_restore_reads_is_named_and_no_output_changes(
     assert base in failure
     assert base in ended.reason
     pd.testing.assert_frame_equal(committed(tmp_path / "output"), shown)
-
-
-def shared_files_of(point: Path, *, subtasks: tuple[int, ...] = (0, 1)) -> set[str]:
-    return {
-        file.name
-        for snapshot in manifest_of(point).subtasks
-        for operator in snapshot.operators
-        for state in operator.states
-        for file in state.files
-        if file.is_shared and snapshot.subtask in subtasks
-    }
-
-
-def settings_of(backend: str, local: Path) -> dict[str, str]:
-    return {
-        "execution.checkpointing.interval": "50 ms",
-        "execution.checkpointing.incremental": "true",
-        "state.backend.type": backend,
-        "state.backend.rocksdb.localdir": str(local),
-        "state.backend.rocksdb.memory.fixed-per-slot": "1 mb",
-    }
-
-
-def points_of(run: StartedRun) -> list[str]:
-    root = str(run.directory.path / "checkpoints")
-    return FileSystemCheckpointStore([root]).published(root)

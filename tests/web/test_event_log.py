@@ -30,6 +30,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
+    DamageRemembered,
     LeftoversDiscarded,
     LeftoversKept,
     OutputSuperseded,
@@ -38,7 +39,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, DamageFinder
 from tests.web.fetching import fetch
 from tests.web.journals import (
     Story,
@@ -130,6 +131,35 @@ def test_a_stranger_is_no_attempt_that_is_over() -> None:
     told = {line.what: line.outcome for line in whole(Asked(kind=LineKind.REFUSAL))}
 
     assert told == {"caller 0": "refused: a stranger", "caller 1": "refused: attempt 1 is over"}
+
+
+def test_damage_says_which_file_who_found_it_and_what_follows() -> None:
+    story = Story(new_run()).started()
+    story.tell(
+        DamageRemembered(
+            files=["c1-a1-base", "c1-a1-delta"],
+            points=["/chk-1", "/chk-2"],
+            found_by=DamageFinder.RESTORE,
+            message="c1-a1-base is missing.",
+            remembered=["c1-a1-base", "c1-a1-delta"],
+        ),
+        DamageRemembered(mended=["c1-a1-base"], remembered=["c1-a1-delta"]),
+        DamageRemembered(mended=["c1-a1-delta"]),
+    )
+    Projector().run_once()
+
+    lines = whole(Asked(kind=LineKind.DAMAGE))[::-1]
+
+    assert [(line.what, line.outcome, line.why) for line in lines] == [
+        (
+            "the shared file c1-a1-base and 1 more are damaged, found by a slot that loaded its"
+            " state",
+            "2 points refer to it; the next checkpoint writes the content again",
+            "c1-a1-base is missing.",
+        ),
+        ("the shared file c1-a1-base is whole again", "known to be damaged and left: 1", ""),
+        ("the shared file c1-a1-delta is whole again", "no known damage is left", ""),
+    ]
 
 
 def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> None:
@@ -430,6 +460,7 @@ def eventful() -> Story:
             epoch=3,
         ),
         quarantined(7, count=1),
+        DamageRemembered(files=["c1-a1-base"], message="c1-a1-base is missing."),
     )
     Projector().run_once()
     now = timezone.now()

@@ -22,6 +22,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
+    DamageRemembered,
     Envelope,
     FailureOccurred,
     OutputSuperseded,
@@ -36,7 +37,13 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.poison import IsolatedRange
-from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+from pipelines.domain.status import (
+    CheckpointKind,
+    DamageFinder,
+    JobStatus,
+    RecoveryPhase,
+    RequestOutcome,
+)
 from pipelines.runtime.clocks import SystemClock
 from tests.web.journals import (
     SUBTASKS,
@@ -549,6 +556,26 @@ def test_a_verification_of_all_points_leaves_a_row() -> None:
 
     row = run.pointsverification_set.get()
     assert (row.whole, row.damaged, row.duration_ms) == (2, 1, 7.5)
+
+
+def test_damage_leaves_a_row_that_says_where_and_what_is_still_known() -> None:
+    run = new_run()
+    found = DamageRemembered(
+        files=["c1-a1-base"],
+        points=["/chk-1", "/chk-2"],
+        found_by=DamageFinder.CHECKPOINT,
+        message="c1-a1-base is missing.",
+        remembered=["c0-a1-base", "c1-a1-base"],
+    )
+    Story(run).started().tell(found, DamageRemembered(mended=["c0-a1-base"], remembered=["x"]))
+
+    Projector().run_once()
+
+    damaged, mended = run.damagefinding_set.all()
+    assert (damaged.files, damaged.points) == (["c1-a1-base"], ["/chk-1", "/chk-2"])
+    assert (damaged.found_by, damaged.message) == ("checkpoint", "c1-a1-base is missing.")
+    assert (damaged.remembered_count, mended.remembered_count) == (2, 1)
+    assert (mended.files, mended.mended) == ([], ["c0-a1-base"])
 
 
 def test_a_quarantined_record_leaves_a_row_and_its_isolation_none() -> None:

@@ -13,6 +13,7 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries.failures import error_type
 from pipelines.domain.events import (
+    DamageRemembered,
     FailureOccurred,
     LeftoversDiscarded,
     LeftoversKept,
@@ -24,7 +25,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
-from pipelines.domain.status import RecoveryPhase
+from pipelines.domain.status import DamageFinder, RecoveryPhase
 from tests.web.journals import Story, new_run, phase, published_again
 from tests.web.page_words import regions_in, text_of, words_in, words_of
 
@@ -192,6 +193,32 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
     assert "gone its manifest is not where it was written" in words
+
+
+def test_damage_is_shown_beside_the_points_with_what_follows_from_it(
+    operator: Client, site: Path
+) -> None:
+    point = written(site / "a")
+    refers = "It refers to c1-a1-<base>, which was found damaged."
+    story = Story(new_run()).started().completed(path=point)
+    story.tell(
+        DamageRemembered(
+            files=["c1-a1-<base>"],
+            points=[point],
+            found_by=DamageFinder.VERIFICATION,
+            message="c1-a1-<base> was altered.",
+            remembered=["c1-a1-<base>"],
+        ),
+        RestorePointRefused(path=point, message=refers),
+    )
+    fold(story)
+
+    words = html.unescape(words_of(operator, PAGE))
+
+    assert "The shared file c1-a1-<base> is damaged, found by the scheduled reading" in words
+    assert "1 point refers to it; the next checkpoint writes the content again." in words
+    assert f"not usable {refers}" in words
+    assert "<base>" not in text_of(operator, PAGE)
 
 
 def test_one_point_is_recommended_with_reason_and_estimate(admin: Client, site: Path) -> None:

@@ -10,6 +10,7 @@ from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.formats import size
 from ftdash.jobs.answers import (
     AxisPoint,
+    DamageView,
     Notice,
     PhaseView,
     RecoveryAxis,
@@ -18,7 +19,9 @@ from ftdash.jobs.answers import (
     VerificationView,
     ZombiesView,
 )
+from ftdash.jobs.damage import told_of
 from ftdash.jobs.models import (
+    DamageFinding,
     Failure,
     JournalRow,
     Leftover,
@@ -74,6 +77,7 @@ def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
         ],
         notices=_notices(run),
         verifications=_verifications(run),
+        damages=_damages(run),
         zombies=_zombies(run),
     )
 
@@ -169,6 +173,13 @@ def _verifications(run: Run) -> list[VerificationView]:
     rows = PointsVerification.objects.filter(run=run)
     found = rows.values_list("at", "whole", "damaged", "duration_ms")
     return [VerificationView(run.run_id, *each) for each in _newest(found)]
+
+
+def _damages(run: Run) -> list[DamageView]:
+    found = ((row, told_of(row)) for row in _newest(DamageFinding.objects.filter(run=run)))
+    return [
+        DamageView(run.run_id, row.at, told.what, told.outcome, row.message) for row, told in found
+    ]
 
 
 def _zombies(run: Run) -> list[ZombiesView]:

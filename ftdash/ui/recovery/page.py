@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 
 from ftdash.jobs.answers import (
     ActionOffer,
+    DamageView,
     FailureView,
     Notice,
     PipelinePage,
@@ -38,6 +39,7 @@ from ftdash.ui.recovery.rows import (
 from ftdash.ui.shared_regions import shared
 
 POINTS_MAX = 30
+DAMAGES_MAX = 3
 ROWS_MAX = 50
 """Of each table the newest; the interfaces for programs have all."""
 
@@ -101,6 +103,11 @@ class RecoveryPage:
     @property
     def verification(self) -> VerificationView | None:
         return self.axis.verifications[-1] if self.axis and self.axis.verifications else None
+
+    @property
+    def damages(self) -> list[DamageView]:
+        """The newest first."""
+        return self.axis.damages[: -DAMAGES_MAX - 1 : -1] if self.axis else []
 
     @property
     def _recoveries(self) -> list[RecoveryView]:

@@ -16,6 +16,7 @@ from pipelines.domain.events.checkpoints import (
     CheckpointFailed,
     CheckpointTriggered,
     ClaimedPointDiscarded,
+    DamageRemembered,
     LedgerAdvanced,
     LedgerBegun,
     PointsVerified,
@@ -62,6 +63,7 @@ __all__ = [
     "CheckpointFailed",
     "CheckpointTriggered",
     "ClaimedPointDiscarded",
+    "DamageRemembered",
     "DriverReplaced",
     "EngineEvent",
     "Envelope",
@@ -110,6 +112,7 @@ EngineEvent = (
     | CheckpointCommitted
     | CheckpointDiscarded
     | ClaimedPointDiscarded
+    | DamageRemembered
     | FailureOccurred
     | RecordsIsolated
     | RecordQuarantined

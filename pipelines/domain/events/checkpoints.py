@@ -7,7 +7,7 @@ from pipelines.domain.events.base import Event
 from pipelines.domain.ids import CheckpointId, RequestId, RunId
 from pipelines.domain.ledger import LedgerEntry
 from pipelines.domain.phases import SubtaskPhases
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, DamageFinder
 
 
 class CheckpointTriggered(Event, frozen=True, kw_only=True):
@@ -75,6 +75,20 @@ class RestorePointRefused(Event, frozen=True, kw_only=True):
 
     path: str
     message: str
+
+
+class DamageRemembered(Event, frozen=True, kw_only=True):
+    """Files that checkpoints share were found damaged, or found whole again.
+
+    No later checkpoint refers to a remembered file; the next one writes its content again.
+    """
+
+    files: list[str] = msgspec.field(default_factory=list)  # found damaged now
+    points: list[str] = msgspec.field(default_factory=list)  # retained, and refer to one of them
+    found_by: DamageFinder = DamageFinder.VERIFICATION
+    message: str = ""  # what is wrong with the first of the files
+    mended: list[str] = msgspec.field(default_factory=list)  # remembered until now, and whole
+    remembered: list[str] = msgspec.field(default_factory=list)  # all of the run, from now on
 
 
 class PointsVerified(Event, frozen=True, kw_only=True):

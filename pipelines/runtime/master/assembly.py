@@ -25,6 +25,7 @@ from pipelines.runtime.master.recovery_watch import RecoveryWatch
 from pipelines.runtime.master.request_desk import RequestDesk
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_opening import (
+    damaged_files,
     first_checkpoint_id,
     retained_points,
     stopping_of,
@@ -89,7 +90,7 @@ def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
         parts.store,
         parts.clock,
         parts.settings.verification_interval_ms,
-        parts.settings.may_fall_back,
+        watchers.checkpoints.damage,
         record.emit,
         grounds.post,
     )
@@ -108,6 +109,7 @@ def _watchers(
         retained_points(parts, journal),
         first_checkpoint_id(parts, journal),
         listener,
+        damaged_files(journal),
     )
     poison = PoisonDesk(parts.settings, parts.places, record.emit, journal)
     recovery = RecoveryWatch(parts.clock, record.emit)

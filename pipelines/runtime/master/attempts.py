@@ -206,6 +206,10 @@ class Attempts:
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
         self._next.on_output_lost(checkpoint_id, why)
 
+    def on_damage_met(self, file: str, why: str) -> bool:
+        """Whether there is another point to go back to."""
+        return self._next.on_damage_met(file, why)
+
     def on_stage_ended(self, attempt: Attempt) -> None:
         stale = self._fence.admit(attempt)
         if stale is None or not stale.is_replaced:

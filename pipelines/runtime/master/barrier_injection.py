@@ -7,12 +7,12 @@ Source: Flink, `CheckpointCoordinator.startTriggeringCheckpoint`.
 """
 
 from pipelines.domain.events import CheckpointTriggered
-from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
+from pipelines.domain.ids import CheckpointId
 from pipelines.protocol.checkpoint_effects import Inject
-from pipelines.protocol.retention import RetainedPoints
 from pipelines.runtime.control import Inject as InjectMessage
 from pipelines.runtime.master.attempt_host import AttemptHost
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.manifests import savepoint_format_of
 from pipelines.runtime.master.point_files import PointFiles
 from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
@@ -23,14 +23,14 @@ class BarrierInjection:
     def __init__(
         self,
         surroundings: CheckpointSurroundings,
-        points: RetainedPoints,
         files: PointFiles,
         shared: SharedFilesHost,
+        damage: DamageMemory,
     ) -> None:
         self._around = surroundings
-        self._points = points
         self._files = files
         self._shared = shared
+        self._damage = damage
         self._preparing: CheckpointId | None = None
 
     def is_preparing(self) -> bool:
@@ -86,12 +86,5 @@ class BarrierInjection:
             savepoint_format=savepoint_format_of(request),
             is_final=request.stops_run,
             drains=request.drains,
-            confirmed_id=self._confirmed_id(),
+            confirmed_id=self._damage.confirmed_id(),
         )
-
-    def _confirmed_id(self) -> CheckpointId:
-        """The newest complete checkpoint, unless it was found damaged since."""
-        confirmed_id = self._shared.confirmed_id
-        kept = [p.checkpoint_id for p in self._points.newest_first() if not p.is_claimed]
-        is_whole = confirmed_id == NO_CHECKPOINT or confirmed_id in kept
-        return confirmed_id if is_whole else BUILD_ON_NOTHING

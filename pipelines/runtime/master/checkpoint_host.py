@@ -32,7 +32,8 @@ from pipelines.runtime.master.checkpoint_surroundings import (
     CheckpointSurroundings,
 )
 from pipelines.runtime.master.commit_watch import CommitWatch
-from pipelines.runtime.master.job_events import LocationPrepared, ManifestWritten
+from pipelines.runtime.master.damage_memory import DamageMemory
+from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
 from pipelines.runtime.master.manifests import manifest_of
 from pipelines.runtime.master.point_files import PointFiles
 from pipelines.runtime.master.point_keeper import PointKeeper
@@ -50,7 +51,9 @@ class CheckpointHost:
         points: RetainedPoints,
         first_id: CheckpointId,
         listener: CheckpointListener,
+        damaged_files: Collection[str] = (),
     ) -> None:
+        """`damaged_files`: that earlier drivers of the run remember."""
         self._around = surroundings
         self._listener = listener
         self._settings = surroundings.settings
@@ -67,12 +70,13 @@ class CheckpointHost:
             surroundings.places.checkpoints,
             surroundings.executor,
             surroundings.owns_run,
-            points.newest_first(),
+            points.every_newest_first(),
         )
-        self._keeper = PointKeeper(surroundings, points, self._files, self._shared)
+        self.damage = DamageMemory(points, self._shared, surroundings.emit, damaged_files)
+        self._keeper = PointKeeper(surroundings, points, self._files, self._shared, self.damage)
         self._commits = CommitWatch(surroundings)
         self.ledger = RunLedger(surroundings.emit)
-        self._injection = BarrierInjection(surroundings, points, self._files, self._shared)
+        self._injection = BarrierInjection(surroundings, self._files, self._shared, self.damage)
         self._attempt: AttemptHost | None = None
         self._underway: dict[CheckpointId, Underway] = {}  # oldest first
 
@@ -160,6 +164,8 @@ class CheckpointHost:
         self._commits.on_committed(message)
 
     def on_manifest(self, written: ManifestWritten) -> None:
+        if isinstance(written.outcome, FilesMissing):
+            self.damage.on_missing(written.outcome.damages)
         underway = self._underway.get(written.checkpoint_id)
         if underway is None or underway.publication is None:
             return
@@ -172,6 +178,8 @@ class CheckpointHost:
                 effects = self._coordinator.on_unpublished(
                     written.checkpoint_id, "another driver has published this checkpoint"
                 )
+            case FilesMissing(damages):
+                effects = self._coordinator.on_damaged(written.checkpoint_id, damages[0].problem)
             case str(why):
                 effects = self._coordinator.on_unpublished(written.checkpoint_id, why)
         self._carry_out(effects)
@@ -207,13 +215,13 @@ class CheckpointHost:
         underway, attempt = self._underway[effect.checkpoint_id], self._attempt
         if attempt is None:
             return
-        underway.manifest = manifest_of(
-            effect, underway, self._around, attempt.attempt, self.ancestors
-        )
+        manifest = manifest_of(effect, underway, self._around, attempt.attempt, self.ancestors)
+        if (why := self.damage.problem_of(manifest)) is not None:
+            self._carry_out(self._coordinator.on_damaged(effect.checkpoint_id, why))
+            return
+        underway.manifest = manifest
         self._listener.checkpoint_publishing(effect.request, underway.location)
-        underway.publication = self._files.publish(
-            attempt.attempt, underway.location, underway.manifest
-        )
+        underway.publication = self._files.publish(attempt.attempt, underway.location, manifest)
 
     def _writing(self) -> Underway | None:
         """The one whose manifest is on its way."""

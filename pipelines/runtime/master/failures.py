@@ -102,12 +102,17 @@ class Failures:
                 self.fail(event, now_ms, no_restart=too_many_reason(event, limit))
             case NobodysFault():
                 may_pass = self._poison.awaits_more_tries(message, repeated)
-                is_fatal = message.is_fatal and not may_pass
+                is_fatal = message.is_fatal and not (may_pass or self._goes_back(message))
                 no_restart = final_reason(event, repeated, is_fatal=is_fatal)
                 why = restart_reason(event, repeated)
                 self.fail(event, now_ms, no_restart=no_restart, why_it_restarts=why)
         if lost_output_of is not None:  # by now it is known which points there are
             self._attempts.on_output_lost(lost_output_of, message.cause)
+
+    def _goes_back(self, message: Failed) -> bool:
+        """A slot has met a damaged file: the next attempt starts from a point without it."""
+        file = message.damaged_file
+        return file is not None and self._attempts.on_damage_met(file, message.cause)
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
         cause = f"Slot {slot} lost a data connection: {problem}"

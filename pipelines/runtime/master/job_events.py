@@ -8,7 +8,7 @@ from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.control import FromSlot, Hello
 from pipelines.runtime.control_link import ControlLink
-from pipelines.storage.store import Publication
+from pipelines.storage.store import Damage, Publication
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,27 @@ class LocationPrepared:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesMissing:
+    """A manifest was not written: files of earlier checkpoints that it refers to are gone."""
+
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestWritten:
     checkpoint_id: CheckpointId
-    outcome: Publication | str  # a string: why it could not be written
+    outcome: Publication | FilesMissing | str  # a string: why it could not be written
 
 
 @dataclass(frozen=True, slots=True)
 class PointsLookedAt:
-    """The retained points were read again, from the newest on; each damaged one with its reason."""
+    """The retained points were read again, from the newest on; each damaged one with its damages,
+    the first of which says why. `known` are the damaged files that were remembered before."""
 
     whole: tuple[RetainedPoint, ...]
-    damaged: tuple[tuple[RetainedPoint, str], ...]
+    damaged: tuple[tuple[RetainedPoint, tuple[Damage, ...]], ...]
     duration_ms: float
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

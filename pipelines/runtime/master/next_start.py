@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import RestorePointRefused, RestoreProgress
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.status import DamageFinder
 from pipelines.runtime.master.leftovers import Leftovers
 from pipelines.runtime.master.needed_output import NeededOutput
 from pipelines.runtime.master.published_output import Published, newest_published, repeats
@@ -21,6 +22,7 @@ from pipelines.runtime.master.starting_point import (
     forgets_state,
 )
 from pipelines.runtime.master.target_claims import TargetClaims
+from pipelines.storage.store import Damage
 
 
 class NextStart:
@@ -41,6 +43,10 @@ class NextStart:
             parts.settings.may_fall_back,
             parts.places.quarantine,
             self._on_verified,
+            lambda point, damages: watchers.checkpoints.damage.on_damages(
+                point, damages, DamageFinder.RECOVERY
+            ),
+            watchers.checkpoints.damage.on_read_whole,
             parts.lease.check_held,
         )
         self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
@@ -57,7 +63,7 @@ class NextStart:
 
     def choose_first(self, *, resumes: bool) -> None:
         """`resumes`: another driver of the run has come before. Raises as `choose` does."""
-        points = self._watchers.checkpoints.points.newest_first()
+        points = self._watchers.checkpoints.points.every_newest_first()
         known = {point.checkpoint_id for point in points if not point.is_claimed}
         start = self._chosen()
         if resumes:
@@ -101,13 +107,24 @@ class NextStart:
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
         """It was prepared for that checkpoint: whoever starts there, or at a later point, has to
         commit it first."""
-        points = {p.location: p for p in self._watchers.checkpoints.points.newest_first()}
+        points = {p.location: p for p in self._watchers.checkpoints.points.every_newest_first()}
         if self._start is not None and self._start.point is not None:
             points[self._start.point.location] = self._start.point
         for location, point in points.items():
             if point.checkpoint_id >= checkpoint_id:
                 refused = f"A run that starts from it fails: {why}"
                 self._record.emit(RestorePointRefused(path=location, message=refused))
+
+    def on_damage_met(self, file: str, why: str) -> bool:
+        """A slot could not read a file of the starting point. Whether there is another point to go
+        back to that is whole, as far as is known."""
+        point = None if self._start is None else self._start.point
+        if point is None or self._start is None or not self._start.is_own:
+            return False
+        damage = self._watchers.checkpoints.damage
+        damage.on_found(point, [Damage(file, why, is_shared=True)], DamageFinder.RESTORE, why)
+        points = self._watchers.checkpoints.points
+        return self._parts.settings.may_fall_back and bool(points.newest_first())
 
     def _on_verified(self, progress: RestoreProgress) -> None:
         """Reading a large point takes minutes, during which the journal is the only sign of it."""

@@ -6,7 +6,7 @@ Decides nothing about which points are kept (`protocol.retention`).
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -17,10 +17,11 @@ from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
-from pipelines.runtime.master.job_events import LocationPrepared, ManifestWritten
+from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
 from pipelines.runtime.master.shared_file_deletion import discard_claimed
 from pipelines.runtime.master.underway import Underway
-from pipelines.storage.store import Publication
+from pipelines.storage.manifest_file import files_of
+from pipelines.storage.store import Damage, Publication, shared_location
 
 NOT_OWNED = "this driver no longer owns the run"
 
@@ -101,13 +102,29 @@ class PointFiles:
 
     def _try_publish(
         self, attempt: Attempt, location: str, manifest: Manifest
-    ) -> Publication | str:
-        if not self._owns_run(attempt):
-            return NOT_OWNED
+    ) -> Publication | FilesMissing | str:
         try:
-            return self._store.publish(location, manifest)
+            missing = tuple(self._missing(location, manifest))
+            if not self._owns_run(attempt):
+                return NOT_OWNED
+            return FilesMissing(missing) if missing else self._store.publish(location, manifest)
         except (Retryable, Rejected, OSError) as error:
             return str(error)
+
+    def _missing(self, location: str, manifest: Manifest) -> Iterator[Damage]:
+        """Files of earlier checkpoints that it refers to, and that somebody has deleted.
+
+        One listing finds what may be missing, and a look at the file itself confirms it: a listing
+        may be older than the file.
+        """
+        shared = {file.name: file for file in files_of(manifest) if file.is_shared}
+        own = f"c{manifest.checkpoint_id}-"
+        earlier = {n: f for n, f in shared.items() if f.content is None and not n.startswith(own)}
+        there = set(self._store.names(shared_location(location))) if earlier else set()
+        for name in sorted(earlier.keys() - there):
+            problem = self._store.problem_of(location, earlier[name], reads=False)
+            if problem is not None:
+                yield Damage(name, problem, is_shared=True)
 
     def _discard(self, attempt: Attempt, location: str) -> bool:
         """Whether it is gone. What cannot be deleted is worth a warning, and is swept later."""

@@ -1,10 +1,16 @@
 """Keeps the points that retention keeps, and has the others deleted and reported."""
 
-from pipelines.domain.events import CheckpointDiscarded, ClaimedPointDiscarded, Event
+from pipelines.domain.events import (
+    CheckpointDiscarded,
+    ClaimedPointDiscarded,
+    Event,
+    RestorePointRefused,
+)
 from pipelines.domain.settings import CheckpointStorage, ExternalizedRetention
-from pipelines.domain.status import CheckpointKind, JobStatus
+from pipelines.domain.status import JobStatus
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.point_files import PointFiles
 from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
 from pipelines.runtime.master.underway import Underway
@@ -17,16 +23,21 @@ class PointKeeper:
         points: RetainedPoints,
         files: PointFiles,
         shared: SharedFilesHost,
+        damage: DamageMemory,
     ) -> None:
         self._around = surroundings
         self._points = points
         self._files = files
         self._shared = shared
+        self._damage = damage
 
     def on_completed(self, underway: Underway) -> None:
-        is_savepoint = underway.kind is CheckpointKind.SAVEPOINT
-        point = RetainedPoint(underway.checkpoint_id, underway.location, is_savepoint)
-        self._give_up(self._points.on_completed(point))
+        """Damage that was found while its manifest was on its way marks it, too."""
+        point = underway.point
+        damage = self._damage.on_completed(point)
+        if damage is not None:
+            self._around.emit(RestorePointRefused(path=point.location, message=damage))
+        self._give_up(self._points.on_completed(point, damage))
 
     def on_run_ended(self, status: JobStatus) -> None:
         """After this the run has only the points that its retention leaves."""

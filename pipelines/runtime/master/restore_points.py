@@ -3,7 +3,7 @@
 Reads storage, verifies, and refuses by name; the choice itself is `protocol.recovery`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,7 +21,7 @@ from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.master.declared_states import declared_states
-from pipelines.storage.store import CheckpointStore, WatchVerification
+from pipelines.storage.store import CheckpointStore, Damage, WatchVerification
 from pipelines.stream import Pipeline
 
 
@@ -122,15 +122,20 @@ def _problems_of(uid: Uid, source: AnySource, stored: list[Json], *, ahead: bool
 
 
 def verifier(
-    store: CheckpointStore, fit: PointFit, watch: WatchVerification
+    store: CheckpointStore,
+    fit: PointFit,
+    watch: WatchVerification,
+    on_damaged: Callable[[RetainedPoint, Sequence[Damage]], None] = lambda point, damages: None,
 ) -> Callable[[RetainedPoint], str | None]:
-    """Answers why a point cannot be used, or None. Reads every byte of it, and tells `watch` after
-    each file how far it is. What it returns raises Retryable when that cannot be told now."""
+    """Answers why a point cannot be used, or None. Reads every byte of it, tells `watch` after each
+    file how far it is, and `on_damaged` of all its damages. What it returns raises Retryable when
+    that cannot be told now."""
 
     def problem_of(point: RetainedPoint) -> str | None:
         damages = store.verify(point.location, watch)
         if damages:
             check_mounted(store, point.location)
+            on_damaged(point, damages)
             return damages[0].problem
         try:
             fit.check(store.manifest(point.location), point.location)

@@ -11,6 +11,7 @@ from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointTriggered,
+    DamageRemembered,
     Event,
     JobStatusChanged,
     RunStarted,
@@ -86,6 +87,12 @@ def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
     return RetainedPoints(parts.settings.retained_checkpoints, points)
 
 
+def damaged_files(journal: JournalWriter) -> list[str]:
+    """That earlier drivers of the run remember."""
+    newest = journal.newest(DamageRemembered)
+    return newest.remembered if newest is not None else []
+
+
 def _given_up(journal: JournalWriter) -> str | None:
     """A point that was to end the run and did not; drained, it would lose what is read after it."""
     newest = journal.newest(RunStopping)
@@ -123,7 +130,7 @@ def stopping_of(journal: JournalWriter, points: RetainedPoints) -> RunStopping |
     newest = journal.newest(RunStopping)
     if newest is None or newest.stage is StopStage.PUBLISHED:
         return newest
-    found = [point.location for point in points.newest_first()[:1]]
+    found = [point.location for point in points.every_newest_first()[:1]]
     is_complete = newest.stage is StopStage.PUBLISHING and found == [newest.path]
     return newest if is_complete else None
 

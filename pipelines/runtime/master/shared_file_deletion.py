@@ -48,6 +48,24 @@ class SharedFilesHost:
         with self._machine:
             return self._files.confirmed_id
 
+    @property
+    def needed(self) -> frozenset[str]:
+        """Files that no sweep takes away: a retained checkpoint, or one under way, may want them.
+        Those of a checkpoint whose manifest could not be read are not among them."""
+        with self._machine:
+            return self._files.needed
+
+    @property
+    def has_unread(self) -> bool:
+        """The manifest of a retained checkpoint could not be read."""
+        with self._machine:
+            return self._files.has_unread
+
+    def files_of(self, checkpoint_id: CheckpointId) -> frozenset[str]:
+        """That a retained checkpoint shares, as far as its manifest could be read."""
+        with self._machine:
+            return self._files.files_of(checkpoint_id)
+
     def on_triggered(self, checkpoint_id: CheckpointId) -> None:
         with self._machine:
             self._files.on_triggered(checkpoint_id)
@@ -57,7 +75,7 @@ class SharedFilesHost:
         self, attempt: Attempt, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
     ) -> None:
         """What comes after the checkpoint has ended was written for nobody."""
-        names = set(_shared_names([snapshot]))
+        names = set(shared_names([snapshot]))
         if checkpoint_id in self._acknowledged:
             self._acknowledged[checkpoint_id] |= names
         elif names:
@@ -73,7 +91,7 @@ class SharedFilesHost:
             if manifest.kind is CheckpointKind.SAVEPOINT:
                 names = self._files.on_aborted(checkpoint_id, ())  # it shares nothing
             else:
-                names = self._files.on_completed(checkpoint_id, _shared_names(manifest.subtasks))
+                names = self._files.on_completed(checkpoint_id, shared_names(manifest.subtasks))
         self._delete(attempt, names)
         if self._has_failures:
             self._has_failures = False
@@ -170,13 +188,14 @@ def _retained(
 def _names_of_point(store: CheckpointStore, location: str) -> set[str] | None:
     """None: its manifest is damaged, so what it refers to is not known. Raises Retryable."""
     try:
-        return set(_shared_names(store.manifest(location).subtasks))
+        return set(shared_names(store.manifest(location).subtasks))
     except CorruptSnapshot as damage:
         log.warning("Files that %s may refer to stay: %s", location, damage)
         return None
 
 
-def _shared_names(snapshots: Iterable[SubtaskSnapshot]) -> Iterator[str]:
+def shared_names(snapshots: Iterable[SubtaskSnapshot]) -> Iterator[str]:
+    """Of the files that other checkpoints may refer to as well."""
     for snapshot in snapshots:
         for operator in snapshot.operators:
             for state in operator.states:

@@ -1,6 +1,6 @@
 """Decides, with `protocol.recovery`, where an attempt starts, and prepares the sinks for it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import CheckpointingMode, Settings
 from pipelines.protocol.compatibility import compare
-from pipelines.protocol.recovery import NoUsablePoint, choose_point
+from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.published_output import Start
 from pipelines.runtime.master.restore_points import PointFit, requested_point, verifier
 from pipelines.runtime.master.run_ledger import LedgerStart
 from pipelines.runtime.master.underway import source_records_of
-from pipelines.storage.store import CheckpointStore
+from pipelines.storage.store import CheckpointStore, Damage
 from pipelines.stream import Pipeline
 
 
@@ -76,10 +76,13 @@ class StartingPointChooser:
     may_fall_back: bool = True  # to an older point, when the newest does not verify
     quarantine: str = ""  # the directory of the quarantines of all sources
     watch: Callable[[RestoreProgress], None] = lambda progress: None  # the reading of a point
+    on_damages: Callable[[RetainedPoint, Sequence[Damage]], None] = lambda point, damages: None
+    on_whole: Callable[[RetainedPoint], None] = lambda point: None  # though it was marked
     check_held: Callable[[], None] = lambda: None  # raises when the lease is lost
 
     def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
-        """The newest own point that verifies; before there is one, the point asked for.
+        """The newest own point that verifies; before there is one, the point asked for. One that is
+        marked as damaged is looked at only when no other can be used.
 
         Without `reads_on` the sources need not have any more what comes after it.
 
@@ -88,23 +91,40 @@ class StartingPointChooser:
             CorruptSnapshot: points exist and none can be used; starting afresh would double
                 output, so it is not done.
         """
-        kept = points.newest_first()
+        kept = points.every_newest_first()
         has_own = any(not point.is_claimed for point in kept)
         fit = PointFit.of(self.spec, self.pipeline, reads_on=reads_on)
         requested = None if has_own else self._requested(fit)
-        candidates = kept or ([requested] if requested else [])
-        found = choose_point(
-            candidates, verifier(self.store, fit, self.watch), may_fall_back=self.may_fall_back
-        )
+        own = points.candidates() if self.may_fall_back else kept
+        candidates = own or ([requested] if requested else [])
+        damages: dict[RetainedPoint, Sequence[Damage]] = {}
+        problem_of = verifier(self.store, fit, self.watch, damages.__setitem__)
+        found = choose_point(candidates, problem_of, may_fall_back=self.may_fall_back)
         for refused in found.refused:
             location = refused.point.location
             self.emit(RestorePointRefused(path=location, message=refused.problem))
             if refused.point in kept:
-                points.on_refused(refused.point)
+                points.on_damaged(refused.point, refused.problem)
+                self.on_damages(refused.point, damages.get(refused.point, ()))
         if isinstance(found, NoUsablePoint):
             raise CorruptSnapshot(self._why_none(found))
+        self._say_what_was_passed_over(found, points)
         is_own = found.point is not None and found.point in kept and not found.point.is_claimed
         return self._described(found.point, fit, is_own=is_own)
+
+    def _say_what_was_passed_over(self, found: Choice, points: RetainedPoints) -> None:
+        """Newer points that were marked before, and so were not read now."""
+        if found.point is None:
+            return
+        if points.damage_of(found.point) is not None:
+            self.on_whole(found.point)
+        refused = {each.point for each in found.refused}
+        for point in points.every_newest_first():
+            if point == found.point:
+                return
+            why = points.damage_of(point)
+            if why is not None and point not in refused:
+                self.emit(RestorePointRefused(path=point.location, message=f"Passed over: {why}"))
 
     def say_what_memory_lost(self, places: SnapshotPlaces, start: StartingPoint) -> None:
         """Of a driver that follows another one."""

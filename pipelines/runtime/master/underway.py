@@ -14,6 +14,7 @@ from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.checkpoint_effects import AbortCheckpoint
+from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged
 
@@ -38,6 +39,12 @@ class Underway:
     @property
     def kind(self) -> CheckpointKind:
         return self.request.kind
+
+    @property
+    def point(self) -> RetainedPoint:
+        """What it is once it has completed."""
+        is_savepoint = self.kind is CheckpointKind.SAVEPOINT
+        return RetainedPoint(self.checkpoint_id, self.location, is_savepoint)
 
     def on_acknowledged(self, message: Acknowledged, now_ms: float) -> SubtaskPhases:
         """The subtask's phases, with the time that the coordinator saw."""

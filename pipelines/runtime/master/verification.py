@@ -1,8 +1,8 @@
 """Looks at the retained points again from time to time, so that damage is known before it counts.
 
-Reads every byte of every retained point beside everything else, on a thread of its own. A damaged
-point is reported and not offered to a recovery any more, as long as a whole one is left; with none
-left it stays, because a run that has points never starts afresh (`protocol.recovery`).
+Reads every byte of every retained point beside everything else, on a thread of its own. What
+follows from damage is `damage_memory`'s: the point is marked, and so is every other that refers to
+the same file. A point that was marked and is whole again loses its mark.
 """
 
 import logging
@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable
-from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
+from pipelines.domain.events import Event, PointsVerified
+from pipelines.domain.status import DamageFinder
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt
 from pipelines.runtime.master.restore_points import check_mounted
 from pipelines.runtime.master.watched_executor import WatchedExecutor
@@ -22,24 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class PointVerifier:
-    """Used on the job master's thread; `interval_ms` 0 turns it off.
-
-    Not `drops_damaged`: it only reports, and the recovery that meets the point decides.
-    """
+    """Used on the job master's thread; `interval_ms` 0 turns it off."""
 
     def __init__(
         self,
         store: CheckpointStore,
         clock: Clock,
         interval_ms: int,
-        drops_damaged: bool,
+        damage: DamageMemory,
         emit: Callable[[Event], None],
         post: Callable[[JobEvent], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._interval_ms = interval_ms
-        self._drops_damaged = drops_damaged
+        self._damage = damage
         self._emit = emit
         self._post = post
         reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
@@ -57,23 +56,22 @@ class PointVerifier:
         if due_ms is None or now_ms < due_ms:
             return
         self._is_reading = True
-        self._reader.submit(self._read, points.newest_first())
+        self._reader.submit(self._read, points.every_newest_first(), self._damage.remembered)
 
     def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
-        """What retention has deleted meanwhile does not count."""
+        """What retention has deleted meanwhile does not count as a point; its shared files do."""
         self._is_reading = False
         self._due_ms = self._clock.monotonic_ms() + self._interval_ms
-        kept = points.newest_first()
-        damaged = [(point, why) for point, why in looked.damaged if point in kept]
+        for point, damages in looked.damaged:
+            said = f"Looked at again: {damages[0].problem}"
+            self._damage.on_found(point, damages, DamageFinder.VERIFICATION, said)
+        kept = points.every_newest_first()
         whole = [point for point in looked.whole if point in kept]
-        for point, why in damaged:
-            self._emit(RestorePointRefused(path=point.location, message=f"Looked at again: {why}"))
-        if self._drops_damaged:
-            points.on_damaged([point for point, _ in damaged])
+        self._damage.on_whole(whole, looked.known)
         self._emit(
             PointsVerified(
                 whole=len(whole),
-                damaged=len(damaged),
+                damaged=sum(point in kept for point, _ in looked.damaged),
                 duration_ms=looked.duration_ms,
                 paths=[point.location for point in whole],
             )
@@ -83,7 +81,7 @@ class PointVerifier:
         """Does not wait for what is being read."""
         self._reader.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, points: list[RetainedPoint]) -> None:
+    def _read(self, points: list[RetainedPoint], known: frozenset[str]) -> None:
         began_ms = self._clock.monotonic_ms()
         whole, damaged = [], []
         for point in points:
@@ -95,8 +93,8 @@ class PointVerifier:
                 log.warning("%s could not be looked at: %s", point.location, error)
                 continue
             if damages:
-                damaged.append((point, damages[0].problem))
+                damaged.append((point, tuple(damages)))
             else:
                 whole.append(point)
         duration_ms = self._clock.monotonic_ms() - began_ms
-        self._post(PointsLookedAt(tuple(whole), tuple(damaged), duration_ms))
+        self._post(PointsLookedAt(tuple(whole), tuple(damaged), duration_ms, known))

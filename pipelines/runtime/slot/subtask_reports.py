@@ -26,6 +26,7 @@ from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
+    damaged_file_of,
     described,
     is_fatal,
     lost_output_of,
@@ -131,6 +132,7 @@ class SubtaskReports:
                 detail="".join(traceback.format_exception(error)),
                 is_fatal=is_fatal(error),
                 lost_output_of=lost_output_of(error),
+                damaged_file=damaged_file_of(error),
                 error=described(error) if isinstance(error, OperatorFailed) else None,
             )
         )

@@ -4,7 +4,7 @@ Wrapped once, at the operator that raised; the operators around it in the chain 
 """
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.domain.errors import OutputLost, Rejected, Retryable
+from pipelines.domain.errors import DamagedFile, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origin import Firing, Origins, RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
@@ -99,6 +99,12 @@ def lost_output_of(error: BaseException) -> CheckpointId | None:
     """Whoever starts where the output was prepared comes to the same end. None: none is lost."""
     cause = _cause_of(error)
     return cause.checkpoint_id if isinstance(cause, OutputLost) else None
+
+
+def damaged_file_of(error: BaseException) -> str | None:
+    """The file of the recovery point that could not be read. None: it is another failure."""
+    cause = _cause_of(error)
+    return cause.name if isinstance(cause, DamagedFile) else None
 
 
 def _cause_of(error: BaseException) -> BaseException:

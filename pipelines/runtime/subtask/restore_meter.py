@@ -6,11 +6,13 @@ stands still and leaves every other alone, however long it takes.
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
+from pipelines.domain.errors import CorruptSnapshot, DamagedFile
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.snapshots import FileHandle
 
@@ -80,20 +82,31 @@ class RestoreMeter:
 
 
 class MeteredFiles:
-    """Implements `ReadsFiles`: what is read of a store is counted."""
+    """Implements `ReadsFiles`: what is read of a store is counted, and damage says in which file
+    it is."""
 
     def __init__(self, files: ReadsFiles, meter: RestoreMeter) -> None:
         self._files = files
         self._meter = meter
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
-        for batch in self._files.read_batches(location, file):
-            yield batch
-            self._meter.on_read(file, batch.nbytes)
+        with _naming(file):
+            for batch in self._files.read_batches(location, file):
+                yield batch
+                self._meter.on_read(file, batch.nbytes)
         self._meter.on_done(file)
 
     def fetch(
         self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
     ) -> None:
-        self._files.fetch(location, file, target, may_share=may_share)
+        with _naming(file):
+            self._files.fetch(location, file, target, may_share=may_share)
         self._meter.on_done(file)
+
+
+@contextmanager
+def _naming(file: FileHandle) -> Iterator[None]:
+    try:
+        yield
+    except CorruptSnapshot as error:
+        raise DamagedFile(str(error), file.name) from error

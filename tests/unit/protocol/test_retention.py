@@ -36,7 +36,7 @@ def test_the_newest_and_all_savepoints_are_never_deleted(seed: int) -> None:
         )
         if rng.random() < 0.1:
             refused.add(one := usable.pop(rng.randrange(len(usable))))
-            retained.on_refused(one)
+            retained.on_damaged(one, "torn")
 
 
 def test_restored_points_count_and_are_deleted_oldest_first() -> None:
@@ -55,18 +55,21 @@ def test_a_claimed_point_is_the_oldest_whatever_its_id_and_goes_first() -> None:
     assert retained.newest_first() == [point(2), point(1)]
 
 
-def test_a_refused_point_is_not_offered_again_and_takes_nobodys_place() -> None:
+def test_a_damaged_point_is_offered_behind_the_whole_ones_and_takes_nobodys_place() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
 
-    retained.on_refused(point(2))
+    retained.on_damaged(point(2), "torn")
 
     assert retained.newest_first() == [point(1)]
+    assert retained.candidates() == [point(1), point(2)]
+    assert retained.every_newest_first() == [point(2), point(1)]
+    assert (retained.damage_of(point(2)), retained.damage_of(point(1))) == ("torn", None)
     assert retained.on_completed(point(3)) == []
 
 
 def test_a_damaged_point_goes_when_it_would_have_gone_anyway_and_not_before() -> None:
     retained = RetainedPoints(2, (point(1), point(2), point(3)))
-    retained.on_damaged([point(2)])
+    retained.on_damaged(point(2), "torn")
 
     kept = retained.newest_first()
     superfluous = [retained.on_completed(point(number)) for number in (4, 5)]
@@ -77,19 +80,38 @@ def test_a_damaged_point_goes_when_it_would_have_gone_anyway_and_not_before() ->
 
 def test_the_end_of_a_run_that_leaves_nothing_leaves_no_damaged_point_either() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
-    retained.on_refused(point(1))
+    retained.on_damaged(point(1), "torn")
 
     nothing = Retention.NO_EXTERNALIZED_CHECKPOINTS
 
     assert retained.on_run_ended(JobStatus.CANCELED, nothing) == [point(1), point(2)]
 
 
-def test_as_long_as_all_are_damaged_all_are_offered() -> None:
+def test_as_long_as_all_are_damaged_all_are_offered_and_kept() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
 
-    retained.on_damaged([point(1), point(2)])
+    for number in (1, 2):
+        retained.on_damaged(point(number), "torn")
 
-    assert retained.newest_first() == [point(2), point(1)]
+    assert retained.newest_first() == []
+    assert retained.candidates() == [point(2), point(1)]
+    assert retained.on_completed(point(3)) == []
+
+
+def test_a_point_that_was_mended_is_offered_as_before() -> None:
+    retained = RetainedPoints(2, (point(1), point(2)))
+    retained.on_damaged(point(2), "torn")
+
+    retained.on_whole(point(2))
+
+    assert retained.candidates() == [point(2), point(1)]
+
+
+def test_a_point_known_to_be_damaged_when_it_completes_makes_no_older_one_superfluous() -> None:
+    retained = RetainedPoints(1, (point(1),))
+
+    assert retained.on_completed(point(2), "it refers to a damaged file") == []
+    assert retained.candidates() == [point(1), point(2)]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class Master:
         self.events: list[Event] = []
         self._posted: list[JobEvent] = []
         self._places = places_in(root)
-        self._store = store_in(root)
+        self.store = store_in(root)
         self._parallelism = parallelism
         parsed = parse_settings({"execution.checkpointing.timeout": "5 s", **(settings or {})})
         surroundings = CheckpointSurroundings(
@@ -84,7 +84,7 @@ class Master:
             places=self._places,
             settings=parsed,
             graph=joining_pipeline(ListSource([]), MemorySink()).graph,
-            store=self._store,
+            store=self.store,
             clock=self.clock,
             executor=InlineExecutor(),
             fence=self.fence,
@@ -108,7 +108,7 @@ class Master:
     @property
     def published(self) -> list[str]:
         roots = (self._places.checkpoints, self._places.savepoints)
-        return sorted(Path(point).name for root in roots for point in self._store.published(root))
+        return sorted(Path(point).name for root in roots for point in self.store.published(root))
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]

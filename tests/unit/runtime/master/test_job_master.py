@@ -692,6 +692,47 @@ def test_a_point_that_was_found_damaged_is_passed_over_only_where_older_ones_may
     assert run.wait_until_over() is ends
 
 
+@pytest.mark.parametrize(
+    ("on_damaged", "points", "ends"),
+    [
+        ("older", 2, JobStatus.CANCELED),
+        ("older", 1, JobStatus.FAILED),
+        ("fail", 2, JobStatus.FAILED),
+    ],
+)
+def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_one(
+    tmp_path: Path, on_damaged: str, points: int, ends: JobStatus
+) -> None:
+    """The driver has found the point whole; what the slot reads of it is not."""
+    settings = {
+        "execution.checkpointing.interval": "off",
+        "execution.state-recovery.on-damaged-point": on_damaged,
+    }
+    run = ScriptedRun(tmp_path, settings)
+    for number in range(1, points + 1):
+        run.ask(TriggerCheckpoint(**WHO, request_id=RequestId(f"point-{number}")))
+        newest = run.wait_for_checkpoints(number)[-1]
+    run.slots.loads = True
+    run.slots.say(Attempt(1), failure("a slot died"))
+    run.wait_for(lambda: run.slots.attempts == [1, 2])
+
+    met = msgspec.structs.replace(
+        failure("c1-a1-base is missing."), is_fatal=True, damaged_file="c1-a1-base"
+    )
+    run.slots.loads = False
+    run.slots.say(Attempt(2), met)
+    if ends is JobStatus.CANCELED:
+        run.wait_for(lambda: run.slots.attempts == [1, 2, 3])
+        cancel(run)
+
+    assert run.wait_until_over() is ends
+    told = [(e.path, e.message) for e in run.of(RestorePointRefused)]
+    assert told[0] == (newest.path, "c1-a1-base is missing.")
+    decided = [e for e in run.of(RecoveryPhaseReached) if e.phase is RecoveryPhase.DECIDE]
+    restored = [event.restored_path != newest.path for event in decided]
+    assert restored == ([False, True] if ends is JobStatus.CANCELED else [False])
+
+
 def failure(cause: str) -> Failed:
     return Failed(vertex=Uid("both"), subtask=0, cause=cause, detail="", is_fatal=False)
 

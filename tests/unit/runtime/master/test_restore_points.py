@@ -201,7 +201,7 @@ def test_what_may_be_left_behind_is_named_to_the_slots(tmp_path: Path) -> None:
     assert start.dropped_states == ((Uid("both"), "former"),)
 
 
-def test_a_damaged_point_is_passed_over_loudly_and_never_offered_again(tmp_path: Path) -> None:
+def test_a_damaged_point_is_passed_over_loudly_each_time_and_read_once(tmp_path: Path) -> None:
     places = places_in(tmp_path)
     for checkpoint_id in (1, 2):
         location = places.checkpoint(CheckpointId(checkpoint_id))
@@ -211,10 +211,12 @@ def test_a_damaged_point_is_passed_over_loudly_and_never_offered_again(tmp_path:
 
     starts = [chooser.choose(), chooser.choose()]
 
-    (refused,) = chooser.events
+    refused, passed_over = chooser.events
     assert isinstance(refused, RestorePointRefused)
-    assert refused.path == str(places.checkpoint(CheckpointId(2)))
+    assert isinstance(passed_over, RestorePointRefused)
+    assert refused.path == passed_over.path == str(places.checkpoint(CheckpointId(2)))
     assert damaged.name in refused.message
+    assert passed_over.message == f"Passed over: {refused.message}"
     assert [start.checkpoint_id for start in starts] == [1, 1]
 
 

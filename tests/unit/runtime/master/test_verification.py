@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipelines.domain.errors import Retryable
-from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
+from pipelines.domain.events import DamageRemembered, Event, PointsVerified, RestorePointRefused
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import DamageFinder
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt, WorkFailed
 from pipelines.runtime.master.verification import PointVerifier
 from pipelines.storage.store import Damage
 from tests.unit.runtime.fakes import ManualClock
+from tests.unit.runtime.shared_points import shared_host
 
 INTERVAL_MS = 1_000
 WAIT_S = 60.0
+SHARED = "c1-a1-base"  # of the first two points
 POINTS = tuple(RetainedPoint(CheckpointId(n), f"/chk-{n}") for n in (1, 2, 3))
 
 
@@ -47,8 +51,53 @@ def test_as_long_as_none_is_whole_all_stay_because_nobody_may_start_afresh(
 
     verified.look()
 
-    assert verified.offered == [3, 2, 1]
+    assert verified.offered == []
+    assert [point.checkpoint_id for point in verified.points.candidates()] == [3, 2, 1]
     assert verified.counts == [(0, 3)]
+
+
+def test_what_was_found_once_is_looked_at_again_and_said_once(verified: "Verified") -> None:
+    verified.damage("/chk-2")
+
+    verified.look()
+    verified.look()
+
+    assert len([e for e in verified.events if isinstance(e, RestorePointRefused)]) == 1
+    assert verified.counts == [(2, 1), (2, 1)]
+
+
+def test_a_point_that_was_mended_is_offered_again(verified: "Verified") -> None:
+    verified.damage("/chk-2")
+    verified.look()
+    verified.store.damages.clear()
+
+    verified.look()
+
+    assert verified.offered == [3, 2, 1]
+    assert verified.found_whole[-3:] == ["/chk-3", "/chk-2", "/chk-1"]
+
+
+def test_damage_to_a_shared_file_outlives_the_point_that_it_was_found_in(
+    verified: "Verified",
+) -> None:
+    """Reading takes longer than the point is kept; younger ones refer to the file as well."""
+    shared = Damage(SHARED, f"{SHARED} was altered.", is_shared=True)
+    verified.store.damages["/chk-1"] = shared
+    looked = verified.read()
+    verified.points.on_completed(RetainedPoint(CheckpointId(4), "/chk-4"))
+
+    verified.verifier.on_looked_at(looked, verified.points)
+
+    [remembered] = [e for e in verified.events if isinstance(e, DamageRemembered)]
+    assert remembered == DamageRemembered(
+        files=[SHARED],
+        points=["/chk-2"],
+        found_by=DamageFinder.VERIFICATION,
+        message=f"{SHARED} was altered.",
+        remembered=[SHARED],
+    )
+    assert verified.offered == [4, 3]
+    assert verified.counts == [(2, 0)]
 
 
 def test_a_storage_that_does_not_answer_is_no_damage(verified: "Verified") -> None:
@@ -101,16 +150,6 @@ def test_it_looks_once_per_interval_and_never_twice_at_a_time(verified: "Verifie
     assert verified.verifier.due_ms == 2 * INTERVAL_MS + 50
 
 
-def test_where_a_person_decides_about_damage_it_is_only_told() -> None:
-    verified = Verified(drops_damaged=False)
-    verified.damage("/chk-3")
-
-    verified.look()
-
-    assert verified.offered == [3, 2, 1]
-    assert verified.counts == [(2, 1)]
-
-
 def test_zero_turns_it_off() -> None:
     verified = Verified(interval_ms=0)
 
@@ -144,19 +183,20 @@ class Damaged:
 
 
 class Verified:
-    def __init__(self, interval_ms: int = INTERVAL_MS, *, drops_damaged: bool = True) -> None:
+    def __init__(self, interval_ms: int = INTERVAL_MS) -> None:
         self.clock = ManualClock()
         self.clock.now_ms = 0.0
         self.store = Damaged()
         self.events: list[Event] = []
         self.points = RetainedPoints(3, POINTS)
+        files = {CheckpointId(1): [SHARED], CheckpointId(2): [SHARED]}
         self._posted: list[JobEvent] = []
         self._is_posted = threading.Event()
         self.verifier = PointVerifier(
             self.store,  # type: ignore[arg-type]
             self.clock,
             interval_ms,
-            drops_damaged,
+            DamageMemory(self.points, shared_host(files), self.events.append),
             self.events.append,
             self._post,
         )
@@ -187,6 +227,7 @@ class Verified:
         self.clock.now_ms += INTERVAL_MS
         self.verifier.start_when_due(self.clock.now_ms, self.points)
         assert self._is_posted.wait(WAIT_S)
+        self._is_posted.clear()
         return self._posted.pop()
 
     def look(self) -> None:

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from pipelines.domain.errors import CorruptSnapshot, DamagedFile
 from pipelines.domain.events import RestoreProgress
+from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import FileHandle
+from pipelines.runtime.subtask.operator_failure import OperatorFailed, damaged_file_of
 from pipelines.runtime.subtask.restore_meter import MeteredFiles, RestoreMeter
 
 BATCH = pa.record_batch([pa.array(range(10), pa.int64())], ["n"])  # 80 bytes
@@ -67,6 +71,19 @@ def test_a_step_without_a_file_is_news() -> None:
     assert meter.has_news()
 
 
+def test_damage_says_in_which_file_it_is(tmp_path: Path) -> None:
+    files = MeteredFiles(Torn(), RestoreMeter())
+
+    for read in (
+        lambda: list(files.read_batches("", LARGE)),
+        lambda: files.fetch("", LARGE, tmp_path),
+    ):
+        with pytest.raises(DamagedFile, match="is torn") as met:
+            read()
+        assert damaged_file_of(OperatorFailed(Uid("both"), (), met.value)) == "large"
+    assert damaged_file_of(CorruptSnapshot("it is torn")) is None
+
+
 class ThreeBatches:
     """Implements `ReadsFiles`."""
 
@@ -82,3 +99,16 @@ class ThreeBatches:
 def metered() -> tuple[RestoreMeter, MeteredFiles]:
     meter = RestoreMeter()
     return meter, MeteredFiles(ThreeBatches(), meter)
+
+
+class Torn:
+    """Implements `ReadsFiles`."""
+
+    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
+        yield BATCH
+        raise CorruptSnapshot(f"{file.name} is torn.")
+
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
+        raise CorruptSnapshot(f"{file.name} is torn.")

@@ -1,0 +1,156 @@
+"""A file that checkpoints share is damaged while the run goes on; then everything is killed.
+
+The source is held, so that the state does not change: by themselves all checkpoints refer to the
+same files, for ever.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    DamageRemembered,
+    FailureOccurred,
+    RestorePointRefused,
+)
+from pipelines.domain.status import DamageFinder, JobStatus
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run, hurry
+from tests.processes.incremental_runs import BACKENDS, points_of, settings_of, shared_files_of
+from tests.processes.numbers import HELD_AT, assert_exact
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 60.0
+HELD = {"held_at": str(HELD_AT)}
+LOOKS_OFTEN = {"execution.checkpointing.verification-interval": "50 ms"}
+NEVER_LOOKS = {"execution.checkpointing.verification-interval": "0"}
+
+
+@BACKENDS
+@pytest.mark.parametrize("finder", [DamageFinder.VERIFICATION, DamageFinder.CHECKPOINT])
+def test_after_a_finding_no_checkpoint_needs_the_damaged_file_and_a_kill_costs_nothing(
+    tmp_path: Path, backend: str, finder: DamageFinder
+) -> None:
+    """Altered, the file is found when points are read again; deleted, by the next checkpoint. The
+    run keeps one point, so that every point there is refers to the file."""
+    looks = LOOKS_OFTEN if finder is DamageFinder.VERIFICATION else NEVER_LOOKS
+    keeps = {"execution.checkpointing.num-retained": "1"}
+    settings = {**settings_of(backend, tmp_path / "local"), **looks, **keeps}
+    with hosted_run(tmp_path, HELD, settings=settings) as run:
+        damaged = the_only_shared_files(run)[0]
+        if finder is DamageFinder.VERIFICATION:
+            damaged.write_bytes(bytes(reversed(damaged.read_bytes())))
+        else:
+            damaged.unlink()
+        run.wait_for(lambda _: bool(run.of(DamageRemembered)), STEP_S)
+        run.wait_for_more(2, STEP_S)
+        os.kill(run.pid_of(1), signal.SIGKILL)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(STEP_S)
+    [found] = remembered_in(run)
+    store = FileSystemCheckpointStore([str(run.directory.path)])
+    newest = max(points_of(run), key=number_of)
+    uses, damages = shared_files_of(Path(newest)), store.verify(newest)
+
+    with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        hurry(tmp_path)
+        ended = successor.wait_until_over(STEP_S)
+
+    assert (found.found_by, found.files) == (finder, [damaged.name])
+    assert uses
+    assert damaged.name not in uses
+    assert damages == []
+    assert [e.event for e in run.of(FailureOccurred)] == []
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(tmp_path / "output")
+
+
+def test_every_point_that_refers_to_the_file_is_marked_and_the_others_are_not(
+    tmp_path: Path,
+) -> None:
+    keeps = {"execution.checkpointing.num-retained": "1000"}
+    settings = {**settings_of("rocksdb", tmp_path / "local"), **NEVER_LOOKS, **keeps}
+    with hosted_run(tmp_path, HELD, settings=settings) as run:
+        damaged = a_shared_file(run)
+        damaged.unlink()
+        run.wait_for(lambda _: bool(run.of(DamageRemembered)), STEP_S)
+        run.wait_for_more(2, STEP_S)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(STEP_S)
+    [found] = remembered_in(run)
+    refers = {p for p in points_of(run) if damaged.name in shared_files_of(Path(p))}
+    completed = sequences_of(run, CheckpointCompleted)
+    [found_at] = sequences_of(run, DamageRemembered)
+
+    marked = {e.event.path for e in run.of(RestorePointRefused)}  # type: ignore[attr-defined]
+    assert set(found.points) == refers == marked
+    assert len(refers) > 2
+    assert len(points_of(run)) - len(refers) >= sum(n > found_at for n in completed) >= 2
+    failed = {e.event.reason.name for e in run.of(CheckpointFailed)}  # type: ignore[attr-defined]
+    assert failed == {"DAMAGED_FILE"}
+
+
+def test_a_driver_that_takes_over_remembers_and_passes_over_what_is_marked(tmp_path: Path) -> None:
+    """Points without the file are tried first, and those that refer to it when no other is left."""
+    keeps = {"execution.checkpointing.num-retained": "1000"}
+    settings = {**settings_of("rocksdb", tmp_path / "local"), **NEVER_LOOKS, **keeps}
+    with hosted_run(tmp_path, HELD, settings=settings) as run:
+        damaged = a_shared_file(run)
+        damaged.unlink()
+        run.wait_for(lambda _: bool(run.of(DamageRemembered)), STEP_S)
+        run.wait_for_more(1, STEP_S)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(STEP_S)
+    [found] = remembered_in(run)
+    known = {p: damaged.name in shared_files_of(Path(p)) for p in points_of(run)}
+    without = [path for path, refers in known.items() if not refers]
+    for path in without:
+        (Path(path) / "manifest.json").write_bytes(b"damaged, too")
+
+    with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        ended = successor.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert "No recovery point of this run can be used" in ended.reason
+    refused = [e.event.path for e in successor.of(RestorePointRefused)]  # type: ignore[attr-defined]
+    tried = refused[len(found.points) :]
+    assert tried[: len(without)] == sorted(without, key=number_of, reverse=True)  # the whole first
+    assert set(tried[len(without) :]) == set(found.points)
+
+
+def the_only_shared_files(run: StartedRun) -> list[Path]:
+    """Of a run that keeps one point, once its state stands still."""
+    newest = settled(run)
+    return sorted((newest.parent / "shared").glob("c*"))
+
+
+def a_shared_file(run: StartedRun) -> Path:
+    """Of the newest point of a run that keeps all."""
+    newest = settled(run)
+    return newest.parent / "shared" / min(shared_files_of(newest))
+
+
+def settled(run: StartedRun) -> Path:
+    """The newest point, when a few have been cut with the same state."""
+    run.wait_until_cut_at(HELD_AT, STEP_S)
+    run.wait_for_more(3, STEP_S)
+    return Path(run.completed()[-1].path)
+
+
+def remembered_in(run: StartedRun) -> list[DamageRemembered]:
+    found = [envelope.event for envelope in run.of(DamageRemembered)]
+    return [event for event in found if isinstance(event, DamageRemembered) and event.files]
+
+
+def sequences_of(run: StartedRun, kind: type[CheckpointCompleted | DamageRemembered]) -> list[int]:
+    return [envelope.sequence for envelope in run.of(kind)]
+
+
+def number_of(path: str) -> int:
+    return int(path.rpartition("-")[2])
