@@ -58,12 +58,20 @@ def shares(found: Iterable[Unfinished], need: Need) -> list[Share]:
 
 
 class Leftovers:
-    """Of all targets of one run. `emit` writes to its journal."""
+    """Of all targets of one run. `emit` writes to its journal; `check_held` raises when another
+    driver has the run, which may have begun to write since its points were looked at."""
 
-    def __init__(self, run_id: RunId, needed: NeededOutput, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        run_id: RunId,
+        needed: NeededOutput,
+        emit: Callable[[Event], None],
+        check_held: Callable[[], None] = lambda: None,
+    ) -> None:
         self._run_id = run_id
         self._needed = needed
         self._emit = emit
+        self._check_held = check_held
 
     def discard_earlier(self, sinks: Iterable[tuple[Uid, Sink]], start: str | None) -> None:
         """What other runs left, before this one writes. `start`: the point that it starts from.
@@ -102,6 +110,7 @@ class Leftovers:
             if share.why_kept is not None:
                 self._say_kept(uid, sink, share, share.why_kept)
                 continue
+            self._check_held()
             names = [item.name for item in share.items]
             self._say_discarded(uid, sink, share, sink.discard(names, self._run_id))
 

@@ -52,7 +52,8 @@ class NextStart:
         self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
         directory = parts.lease.run_directory
         needed = NeededOutput(directory, parts.store, parts.storage_roots)
-        self._leftovers = Leftovers(parts.spec.run_id, needed, record.emit)
+        check_held = parts.lease.check_held
+        self._leftovers = Leftovers(parts.spec.run_id, needed, record.emit, check_held)
         self._has_cleaned_up = False
         self._start: StartingPoint | None = None
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
-from pipelines.bus.lease import Lease
+from pipelines.bus.lease import Lease, LeaseLost
 from pipelines.connectors.sink import Unfinished
 from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import (
@@ -257,6 +257,23 @@ def test_the_end_of_a_run_waits_for_no_target(tmp_path: Path, error: Exception) 
     assert said.why.endswith(str(error))
 
 
+@pytest.mark.parametrize("way", ["discard_earlier", "discard_own"])
+def test_a_driver_that_has_lost_the_run_ends_nothing(tmp_path: Path, way: str) -> None:
+    scene = Scene(tmp_path)
+    scene.run(OLD)
+    scene.run(OWN)
+    sink = LeavingSink({"a": OLD, "b": OWN})
+
+    def lost() -> None:
+        raise LeaseLost(scene.run(OWN).directory, None)
+
+    scene.check_held = lost
+    with pytest.raises(LeaseLost):
+        getattr(scene, way)(sink)
+
+    assert sorted(sink.left) == ["a", "b"]
+
+
 def test_a_start_waits_for_its_targets_and_never_goes_on_without_holding_them(
     tmp_path: Path,
 ) -> None:
@@ -327,6 +344,7 @@ class Scene:
         self.store = AwayStore(roots)
         own = RunDirectory.of(self._jobs, PIPELINE, OWN)
         self._needed = NeededOutput(own, self.store, roots)
+        self.check_held: Callable[[], None] = lambda: None
         self._kept: list[object] = []
 
     def run(self, run_id: RunId) -> "Run":
@@ -337,13 +355,16 @@ class Scene:
 
     def discard_earlier(self, sink: MemorySink, start: str | None = None) -> list[Event]:
         events: list[Event] = []
-        Leftovers(OWN, self._needed, events.append).discard_earlier([(OUT, sink)], start)
+        self._leftovers(events).discard_earlier([(OUT, sink)], start)
         return events
 
     def discard_own(self, sink: MemorySink) -> list[Event]:
         events: list[Event] = []
-        Leftovers(OWN, self._needed, events.append).discard_own([(OUT, sink)])
+        self._leftovers(events).discard_own([(OUT, sink)])
         return events
+
+    def _leftovers(self, events: list[Event]) -> Leftovers:
+        return Leftovers(OWN, self._needed, events.append, self.check_held)
 
 
 class Run:
