@@ -1,7 +1,7 @@
-"""How this process is reached and what it encrypts with: the settings, and its machine's say.
+"""Decides how this process is reached and what it encrypts with: settings, then environment.
 
-A path or address that differs from machine to machine comes from the environment; private keys
-themselves are never passed on.
+A path or address that differs from machine to machine comes from the environment. Private keys
+are never passed on.
 """
 
 import os
@@ -60,15 +60,15 @@ def _slot_networking(settings: Settings) -> SlotNetworking:
 
 
 def load_tls(networking: SlotNetworking) -> Tls | None:
-    """None: not encrypted. Raises Rejected naming the setting and the variable that are missing,
-    or the file that cannot be used."""
+    """None: not encrypted. Raises Rejected naming the missing setting and its variable, or the file
+    that cannot be used."""
     if networking.tls is None:
         return None
     return Tls.load(_on_this_machine(networking.tls, os.environ))
 
 
 def slot_hosts(networking: SlotNetworking, local_address: str) -> tuple[str, str]:
-    """What the data port is reached under, and what it listens on."""
+    """The address that reaches the data port, and the address that it listens on."""
     host = os.environ.get(SLOT_HOST_VARIABLE) or networking.host or local_address
     return host, networking.bind_host or host
 

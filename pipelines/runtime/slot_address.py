@@ -1,4 +1,4 @@
-"""Where a slot dials, and what it shows there: all that a host gives to a slot it starts."""
+"""Where a slot dials, and what it proves there: all that a host gives to a slot it starts."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pipelines.domain.settings import Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class SlotAddress:
-    """What a slot is told by its host. The token is the attempt's secret and is never logged."""
+    """What a host passes to its slot. The token is the attempt's secret and is never logged."""
 
     host: str
     port: int

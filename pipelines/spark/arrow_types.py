@@ -1,4 +1,4 @@
-"""Which Arrow types Spark cannot take, and what stands for them: never a loss of value.
+"""Decides which Spark type stands for an Arrow type that Spark lacks: never at a loss of value.
 
 Knows batches only. Source: Spark's `from_arrow_type`, which refuses unsigned integers and assumes
 microseconds.

@@ -1,8 +1,8 @@
 """The process that Spark forks Python workers from, with everything a slot imports loaded.
 
 Importing takes most of a second, a fork takes milliseconds; so a slot of a new attempt is up at
-once. Named by `spark.python.daemon.module`. Loads modules only: a thread or connection opened
-here would be shared by every slot.
+once. Named by `spark.python.daemon.module`. Loads modules only: every slot would share a thread or
+connection that it opened.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""Writes a DataFrame into the files of a `DataFrameRows`: one for each partition, by its executor.
+"""Writes a DataFrame into the files of a `DataFrameRows`: each executor writes its partitions.
 
-Decides in which types Spark gives the rows, and that they are durable before anybody reads them.
+Decides in which types Spark gives the rows, and makes them durable before anything reads them.
 """
 
 import os
@@ -21,13 +21,13 @@ from pipelines.domain.errors import Rejected
 from pipelines.spark.arrow_types import readable_schema
 
 ROW_GROUP_ROWS = 65_536
-"""What a reader skips at once when it begins in the middle."""
+"""How many rows a reader can skip at once when it begins in the middle."""
 
 WRITTEN = "rows long"
 
 
 def keep_rows(session: SparkSession, source: DataFrameRows) -> int:
-    """How many rows there are. Raises Rejected: the DataFrame cannot be made, or does not fit."""
+    """Returns the row count. Raises Rejected: the DataFrame cannot be made, or does not fit."""
     frame = _loaded(session, source)
     _check_fits(frame, source)
     chosen = frame.select(*(_named(place, c.name) for place, c in enumerate(source.schema)))
@@ -47,7 +47,7 @@ def keep_rows(session: SparkSession, source: DataFrameRows) -> int:
 
 
 def _loaded(session: SparkSession, source: DataFrameRows) -> DataFrame:
-    """The author's function may raise whatever it likes."""
+    """The author's function may raise any exception."""
     try:
         frame = source.load(session)
     except Exception as error:
@@ -79,7 +79,7 @@ def _check_fits(frame: DataFrame, source: DataFrameRows) -> None:
 def _part_writer(
     rows: Path, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Runs in an executor. A task that is tried again writes its file again, whole."""
+    """Runs in an executor. A retried task writes its whole file again."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context: Any = TaskContext.get()
@@ -100,7 +100,7 @@ def _part_writer(
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """What a type cannot hold of a time is cut off; of anything else it is an error."""
+    """Cuts off the part of a time that the type cannot hold; any other loss is an error."""
     arrays = [
         batch.column(place).cast(column.type, safe=not pa.types.is_timestamp(column.type))
         for place, column in enumerate(schema)
@@ -109,7 +109,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _named(place: int, column: str) -> Column:
-    """By its place, because Spark takes a dot in a name for a field within."""
+    """By its place, because Spark reads a dot in a name as a field of a struct."""
     quoted = column.replace("`", "``")
     return col(f"`{quoted}`").alias(f"column_{place}")
 

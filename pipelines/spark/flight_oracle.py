@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def verdict(session: SparkSession, data: Path, files: Path, sqlite: Path) -> dict[str, Any]:
-    """Plain values: how many rows there ought to be, and a `Comparison` of each of the outputs."""
+    """Plain values: the expected number of rows, and a `Comparison` of each of the outputs."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
     for name in ("flights", "weather"):
         session.read.parquet(str(data / name)).createOrReplaceTempView(name)
@@ -94,7 +94,7 @@ def _rows(frame: DataFrame) -> list[tuple[Key, Row]]:
 
 
 def _file_rows(session: SparkSession, directory: Path) -> list[tuple[Key, Row]]:
-    """Only what a reader sees: names that begin with a dot or underscore are not output."""
+    """Only files that a reader sees: names with a leading dot or underscore are not output."""
     finals = [str(p) for p in directory.glob("*.parquet") if not p.name.startswith((".", "_"))]
     return _rows(session.read.parquet(*finals)) if finals else []
 

@@ -1,5 +1,7 @@
-"""The Spark session of a driver: no UI, nothing that restarts by itself, bound to loopback unless
-the settings name other addresses."""
+"""Opens the Spark session of a driver: no UI, nothing that restarts by itself.
+
+Bound to loopback unless the settings name other addresses.
+"""
 
 import os
 import sys
@@ -27,8 +29,8 @@ SETTINGS = {
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 CLUSTER_SETTINGS = {
-    # Slots would be placed on a machine that vanished without a word for as long as Spark believes
-    # in it, which is two minutes by default.
+    # Spark would place slots on a machine that has vanished for as long as it believes in it, which
+    # is two minutes by default.
     "spark.executor.heartbeatInterval": "5s",
     "spark.network.timeout": "30s",
     "spark.network.timeoutInterval": "5s",
@@ -39,7 +41,7 @@ SOURCE_ROOT = Path(__file__).parents[2]
 def open_session(master: str, application: str, networking: DriverNetworking) -> SparkSession:
     """One per driver process. The flows' code reaches executors by PYTHONPATH.
 
-    Spark's own driver is reached, and listens, where the run's control port does.
+    Spark's own driver has the addresses of the run's control port.
     """
     builder = SparkSession.builder.master(master).appName(application)
     addresses = {
@@ -50,7 +52,7 @@ def open_session(master: str, application: str, networking: DriverNetworking) ->
     settings = SETTINGS | addresses | ({} if is_one_machine else CLUSTER_SETTINGS)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    if is_one_machine:  # its workers and executors would listen on every interface
+    if is_one_machine:  # or its workers and executors listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
     os.environ["PYTHONPATH"] = _python_path()

@@ -1,8 +1,8 @@
-"""Slots as one Spark barrier stage per attempt: Spark places, starts and isolates them.
+"""Runs slots as one Spark barrier stage per attempt: Spark places, starts and isolates them.
 
-A failed barrier result stage is never retried by Spark, which is what is wanted: the restart
-strategy is the job master's. Start-up does not use `barrier()` or `allGather()`, each of which
-sleeps about a second; slots dial the control address from the task's closure.
+Spark never retries a failed barrier result stage, which suits us: the job master has the restart
+strategy. Start-up does not use `barrier()` or `allGather()`, which sleep about a second each; slots
+dial the control address from the task's closure.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class SparkStageHost:
         self._context.cancelJobGroup(_group(address))
 
     def wait(self, timeout_s: float) -> None:
-        """Until every stage has ended, so that the session can be stopped in peace."""
+        """Waits until every stage has ended, so that the session can be stopped."""
         for thread in self._threads.values():
             thread.join(timeout_s)
 
@@ -48,7 +48,7 @@ class SparkStageHost:
         slots = self._context.parallelize(range(parallelism), parallelism).barrier()
         try:
             slots.mapPartitions(_slot_task(address)).collect()
-        except Exception as error:  # a stage ends in whatever Spark raises; the master decides
+        except Exception as error:  # Spark may raise anything; the master decides
             lines = str(error).strip().splitlines()
             self._post(StageEnded(address.attempt, lines[0] if lines else type(error).__name__))
         else:

@@ -1,9 +1,9 @@
 """Reads the state in a savepoint or checkpoint as a Spark DataFrame.
 
-Owns the way from a point's files to rows of Spark: executors read the files, one task each, verify
-length and digest, and nothing is collected in the driver. Works for every storage, and for the
-open as well as for the backends' own files; a canonical savepoint can be read by anything else,
-too. Source: Flink's State Processor API (`SavepointReader`), by uid and name instead of classes.
+Executors read a point's files, one task each, and verify length and digest; the driver collects
+nothing. Works for every storage, for the open format and for the backends' own files. Any program
+can read a canonical savepoint. Source: Flink's State Processor API (`SavepointReader`), by uid and
+name instead of classes.
 """
 
 import os
@@ -25,14 +25,14 @@ from pipelines.storage.stores import CheckpointStores
 def read_state(spark: SparkSession, path: str, uid: str, state: str) -> DataFrame:
     """The rows of one state of one operator: its key columns, its value columns, `__key_group`.
 
-    A batch list also has `__namespace`, such as the window that its rows belong to. Types are
-    those of the state, as far as Spark has them: unsigned integers become the next wider signed
-    ones, seconds become microseconds.
+    A batch list also has `__namespace`, such as the window that its rows belong to. The types
+    are those of the state, as far as Spark has them: unsigned integers become the next wider
+    signed ones, seconds become microseconds.
 
     Raises:
-        Rejected: there is no such operator or state in the point; the message lists what there is.
-        CorruptSnapshot: there is no point at `path`, or its manifest is damaged. A damaged file is
-            named by the error of the action that reads it.
+        Rejected: the point has no such operator or state; the message lists what there is.
+        CorruptSnapshot: there is no point at `path`, or its manifest is damaged. The action that
+            reads a damaged file raises an error that names it.
     """
     location = path if scheme_of(path) else os.path.abspath(path)
     handles = handles_of(_store(location).manifest(location), location, uid, state)
@@ -42,7 +42,7 @@ def read_state(spark: SparkSession, path: str, uid: str, state: str) -> DataFram
 
 
 def handles_of(manifest: Manifest, location: str, uid: str, state: str) -> list[StateHandle]:
-    """Of every subtask that holds rows. Raises Rejected, see `read_state`."""
+    """The handles of every subtask that holds rows. Raises Rejected, see `read_state`."""
     by_state: dict[str, list[StateHandle]] = {}
     uids = sorted({o.uid for subtask in manifest.subtasks for o in subtask.operators})
     for subtask in manifest.subtasks:
@@ -61,7 +61,7 @@ def handles_of(manifest: Manifest, location: str, uid: str, state: str) -> list[
 
 
 def _schema_of(spark: SparkSession, location: str, handle: StateHandle) -> pa.Schema:
-    """An executor looks: the driver may not even reach the files."""
+    """An executor reads it: the driver may not even reach the files."""
     [row] = (
         spark.range(0, 1, 1, 1)
         .mapInArrow(_schema_reader(location, handle), "schema binary")
@@ -102,7 +102,7 @@ def _rows(location: str, encoded: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _store(location: str) -> CheckpointStores:
-    """The directory around the point too: checkpoints share files that lie beside them."""
+    """Includes the directory around the point: checkpoints share files that lie there."""
     return CheckpointStores([location.rstrip("/").rpartition("/")[0]], max_memory_state_bytes=0)
 
 

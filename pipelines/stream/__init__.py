@@ -1,8 +1,8 @@
 """What the author of a pipeline imports: sources, transformations, sinks, one uid each.
 
 Building a pipeline only describes it. `Environment.build` checks the graph and every schema, so
-that a wrong column or a missing uid is refused before anything starts. Source: Flink's DataStream
-API; batches and column expressions in the place of functions on records.
+that it refuses a wrong column or a missing uid before anything starts. Source: Flink's DataStream
+API; with batches and column expressions instead of functions on records.
 """
 
 from pipelines.connectors.watermark_strategy import (

@@ -50,7 +50,7 @@ class ConnectedStreams:
     ) -> "Stream":
         """One function per stream; both return batches of `schema`.
 
-        Event time stays if both streams call it alike and `schema` has that column.
+        Event time stays if both streams have the same name for it and `schema` has that column.
         """
         check_together(uid, self.first, self.second)
         times = {self.first.time_column, self.second.time_column}
@@ -71,7 +71,7 @@ class ConnectedStreams:
     ) -> "Stream":
         """One function for both streams, with state and timers of their common key.
 
-        The first stream must have a key. The second has it as well, or is broadcast, and then
+        The first stream must have a key. The second has the same key, or is broadcast and then
         keeps a broadcast state (Flink: `KeyedCoProcessFunction`, `KeyedBroadcastProcessFunction`).
         Event time stays if the first stream's column does. Raises Rejected for other streams.
         """
@@ -93,6 +93,6 @@ class ConnectedStreams:
 
 
 def check_together(uid: str, *streams: "Stream") -> None:
-    """Raises Rejected when they are of several environments."""
+    """Raises Rejected if the streams belong to several environments."""
     if any(stream.environment is not streams[0].environment for stream in streams):
         raise Rejected(f"{uid!r} joins streams of two environments; all must be of one.")

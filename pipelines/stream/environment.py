@@ -22,7 +22,7 @@ from pipelines.stream.streams import Stream
 
 @dataclass(slots=True)
 class Environment:
-    """Collects what is declared. `pace` replays sources with event time at that speed."""
+    """Collects what an author declares. `pace` replays sources with event time at that speed."""
 
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     pace: float | None = None
@@ -107,7 +107,7 @@ class Environment:
 
 
 def check_places(sinks: Mapping[Uid, Sink]) -> None:
-    """Raises Rejected naming two sinks that would lose output of each other."""
+    """Raises Rejected naming two sinks that would make each other lose output."""
     owners: dict[str, Uid] = {}
     for uid, sink in sinks.items():
         if not isinstance(sink, OwnsPlace):

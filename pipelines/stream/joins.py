@@ -1,4 +1,4 @@
-"""How two streams are joined: within windows, within an interval of time, or for ever."""
+"""Builds joins of two streams: within windows, within an interval of time, or for ever."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipelines.stream.streams import Stream
 
 LOCAL_SUFFIX = ".local"
-"""Completes the uid of an aggregation to that of its half before the exchange."""
+"""Added to an aggregation's uid, it names the half before the exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class KeyedStream:
     keys: tuple[str, ...]
 
     def connect(self, other: "Stream") -> ConnectedStreams:
-        """This stream by its key, and another one as it is: `other.broadcast()`."""
+        """Connects this stream, by its key, with another one as it is: `other.broadcast()`."""
         connections = self.stream.connection(self.keys), other.connection()
         return ConnectedStreams(self.stream, other, *connections)
 
@@ -59,7 +59,7 @@ class KeyedStream:
     def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
         """Running totals: each batch emits the new results of the keys that it touched.
 
-        Records are combined before the exchange wherever that makes them fewer.
+        Combines records before the exchange wherever that makes them fewer.
         """
         environment = self.stream.environment
         with naming(uid):

@@ -1,4 +1,4 @@
-"""A checked pipeline: all that the runtime needs to know of what an author has declared."""
+"""A checked pipeline: all that the runtime needs to know of an author's declarations."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Pipeline:
     sinks: Mapping[Uid, Sink]
     schemas: Mapping[Uid, pa.Schema]
     side_outputs: Mapping[tuple[Uid, str], SideOutput]
-    watermarks: Mapping[Uid, WatermarkStrategy]  # of sources; else as the source says
+    watermarks: Mapping[Uid, WatermarkStrategy]  # of sources; the others use the source's own
     pace: float | None  # event-hours per second; None: as fast as possible
 
     @property
@@ -41,7 +41,7 @@ class Pipeline:
         return Ends(read_once, {uid: sink.guarantee for uid, sink in self.sinks.items()})
 
     def input_schemas(self, uid: Uid) -> list[pa.Schema]:
-        """What each port of a node takes."""
+        """The schemas that each port of a node takes."""
         return [self._schema_into(connection) for connection in self.graph.node(uid).inputs]
 
     def validate_sources(self, settings: Settings) -> None:

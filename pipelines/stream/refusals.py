@@ -1,4 +1,4 @@
-"""Puts the author's name of an operator in front of what it refuses."""
+"""Names the operator, by its author's uid, in front of what it refuses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from pipelines.domain.errors import Rejected
 
 @contextmanager
 def naming(uid: str) -> Iterator[None]:
-    """Operators and sinks know their columns but not what the author called them."""
+    """Operators and sinks know their columns but not the name that the author gave them."""
     try:
         yield
     except Rejected as refusal:

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one node emits. `time_column` is its event time, where it has one."""
+    """What one node emits. `time_column` is its event time, if it has one."""
 
     environment: "Environment"
     node: Uid
     time_column: str | None
-    unkeyed: EdgeKind = EdgeKind.FORWARD  # how it reaches a reader that wants no key
+    unkeyed: EdgeKind = EdgeKind.FORWARD  # how it reaches a reader that needs no key
     is_anchored: bool = True
 
     @property
@@ -102,7 +102,7 @@ class Stream:
         return replace(self, unkeyed=EdgeKind.BROADCAST)
 
     def unanchored(self) -> "Stream":
-        """With checkpointing mode ACKED nobody waits for what the next operator makes of this
+        """In checkpointing mode ACKED no acker waits for what the next operator makes of this
         stream: it may be lost. Has no effect in the other modes."""
         return replace(self, is_anchored=False)
 
@@ -118,7 +118,7 @@ class Stream:
         return self.derived(node, times[0])
 
     def connect(self, other: "Stream") -> ConnectedStreams:
-        """Two streams of any schemas into one operator, which tells them apart."""
+        """Connects two streams of any schemas to one operator, which receives them separately."""
         return ConnectedStreams(self, other, self.connection(), other.connection())
 
     def join(
@@ -133,14 +133,14 @@ class Stream:
     ) -> "Stream":
         """Join on equal columns; `how` is inner, left, right or full; every pair counts.
 
-        With a window, rows of one window of event time meet, and outer joins only add rows; a
-        session is made by the rows of both sides together. Pairs come out when the window is due.
-        An inner join in tumbling windows leaves them the left row's time, which suits the same
+        With a window, rows of one window of event time meet, and outer joins only add rows. The
+        rows of both sides together make a session. Pairs come out when the window is due.
+        An inner join in tumbling windows gives them the left row's time, which suits the same
         windows after it; in sessions or an interval after it they may be late. The other joins
-        name their window, and give the end of it as the time.
-        Without one, both sides are kept for ever, and an outer join takes back what it gave out
-        alone: its column `row_kind` is then `+I` or `-D`, as in Flink. With a `ttl` an inner join
-        forgets each row so long after it came.
+        name their window, and use its end as the time.
+        Without a window, both sides are kept for ever, and an outer join takes back a row that it
+        had emitted without a partner: its column `row_kind` is then `+I` or `-D`, as in Flink. With
+        a `ttl`, an inner join forgets each row that long after it came.
         """
         check_together(uid, self, other)
         with naming(uid):
@@ -156,7 +156,7 @@ class Stream:
     ) -> "Stream":
         """Inner join with rows of `other` from `lower` to `upper` behind this stream's event time.
 
-        Both bounds are included. The later one of a pair's times is its event time, `join_time`.
+        Both bounds are included. The event time of a pair, `join_time`, is the later of its times.
         """
         check_together(uid, self, other)
         with naming(uid):
@@ -164,14 +164,14 @@ class Stream:
         return join_in_interval(self, other, tuple(on), interval, uid)
 
     def side_output(self, name: str, *, uid: str) -> "Stream":
-        """What the operator behind this stream gives out beside it. Raises Rejected if nothing."""
+        """This side output of the operator behind the stream. Raises Rejected if it has none."""
         environment = self.environment
         time_column = environment.side_output_of(self.node, name).time_column
         node = environment.add_operator(uid, PassOn, (Connection(self.node, side=name),))
         return self.derived(node, time_column)
 
     def sink(self, sink: Sink, *, uid: str) -> "Stream":
-        """Returns this stream, so that it can go into another sink as well."""
+        """Returns this stream, so that it can also go into another sink."""
         self.environment.add_sink(uid, sink, self.connection())
         return self
 

@@ -1,8 +1,8 @@
-"""Whether what a sink has prepared may wait as long as a recovery can take.
+"""Checks that a sink's prepared output may wait as long as a recovery can take.
 
-A transaction is open from an interval's first record until its checkpoint has completed; if the
-attempt fails before the commit, until another one has started. Source: Flink's advice for
-`KafkaSink`: the timeout exceeds the longest checkpoint and the longest restart together.
+A transaction is open from an interval's first record until its checkpoint has completed. If the
+attempt fails before the commit, it is open until another attempt has started. Source: Flink's
+advice for `KafkaSink`: the timeout exceeds the longest checkpoint and the longest restart together.
 """
 
 from collections.abc import Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowedStream:
-    """What comes too late is counted, and read with `result.side_output("late", uid=...)`."""
+    """Late rows are counted; read them with `result.side_output("late", uid=...)`."""
 
     stream: "Stream"
     keys: tuple[str, ...]
@@ -32,9 +32,9 @@ class WindowedStream:
     lateness_ms: int = 0
 
     def allowed_lateness(self, lateness: timedelta) -> "WindowedStream":
-        """Windows stay that long beyond their end; each row that comes then updates the result.
+        """Keeps windows that long beyond their end; each row that comes then updates the result.
 
-        An updated result is emitted whole, beside the earlier one, so that an upsert is right.
+        An updated result is emitted whole, after the earlier one, so that an upsert is right.
         """
         lateness_ms = lateness // timedelta(milliseconds=1)
         if lateness_ms < 0:
@@ -44,8 +44,8 @@ class WindowedStream:
     def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
         """Keys, the window and one column per aggregate, once per key and window.
 
-        A tumbling window is named by `window_start`, which is the event time of its result; any
-        other by `window_start`, `window_end` and `window_time`, its last millisecond, which is.
+        `window_start` names a tumbling window and is the event time of its result. Any other window
+        has `window_start`, `window_end` and `window_time`, its last millisecond, as the event time.
         """
         keys, windows, late = self.keys, self.windows, self.lateness_ms
         time = event_time_of(self.stream)
@@ -72,7 +72,7 @@ class WindowedStream:
     ) -> "Stream":
         """Call a function with all rows of each key and window; it returns rows of `schema`.
 
-        One Python call per key and window, and every row is kept until its windows are closed:
+        Makes one Python call per key and window, and keeps every row until its windows are closed:
         where an aggregate will do, it costs far less. `time_column` is the event time of what the
         function returns, if it has one; it must not lie before the window.
         """
@@ -97,7 +97,7 @@ class WindowedStream:
 
 
 def event_time_of(stream: "Stream") -> str:
-    """Raises Rejected naming the stream that has none."""
+    """Raises Rejected naming the stream if it has none."""
     if stream.time_column is None:
         raise Rejected(f"{stream.node!r} has no event time, so it cannot be put into windows.")
     return stream.time_column

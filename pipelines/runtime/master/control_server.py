@@ -1,8 +1,8 @@
-"""Where slots dial in: one listener per driver, one token per attempt.
+"""Lets slots dial in: one listener per driver, one token per attempt.
 
-Turns connections into events of the job master's queue. Whoever cannot prove the current attempt's
-token is refused before a single message of theirs is decoded, and is reported; a slot that connects
-once more is refused as well.
+Turns connections into events of the job master's queue. A peer that cannot prove the current
+attempt's token is refused and reported before a single message of it is decoded. A slot that
+connects once more is refused, too.
 """
 
 import contextlib
@@ -40,25 +40,25 @@ log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
 STRANGERS_MAX = 64
-"""Connections that prove nothing, besides the slots of an attempt, which may all dial at once. Each
-holds a file and a thread of the driver, so they are few beside the usual 1,024 files."""
+"""Connections that prove nothing, in addition to an attempt's slots, which may all dial at once.
+Each holds a file and a thread of the driver, so they are few compared to the usual 1,024 files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """For one attempt."""
+    """What is open for one attempt."""
 
     address: SlotAddress
     admit: OncePerSlot = field(default_factory=OncePerSlot)
 
 
 class ControlServer:
-    """Guarantee: `post` is given messages of slots only that have the attempt's token and, with
-    TLS, a certificate of the same authority; each slot of an attempt has one connection. Nobody is
-    let in before the first attempt.
+    """Guarantee: `post` gets messages only from slots that have the attempt's token and, with TLS,
+    a certificate of the same authority; each slot of an attempt has one connection. No slot is let
+    in before the first attempt.
 
-    It also tells all slots that the driver lives, on a thread of its own, as long as the control
-    loop gets on: a loop that waits for its disk does not end them.
+    It also signals to all slots that the driver lives, on a thread of its own, as long as the
+    control loop gets on: a loop that waits for its disk does not end them.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ControlServer:
         self._port = GuardedPort(listen(networking), "control port", limits, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
-        """A fresh secret; from now on only slots of this attempt are let in."""
+        """Makes a fresh secret; from now on only slots of this attempt are let in."""
         networking, token = self._networking, secrets.token_hex(TOKEN_BYTES)
         address = SlotAddress(
             networking.host, self._port.port, token, attempt, self._heartbeat, networking.slots
@@ -124,12 +124,12 @@ class ControlServer:
         self._post(StrangerRefused(refused.attempt, what))
 
     def _broken(self, problem: str) -> None:
-        """Its listener is dead, and no slot could ever connect again; another driver gets another
+        """The listener is dead, and no slot could ever connect again; another driver gets another
         port."""
         self._post(WorkFailed(Retryable(f"No slot can connect any more: {problem}.")))
 
     def _serve(self, connection: Connection, claim: Claim) -> None:
-        """Its attempt and its number are proved by its token."""
+        """The token has proved the slot's attempt and number."""
         link = ControlLink(connection, SLOT_DECODER, self._now_ms)
         self._links[id(link)] = link
         try:
@@ -141,7 +141,7 @@ class ControlServer:
         self._post(SlotGone(claim.attempt, claim.slot, problem))
 
     def _heard_out(self, claim: Claim, link: ControlLink[FromSlot]) -> str:
-        """Pass on what the slot says; why that ended. Raises ProtocolError."""
+        """Passes on what the slot says; returns why that ended. Raises ProtocolError."""
         hello = link.receive()
         if not isinstance(hello, Hello) or hello.slot != claim.slot:
             link.close()

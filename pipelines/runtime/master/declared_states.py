@@ -1,7 +1,7 @@
-"""Which states the operators of a pipeline declare, found by opening each of them on nothing.
+"""Finds the states that a pipeline's operators declare, by opening each of them on nothing.
 
-An operator says what it keeps when it is opened, and nowhere else; so it is opened over an empty
-backend that is thrown away. No record is processed and nothing is written.
+An operator declares its states only when it is opened. So it is opened over an empty backend that
+is thrown away. No record is processed and nothing is written.
 """
 
 import pyarrow as pa

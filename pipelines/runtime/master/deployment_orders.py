@@ -1,4 +1,4 @@
-"""What the slots of an attempt are told: what to run, how, and from which point."""
+"""Builds the deployment that an attempt's slots get: what to run, how, and from which point."""
 
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.places import MEMORY, scheme_of
@@ -42,7 +42,7 @@ def deployment_of(
 
 
 def _manifest_in_memory(parts: RunParts, start: StartingPoint | None) -> Manifest | None:
-    """A point that only this process has travels with the deployment."""
+    """A point that is only in this process's memory travels with the deployment."""
     location = start.location if start else None
     if location is None or scheme_of(location) != MEMORY:
         return None

@@ -1,4 +1,4 @@
-"""What a subtask's failure is called, and when it is the last one: the sentences people read."""
+"""Words a subtask's failure, and why it is the last one: the sentences that people read."""
 
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.origin import Firing
@@ -54,7 +54,7 @@ def restart_reason(event: FailureOccurred, repeated: Repeated) -> str:
 
 
 def too_many_reason(event: FailureOccurred, limit: int) -> str:
-    """Why a run with a quarantine ends all the same."""
+    """Why a run ends although it has a quarantine."""
     return (
         f"{event.cause.rstrip('.')}. The run has set aside as many records as it may,"
         f" {limit} ({LIMIT_KEY}): look at them in the quarantine, correct the function or the"
@@ -81,11 +81,11 @@ def _places(error: OperatorError) -> str:
 
 
 def _where(place: Place) -> str:
-    """Records that only moved event time on are not at fault: they say when."""
+    """Records that only moved event time on are not at fault: they give the time."""
     if isinstance(place, Firing):
         return str(place)
     return f"at the time of {place}" if place.is_moment else f"at {place}"
 
 
 _NAMED_MAX = 3
-"""Of the places that a failure may have come from."""
+"""How many of the possible places of a failure are named."""

@@ -1,8 +1,8 @@
-"""Faults that people ask for: a slot or the driver killed, a slot's storage slow.
+"""Carries out the faults that people request: kills of a slot or the driver, slow storage.
 
-A kill that waits for its moment waits no longer than it was asked to: whoever is to die gives up by
-its own clock (`runtime.faults`), and once that is certain the request has failed. It is done by one
-driver at most: a successor answers it.
+A kill waits for its moment no longer than requested. The process that is to die gives up by its own
+clock (`runtime.faults`); once that is certain, the request has failed. At most one driver carries
+out a kill: a successor answers it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class _SlotKill:
     command: KillSlot
     attempt: Attempt | None  # None: of its replacement, which has not arrived
     pid: int
-    until_ms: float  # monotonic: it cannot happen any more then
+    until_ms: float  # monotonic: after this it can no longer happen
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class _DriverKill:
 
 
 class FaultDesk:
-    """Each request gets one answer: when it has happened, or when it cannot happen any more."""
+    """Each request gets one answer: when it has happened, or when it can no longer happen."""
 
     def __init__(self, desk: RequestDesk, attempts: Attempts, parts: RunParts) -> None:
         self._desk = desk
         self._attempts = attempts
         self._parts = parts
-        self._slot_kills: list[_SlotKill] = []  # asked for, and the slot still lives
+        self._slot_kills: list[_SlotKill] = []  # requested, and the slot still lives
         self._driver_kills: list[_DriverKill] = []
 
-    # What is asked for.
+    # Requests.
 
     def kill_slot(self, command: KillSlot) -> None:
         host, slot = self._attempts.host, command.slot
@@ -90,26 +90,26 @@ class FaultDesk:
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
 
     def on_slot_arriving(self, event: SlotArrived) -> None:
-        """Before it is told what to restore: it may be the replacement that is to die."""
+        """Before its deployment is sent: it may be the replacement that is to die."""
         host, hello = self._attempts.host, event.hello
         if host is None or event.attempt != host.attempt:
             return
         for kill in self._taken(lambda k: (k.attempt, k.command.slot) == (None, hello.slot)):
             self._slot_kills.append(replace(kill, attempt=event.attempt, pid=hello.pid))
             die = Die(moment=kill.command.moment, within_s=self._left_s(kill))
-            with contextlib.suppress(OSError):  # it is gone, as whoever reads from it notices
+            with contextlib.suppress(OSError):  # it is gone, as its reader notices
                 event.link.send(die)
 
-    # What becomes of it.
+    # Outcomes.
 
     def on_slot_gone(self, attempt: Attempt, slot: int) -> None:
-        """Whoever asked for its end has got it."""
+        """The slot's end is what these requests wanted."""
         for kill in self._taken(lambda k: (k.attempt, k.command.slot) == (attempt, slot)):
             message = f"Slot {slot} (pid {kill.pid}) is dead."
             self._desk.answer(kill.command.request_id, RequestOutcome.SUCCEEDED, message)
 
     def on_time(self) -> None:
-        """Answers kills whose attempt has ended by something else, or whose moment did not come."""
+        """Answers kills whose attempt ended for another reason, or whose moment did not come."""
         if not self._slot_kills and not self._driver_kills:
             return
         host = self._attempts.host
@@ -137,7 +137,7 @@ class FaultDesk:
         self._desk.answer(command.request_id, RequestOutcome.FAILED, message)
 
     def _until_ms(self, within_s: float) -> float:
-        """A slot may hear of it so late, or is taken for lost; and its end be noticed so late."""
+        """Allows a heartbeat timeout: a slot may hear of it, or its end be noticed, that late."""
         settings = self._parts.settings
         return self._parts.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat_timeout_ms
 
@@ -146,7 +146,7 @@ class FaultDesk:
         return max(0.0, (kill.until_ms - now_ms) / 1000)
 
     def _taken(self, holds: Callable[[_SlotKill], bool]) -> list[_SlotKill]:
-        """Out of those that wait."""
+        """Removes and returns the waiting kills for which `holds` is true."""
         found = [kill for kill in self._slot_kills if holds(kill)]
         self._slot_kills = [kill for kill in self._slot_kills if kill not in found]
         return found

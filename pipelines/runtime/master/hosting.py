@@ -1,7 +1,7 @@
-"""What a job master runs on: who does its slow work, and where slots dial in.
+"""What a job master runs on: an executor for its slow work, and a door where slots dial in.
 
-Threads and a socket in a driver; a scheduler with a seed in the simulator, which is why both are
-handed to the master.
+A driver has threads and a socket, the simulator a scheduler with a seed. That is why both are
+passed to the master.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ EXECUTOR_THREADS = 2
 
 
 class ControlDoor(Protocol):
-    """Lets slots in; what they say is posted to the master."""
+    """Lets slots in, and posts their messages to the master."""
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
         """From now on only slots of this attempt are let in."""
@@ -33,7 +33,7 @@ class ControlDoor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MasterHosting:
-    """`executor` writes and deletes the files of points; `open_control` is given `post`."""
+    """`executor` writes and deletes the files of points; `open_control` takes `post`."""
 
     executor: Executor
     open_control: Callable[[Callable[[JobEvent], None]], ControlDoor]

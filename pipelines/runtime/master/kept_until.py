@@ -1,5 +1,7 @@
-"""Until when the world still gives a point what its restore needs: sources their records, and
-transactions that sinks had prepared their chance to be committed. Only asks."""
+"""Asks how long the world keeps what a point's restore needs; changes nothing.
+
+Sources need to keep their records, and targets the transactions that sinks had prepared.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +18,7 @@ from pipelines.domain.snapshots import Manifest
 
 
 def source_limits(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[Limit | str]:
-    """A text where a source cannot tell now."""
+    """A text where a source cannot say now."""
     for uid, source in sources.items():
         if not isinstance(source, ForgetsRecords):
             continue
@@ -36,7 +38,7 @@ def source_limits(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Itera
 def sink_limits(
     manifest: Manifest, sinks: Mapping[Uid, Sink], prepared: Mapping[Uid, int]
 ) -> Iterator[Limit]:
-    """Of sinks that had prepared so many outputs, which are not known to be committed."""
+    """`prepared`: how many outputs of each sink are prepared and not known to be committed."""
     for uid, sink in sinks.items():
         if prepared.get(uid) and isinstance(sink, HoldsTransactions):
             yield Limit(

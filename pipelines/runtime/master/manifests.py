@@ -1,4 +1,4 @@
-"""Writes down what a checkpoint holds, when all of its subtasks have acknowledged."""
+"""Writes down what a checkpoint holds, once all of its subtasks have acknowledged."""
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.operator_ids import operator_id

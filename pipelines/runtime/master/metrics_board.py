@@ -1,8 +1,8 @@
-"""The latest sample of every slot, summed up once a second for the journal.
+"""Keeps the latest sample of every slot, and sums the samples up once a second for the journal.
 
-How far the sources have come is a position: the count of records before it, which every point
-holds and every attempt goes on with. It is known once all slots of an attempt have said theirs; a
-sum over some of them would fall and rise again with each restart, and so would the rate.
+How far the sources have come is a position: the count of records before it, which every point holds
+and from which every attempt goes on. It is known once all slots of an attempt have reported theirs.
+A sum over some of them would fall and rise again with each restart, and so would the rate.
 """
 
 from pipelines.domain.clock import Clock
@@ -14,11 +14,11 @@ METRICS_PERIOD_MS = 1000.0
 
 
 class MetricsBoard:
-    """Guarantee: `reached_records` is how far some attempt has come, as far as slots have said;
+    """Guarantee: `reached_records` is how far some attempt has come, as far as slots have reported;
     restarts do not add to it."""
 
     def __init__(self, clock: Clock, slot_count: int, reached_records: int = 0) -> None:
-        """`reached_records`: as the driver before this one has reported."""
+        """`reached_records`: what the driver before this one has reported."""
         self._clock = clock
         self._slot_count = slot_count
         self._samples: dict[int, Sampled] = {}
@@ -51,7 +51,7 @@ class MetricsBoard:
             self._counters = self._summed_counters()
 
     def on_attempt_ended(self, restored_records: int, *, reads_again: bool = True) -> None:
-        """Samples of dead slots say nothing any more; the next attempt begins at that position.
+        """Samples of dead slots no longer count; the next attempt begins at that position.
 
         Without `reads_again` (at most once) it leaves behind what was read."""
         self._samples = {}

@@ -1,7 +1,7 @@
-"""What a run does about records that fail again: hosts `protocol.poison_records`.
+"""Decides what a run does about records that fail again: hosts `protocol.poison_records`.
 
-Knows the policy, remembers across drivers by the journal, and says what the next attempt is told.
-What a failure means for the run otherwise is `failures`.
+Knows the policy, remembers findings across drivers through the journal, and gives the next attempt
+its isolation. `failures` decides what a failure means for the run otherwise.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from pipelines.protocol.repeated_failures import Deterministic, Repeated
 from pipelines.runtime.control import Failed
 
 MOST_APART = 1_024
-"""Origins of batches that are handled one by one: the newest, since older ones have been told apart
-or have passed."""
+"""How many origins of batches are handled one by one: the newest, since older ones are resolved or
+have passed."""
 
 
 class PoisonDesk:
@@ -44,12 +44,12 @@ class PoisonDesk:
 
     @property
     def isolation(self) -> Isolation:
-        """What the next attempt is told."""
+        """What the next attempt reads in parts, or does not give to operators."""
         found = self._records.isolation
         return Isolation(poison=found.poison, ranges=found.ranges, apart=list(self._apart))
 
     def on_failure(self, failed: Failed, repeated: Repeated) -> Finding:
-        """`repeated`: what is known of the same failure at one of these records."""
+        """`repeated`: the verdict on the same failure at one of these records."""
         if failed.error is not None:
             self._apart = [*self._apart, *failed.error.candidates][-MOST_APART:]
         if not self._is_on or failed.error is None or not isinstance(repeated, Deterministic):
@@ -70,13 +70,13 @@ class PoisonDesk:
         return found
 
     def awaits_more_tries(self, failed: Failed, repeated: Repeated) -> bool:
-        """Whether even what is refused for good may be one record's fault, and gets a restart."""
+        """True if even a refused error may be one record's fault, and gets a restart."""
         is_of_record = failed.error is not None and failed.error.is_of_record
         return self._is_on and is_of_record and not isinstance(repeated, Deterministic)
 
 
 def _found(journal: JournalWriter) -> Isolation:
-    """By the drivers before this one."""
+    """What the drivers before this one have found."""
     return Isolation(
         poison=[event.record for event in journal.every(RecordQuarantined)],
         ranges=[event.range for event in journal.every(RecordsIsolated)],

@@ -10,7 +10,7 @@ from pipelines.protocol.recovery import RecoveryProgress
 
 
 class RecoveryWatch:
-    """`None` progress: nothing is being recovered, and whatever is reached goes unreported."""
+    """Without progress nothing is being recovered, and reached phases go unreported."""
 
     def __init__(self, clock: Clock, emit: Callable[[Event], None]) -> None:
         self._clock = clock

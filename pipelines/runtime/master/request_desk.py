@@ -1,6 +1,6 @@
-"""Takes commands from the inbox and sees that each gets exactly one answer.
+"""Takes commands from the inbox and gives each exactly one answer.
 
-The inbox is a directory that its own thread looks into; everything else happens on the job
+The inbox is a directory that a thread of this desk looks into; everything else happens on the job
 master's thread.
 """
 
@@ -36,7 +36,7 @@ class RequestDesk:
         self._emit(RequestAccepted(request_id=command.request_id))
 
     def was_taken_up(self, request_id: RequestId) -> bool:
-        """By an earlier driver, which did not live to answer it."""
+        """True if an earlier driver took the request up and died before answering it."""
         return self._inbox.was_taken_up(request_id)
 
     def answer(
@@ -46,7 +46,7 @@ class RequestDesk:
         message: str,
         path: str | None = None,
     ) -> None:
-        """None asks nothing and gets no answer; neither does a request that was answered."""
+        """Ignores None, which requests nothing, and a request that was answered."""
         if request_id is None or request_id not in self._waiting:
             return
         self._waiting.remove(request_id)
@@ -61,13 +61,13 @@ class RequestDesk:
         self.answer(request_id, outcome, message, path)
 
     def close(self, why: str) -> None:
-        """The run is over: whoever still waits is told so."""
+        """The run is over: answers every request that still waits."""
         self._closed.set()
         for request_id in sorted(self._waiting):
             self.answer(request_id, RequestOutcome.FAILED, why)
 
     def _watch(self) -> None:
-        """A driver that does not hear anybody must not look as if it did, so it ends."""
+        """A driver that cannot hear commands must not look as if it did, so it ends."""
         try:
             self._pass_on_commands()
         except OSError as error:

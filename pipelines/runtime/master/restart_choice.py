@@ -1,4 +1,4 @@
-"""The restart strategy that the settings name, with the settings that are its own."""
+"""Builds the restart strategy that the settings name, with the settings that are its own."""
 
 from pipelines.domain.settings import RestartStrategy, Settings
 from pipelines.protocol.restart import (

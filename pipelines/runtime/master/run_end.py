@@ -1,11 +1,10 @@
-"""After which point a run has to end, and as what: finished, or cancelled with a savepoint.
+"""Decides after which point a run ends, and as what: finished, or cancelled with a savepoint.
 
-That a point is to stop the run is recorded before its manifest is published, and that it does
-before anybody ends: whoever finds the manifest knows what it is for. What fails from then on (a
-sink that cannot commit, a slot or the driver that dies) is a failure of the attempt: the run goes
-back to that very point and to no older one, commits what it prepared, reads nothing more, and ends
-with it. Flink fails the job there instead, and leaves the commit to whoever restores the savepoint.
-
+The driver records that a point is to stop the run before it publishes the manifest, and publishes
+it before anything ends. So a driver that finds the manifest knows what it is for. A later failure
+(a sink that cannot commit, a slot or the driver that dies) is one of the attempt: the run goes back
+to that very point and to no older one, commits what it prepared, reads nothing more, and ends with
+it. Flink fails the job there instead, and leaves the commit to a restore of the savepoint.
 Source: Flink, `StopWithSavepointTerminationHandlerImpl`, `StopWithSavepointStoppingException`.
 """
 
@@ -21,7 +20,7 @@ from pipelines.runtime.master.run_record import RunRecord
 
 
 class RunEnd:
-    """`stopping`: what an earlier driver of the run has put down."""
+    """`stopping`: what an earlier driver of the run has recorded."""
 
     def __init__(self, record: RunRecord, stopping: RunStopping | None) -> None:
         self._record = record
@@ -36,11 +35,11 @@ class RunEnd:
         return self._stopping is not None
 
     def is_asked_by(self, request_id: RequestId) -> bool:
-        """The command has its point already, and is answered when the run has ended."""
+        """True if the command has its point already; it is answered when the run has ended."""
         return self._stopping is not None and self._stopping.request_id == request_id
 
     def on_publishing(self, request: TriggerRequest, path: str) -> None:
-        """Put down first: a driver that finds the point must not let the run go on."""
+        """Recorded first: a driver that finds the point must not let the run go on."""
         if not request.stops_run or self._stopping is not None:
             return
         self._intended = RunStopping(
@@ -56,11 +55,11 @@ class RunEnd:
         self._stopping = self._decided(request, StopStage.PUBLISHED) or self._stopping
 
     def on_aborted(self, request: TriggerRequest) -> None:
-        """The run goes on, whatever is left in the storage; put down before anybody is told."""
+        """The run goes on, whatever is left in the storage; recorded before anyone hears of it."""
         self._decided(request, StopStage.GIVEN_UP)
 
     def _decided(self, request: TriggerRequest, stage: StopStage) -> RunStopping | None:
-        """None: it is not the request whose manifest is on its way."""
+        """None: it is not the request whose manifest is being published."""
         intended = self._intended
         if intended is None or not request.stops_run or request.request_id != intended.request_id:
             return None
@@ -73,7 +72,7 @@ class RunEnd:
         """Where an attempt is about to start: at the last point, unless that is of no use any more.
 
         Without its final checkpoint a run reads its tail again. Raises CorruptSnapshot for a
-        savepoint: a person was promised that the run has ended there.
+        savepoint: the operator was promised that the run has ended there.
         """
         if self._stopping is None or self._stopping.path == location:
             return
@@ -86,11 +85,11 @@ class RunEnd:
         )
 
     def on_output_lost(self) -> None:
-        """Of a completed checkpoint: if that is the last point, none can commit it any more."""
+        """A completed checkpoint lost output: if it is the last point, no attempt can commit it."""
         self._is_output_lost = True
 
     def on_all_committed(self) -> None:
-        """Nothing is left to do for any slot."""
+        """No slot has anything left to do."""
         self._has_committed = True
         stopping = self._stopping
         if stopping is None or not stopping.cancels_run:
@@ -101,7 +100,7 @@ class RunEnd:
         self._record.end(JobStatus.CANCELED, reason)
 
     def reason_of_failure(self, reason: str) -> str:
-        """With what is left of a run that failed after its last point was complete."""
+        """Adds what is left of a run that failed after its last point was complete."""
         if self._stopping is None:
             return reason
         point = f"{reason.rstrip('.')}. The point {self._stopping.path}"
@@ -116,12 +115,12 @@ class RunEnd:
         )
 
     def reason_of_cancellation(self, reason: str) -> str:
-        """As of a failure; but of its own checkpoints a cancelled run may leave none."""
+        """As of a failure; but a cancelled run may leave none of its own checkpoints."""
         is_kept = self._stopping is not None and self._stopping.kind is CheckpointKind.SAVEPOINT
         return self.reason_of_failure(reason) if is_kept else reason
 
     def answer(self, desk: RequestDesk, reason: str) -> None:
-        """Whoever asked for the end hears of it when it has come."""
+        """Answers the request for the end once the end has come."""
         if self._stopping is None or self._stopping.request_id is None:
             return
         path, is_done = self._stopping.path, self._has_committed

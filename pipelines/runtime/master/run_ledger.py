@@ -1,7 +1,7 @@
 """Enters into the journal what each completed checkpoint read and gave to its sinks.
 
-Before sinks are told to commit: what can be seen is in the ledger. Judges nothing; that is for
-whoever reads the output again.
+Enters it before sinks commit, so that all visible output is in the ledger. Judges nothing; the
+audit does, when it reads the output again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,19 +32,19 @@ class LedgerStart:
 
     @classmethod
     def at(cls, manifest: Manifest) -> "LedgerStart":
-        """The entry of the point once more. Since where it had been read is not known here."""
+        """Enters the point once more, without inputs: where reading began is not known here."""
         return cls(_entry(manifest, []), _read_up_to(manifest))
 
 
 class RunLedger:
-    """Of one driver. Checkpoints are told of in the order in which they completed."""
+    """The ledger of one driver. Report checkpoints in the order in which they completed."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
         self._read: Mapping[Uid, SourceCut] = {}  # up to the newest entry
 
     def begin(self, lineage: Sequence[tuple[RunId, CheckpointId]], start: LedgerStart) -> None:
-        """An attempt begins, before its sinks are made to fit the point at the lineage's end."""
+        """Call when an attempt begins, before its sinks are fitted to the lineage's last point."""
         self._read = start.read
         self._emit(LedgerBegun(lineage=list(lineage), start=start.entry))
 

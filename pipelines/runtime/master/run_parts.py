@@ -1,4 +1,4 @@
-"""What a run is made of, who follows its attempts, and where its slots run. Decides nothing."""
+"""The parts of a run, the watchers of its attempts, and the host of its slots. Decides nothing."""
 
 import math
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class StageHost(Protocol):
     """Where slots run. The real one is a Spark barrier stage."""
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
-        """Begin to start `parallelism` slots; their end is posted as `StageEnded`."""
+        """Begin to start `parallelism` slots; post `StageEnded` when they have ended."""
         ...
 
     def cancel(self, address: SlotAddress) -> None:
@@ -40,12 +40,12 @@ class KeepsDataFrames(Protocol):
     """A host that has Spark."""
 
     def keep_rows(self, source: DataFrameRows) -> int:
-        """Put the rows of a DataFrame into files; how many. Raises Rejected."""
+        """Writes the rows of a DataFrame to files; returns how many. Raises Rejected."""
         ...
 
 
 def unwatched_loop() -> ControlLoop:
-    """For a run whose loop nobody asks about."""
+    """For a run whose loop is not watched."""
     return ControlLoop(SystemClock(), math.inf)
 
 
@@ -68,7 +68,7 @@ class RunParts:
 
 @dataclass(frozen=True, slots=True)
 class RunWatchers:
-    """Who follows an attempt from its decision to its end."""
+    """The parts that follow an attempt from its decision to its end."""
 
     checkpoints: CheckpointHost
     board: MetricsBoard

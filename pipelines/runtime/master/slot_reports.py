@@ -1,4 +1,4 @@
-"""What slots say, and who it is for; what an older attempt's say is refused.
+"""Passes each slot's messages to the part they are for; refuses those of an older attempt.
 
 Called on the job master's thread. Decides nothing.
 """
@@ -65,7 +65,7 @@ class SlotReports:
                 self._on_refused(attempt, what)
 
     def _on_refused(self, claimed: Attempt, what: str) -> None:
-        """Whoever claims an attempt that is not over is no zombie of it, but a stranger."""
+        """A peer that claims an attempt that is not over is a stranger, not a zombie of it."""
         is_over = claimed < self._attempts.newest
         whose = claimed if is_over else Attempt(0)
         self._record.emit(ZombieRefused(zombie_attempt=whose, what=what))
@@ -105,7 +105,7 @@ class SlotReports:
                 board.on_sampled(slot, message)
                 self._watchers.recovery.on_source_records(board.source_records)
             case Heartbeat():
-                pass  # that it was heard is all it says
+                pass  # it only shows that the slot lives
             case Failed():
                 self._failures.on_subtask_failed(slot, message)
             case PeerLost(problem=problem):

@@ -1,4 +1,4 @@
-"""Which source subtasks of an attempt still have something to read; says when some, or all, end."""
+"""Knows which source subtasks of an attempt still have input; reports when some, or all, end."""
 
 from pipelines.domain.ids import Uid
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
@@ -22,7 +22,7 @@ class SourcesLeft:
         self._left.discard((vertex, subtask))
 
     def tell(self) -> None:
-        """Once all run: a source with nothing to read ends before the last slot says so."""
+        """Call once all slots run: a source with nothing to read ends before the last slot runs."""
         if len(self._left) == len(self._all):
             return
         self._checkpoints.triggers.on_source_finished()

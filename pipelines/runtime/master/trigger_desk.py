@@ -1,6 +1,6 @@
-"""Hosts the decider: whose turn it is, and what is refused before it gets an id.
+"""Hosts the decider: starts the request whose turn it is, or refuses it before it gets an id.
 
-Decides nothing itself; a start is carried out by whoever asks (`checkpoint_host`).
+Decides nothing itself; the caller carries out a start (`checkpoint_host`).
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class TriggerDesk:
         self._decider.on_reservation_wanted(self._around.clock.monotonic_ms())
 
     def on_request(self, request: TriggerRequest) -> bool:
-        """False: too many are waiting."""
+        """False: too many requests are waiting."""
         is_queued = self._decider.on_request(request)
         if not is_queued:
             self._show_refusal(request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)
@@ -61,9 +61,9 @@ class TriggerDesk:
     def start_what_is_due(
         self, now_ms: float, start: Callable[[TriggerRequest], None], is_busy: Callable[[], bool]
     ) -> float | None:
-        """When something else may start (None: not before another event).
+        """Returns when something else may start (None: not before another event).
 
-        Nothing starts while the one before `is_busy` with being triggered.
+        Nothing starts while the last one `is_busy` being triggered.
         """
         while not is_busy():
             match self._decider.next(now_ms):
@@ -86,7 +86,7 @@ class TriggerDesk:
         self._decider.on_aborted(request, self._around.clock.monotonic_ms())
 
     def _refuse(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
-        """A periodic one is refused at every beat; saying so once an attempt is enough."""
+        """A periodic one is refused at every beat; one report per attempt is enough."""
         if request is not PERIODIC or not self._refusal_shown:
             self._show_refusal(request, reason)
         self._refusal_shown = self._refusal_shown or request is PERIODIC
@@ -108,7 +108,7 @@ class TriggerDesk:
 
 
 def _rules(settings: Settings) -> TriggerRules:
-    """Records in flight are of one checkpoint: where barriers may overtake, a savepoint waits."""
+    """Only one checkpoint can keep records in flight, so if barriers overtake, savepoints wait."""
     may_overtake = settings.unaligned or settings.cap_action is CapAction.UNALIGNED
     return TriggerRules(
         interval_ms=settings.checkpoint_interval_ms,

@@ -1,7 +1,7 @@
-"""Work beside the job master's thread, whose failures come back to that thread.
+"""Runs work outside the job master's thread, and returns its failures to that thread.
 
-What the world may do to it is handled by whoever hands it in. What is left is a bug, and would end
-in a future that nobody looks at: a manifest that never comes, a storage that is never swept again.
+The work handles the failures of the world itself. Any other failure is a bug, and would end in a
+future that is never read: a manifest that never comes, a storage that is never swept again.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedExecutor(Executor):
-    """Guarantee: whatever the work raises is posted as `WorkFailed`, which ends the driver."""
+    """Guarantee: every exception of the work is posted as `WorkFailed`, which ends the driver."""
 
     def __init__(self, executor: Executor, post: Callable[[JobEvent], None]) -> None:
         self._executor = executor

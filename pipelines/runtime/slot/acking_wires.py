@@ -1,7 +1,7 @@
-"""The channels of mode ACKED in one slot: from every subtask to every acker, and back to spouts.
+"""Wires mode ACKED in one slot: channels from every subtask to every acker, and back to spouts.
 
-Says who is wired to whom, and which slot hosts which acker: in turn, as Storm spreads executors
-over workers. A spout is a subtask of a source; its number counts subtask by subtask.
+Also decides which slot hosts which acker: in turn, as Storm spreads executors over workers. A spout
+is a subtask of a source; spouts are numbered source by source, subtask by subtask.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from pipelines.runtime.subtask.spout_reader import SpoutReader
 
 @dataclass(frozen=True, slots=True)
 class AckingWires:
-    """Of the slot that hosts subtask `subtask` of every vertex."""
+    """The wires of the slot that hosts subtask `subtask` of every vertex."""
 
     options: AckingOptions
     graph: JobGraph
@@ -65,7 +65,7 @@ class AckingWires:
         return SpoutReader(reader, spout, self.options, verdicts, self.clock)
 
     def ackers(self) -> list[AckerTask]:
-        """Those that this slot hosts."""
+        """The ackers that this slot hosts."""
         indices = range(self.subtask, self.options.acker_count, self.parallelism)
         return [self._acker(index) for index in indices]
 

@@ -1,4 +1,4 @@
-"""What one slot runs: its subtasks, its ackers, and what they share.
+"""Builds what one slot runs: its subtasks, its ackers, and what they share.
 
 Every slot builds the pipeline from the flow's name and parameters, so no code object travels.
 """
@@ -49,7 +49,7 @@ def deploy(
     clock: Clock,
     meter: RestoreMeter,
 ) -> Deployment:
-    """Takes as long as the state is large; `meter` tells how far it is.
+    """Takes longer the larger the state is; `meter` shows the progress.
 
     Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot.
     """
@@ -100,7 +100,7 @@ def _wires(
     network: SlotNetwork,
     clock: Clock,
 ) -> AckingWires | None:
-    """None: in any mode but ACKED."""
+    """None: the mode is not ACKED."""
     options, parallelism = message.barriers.acking, message.parallelism
     if options is None:
         return None

@@ -2,8 +2,8 @@
 
 It dials the job master, proves the attempt's token, gets its deployment, and dies with its control
 connection: `os._exit`, in milliseconds, so that no zombie of an old attempt writes anything while
-the next one starts. One thread hears the master all the time; another carries out what it says,
-which may take long: a deployment downloads and loads all state. Knows nothing of Spark.
+the next one starts. One thread hears the master all the time. Another carries out its orders, which
+may take long: a deployment downloads and loads all state. Knows nothing of Spark.
 """
 
 import contextlib
@@ -63,12 +63,12 @@ from pipelines.runtime.subtask.restore_meter import RestoreMeter
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0
-"""A network that was cut is tried again soon: the kernel alone would wait longer each time."""
+"""A slot soon retries a network that was cut: the kernel alone would wait longer each time."""
 UPLOAD_THREADS = 2
 EXIT_CONTROL_LOST = 71
 EXIT_STALE = 72
 FAREWELL_TIMEOUT_MS = 2_000
-"""To be let in, and then to be refused. Nothing depends on it, and a process that has been
+"""For connecting, and then for being refused. Nothing depends on it, and a process that has been
 replaced should not live on for it."""
 
 log = logging.getLogger(__name__)
@@ -92,13 +92,13 @@ def run_slot(address: SlotAddress, slot: int) -> None:
 
 def _keep_freed_memory() -> None:
     """Batches that waited (read ahead, in a log, for a barrier) are freed long after they were
-    made. mimalloc, Arrow's default, has the kernel clear pages anew for those that follow."""
+    made. mimalloc, Arrow's default, has the kernel clear fresh pages for those that follow."""
     if "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def _dialled(address: SlotAddress) -> socket.socket:
-    """Raises OSError: a driver that refuses is gone, one that does not answer is waited for."""
+    """Raises OSError. A driver that refuses is gone; one that does not answer gets more time."""
     silent = retry_if_exception_type(TimeoutError)
     attempts = Retrying(retry=silent, stop=stop_after_delay(CONNECT_TIMEOUT_S), reraise=True)
     where = (address.host, address.port)
@@ -106,10 +106,10 @@ def _dialled(address: SlotAddress) -> socket.socket:
 
 
 class SlotHost:
-    """Carries out what the master says; reports what its subtasks do.
+    """Carries out the master's orders; reports what its subtasks do.
 
-    Guarantee: whatever it is doing, it hears the master, says that it lives, and exits when the
-    control connection ends.
+    Guarantee: at any time it hears the master, reports that it lives, and exits when the control
+    connection ends.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class SlotHost:
         address: SlotAddress,
         slot: int,
         link: ControlLink[FromMaster],
-        hosts: tuple[str, str],  # that the data port is reached under, and that it listens on
+        hosts: tuple[str, str],  # the one that reaches the data port, the one that it listens on
         tls: Tls | None,
         clock: Clock,
     ) -> None:
@@ -169,7 +169,7 @@ class SlotHost:
     # On the thread that hears.
 
     def _hear(self) -> None:
-        """Until the control connection ends, and with it this process, unless its work is done."""
+        """Until the control connection ends; that ends this process unless its work is done."""
         try:
             while (message := self._link.receive()) is not None:
                 self._vigil.on_heard()
@@ -186,7 +186,7 @@ class SlotHost:
             case Deploy() | Begin() | Inject() | Completed() | Aborted():
                 self._orders.put(message)
             case Beat():
-                pass  # that it was heard is all it says
+                pass  # it only shows that the master lives
             case Die(moment=KillMoment.NOW):
                 os.kill(os.getpid(), signal.SIGKILL)
             case Die(moment=moment, within_s=within_s):
@@ -227,7 +227,7 @@ class SlotHost:
     def _begin(self) -> None:
         deployment = self._deployed()
         self._network.connect(self._peers)
-        gc.freeze()  # what is there stays; a search for garbage would go through it every time
+        gc.freeze()  # what is there stays; each search for garbage would go through it
         for acker in deployment.ackers:
             acker.begin(self._reports.slot_failed)
         for subtask in deployment.subtasks:
@@ -241,7 +241,7 @@ class SlotHost:
         return self._deployment
 
     def reach(self, point: FaultPoint) -> None:
-        """Also where a slot that may have been replaced looks before it acts."""
+        """A slot that may have been replaced also looks here before it acts."""
         self._faults.reach(point, self._attempt)
         self._check_vigil()
 
@@ -267,7 +267,7 @@ class SlotHost:
             self._end_stale(objection)
 
     def _end_stale(self, why: str) -> None:
-        """Somebody else does this slot's work by now. The driver hears of it, and refuses."""
+        """Another process does this slot's work by now. The driver hears of it, and refuses."""
         log.error("Slot %d of attempt %d ends: %s.", self._slot, self._attempt, why)
         self._reports.slot_failed(ProtocolError(f"Slot {self._slot} ends: {why}."))
         with contextlib.suppress(OSError, ProtocolError):  # it may be gone
@@ -286,6 +286,6 @@ class SlotHost:
             )
 
     def _try_send(self, message: Message) -> None:
-        """A lost connection is noticed by `serve`, which ends the process."""
+        """The thread that hears notices a lost connection, and ends the process."""
         with contextlib.suppress(OSError):
             self._link.send(message)

@@ -1,6 +1,6 @@
-"""What the master says about checkpoints, as mail for the subtasks of one slot.
+"""Delivers what the master says about checkpoints to the subtasks of one slot.
 
-The other way round is `subtask_reports`.
+`subtask_reports` is the other direction.
 """
 
 from pipelines.domain.elements import Barrier
@@ -16,7 +16,7 @@ AboutCheckpoint = Inject | Completed | Aborted
 def deliver(
     message: AboutCheckpoint, deployment: Deployment, locations: CheckpointLocations
 ) -> None:
-    """A barrier starts at the sources only; how a checkpoint ended is everybody's mail."""
+    """A barrier starts at the sources only; every subtask hears how a checkpoint ended."""
     match message:
         case Inject(checkpoint_id=checkpoint_id):
             locations.on_triggered(checkpoint_id, message.location)

@@ -1,9 +1,9 @@
-"""Whether a slot may still believe that its attempt is the current one.
+"""Decides whether a slot may still believe that its attempt is the current one.
 
 A slot whose driver is silent for `heartbeat.timeout`, or that was itself stopped for as long, has
 been replaced or will be: from then on nothing it does may count. The job master judges by the same
-time, so there is no moment in which both are sure of the opposite. Source: leases (Gray and
-Cheriton, 1989); Flink's heartbeats between TaskManager and JobManager.
+time, so slot and master are never both sure of the opposite. Source: leases (Gray and Cheriton,
+1989); Flink's heartbeats between TaskManager and JobManager.
 """
 
 import threading
@@ -18,8 +18,8 @@ LOOKS_PER_TIMEOUT = 5
 class Vigil:
     """Guarantee: once it objects, it objects for ever. Thread-safe.
 
-    How long ago it was asked tells whether the process was stopped, so it must be asked more
-    often than the timeout; `Watch` does that.
+    The time since it was last asked shows whether the process was stopped. So it must be asked
+    more often than the timeout; `Watch` does that.
     """
 
     def __init__(self, clock: Clock, heartbeat: Heartbeat) -> None:
@@ -46,7 +46,7 @@ class Vigil:
 
 
 class Watch(threading.Thread):
-    """Asks the vigil over and over; `end` is called once, when it objects."""
+    """Asks the vigil over and over; calls `end` once, when the vigil objects."""
 
     def __init__(self, vigil: Vigil, heartbeat: Heartbeat, end: Callable[[str], None]) -> None:
         super().__init__(name="vigil", daemon=True)

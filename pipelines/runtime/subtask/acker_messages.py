@@ -1,7 +1,7 @@
-"""What subtasks and ackers say to each other, as record batches on channels of their own.
+"""The messages between subtasks and ackers: record batches on channels of their own.
 
-One message speaks of many trees. It travels like records do: in order, against credit, and its
-cost is real.
+One message covers many trees. It travels like records do: in order, against credit, and at a real
+cost.
 """
 
 from enum import IntEnum
@@ -13,13 +13,13 @@ from pipelines.domain.elements import Records
 from pipelines.domain.ids import ChannelId, Uid, channel_id
 from pipelines.protocol.trees import Ids, Numbers
 
-ACKER = Uid("storm:acker")  # no operator's: a uid holds no colon
+ACKER = Uid("storm:acker")  # not an operator's: a uid holds no colon
 _ABOUT_TREES = pa.schema([("kind", pa.uint8()), ("tree", pa.uint64()), ("edges", pa.uint64())])
 _VERDICTS = pa.schema([("tree_number", pa.int64()), ("is_acked", pa.bool_())])
 
 
 class MessageKind(IntEnum):
-    """Of one message all trees have the same. Source: the streams of Storm's acker."""
+    """All trees of one message have the same kind. Source: the streams of Storm's acker."""
 
     INIT = 0
     ACK = 1

@@ -1,8 +1,7 @@
-"""The thread of one acker: what subtasks say in, verdicts to the spouts out.
+"""The thread of one acker: takes the messages of subtasks, sends verdicts to the spouts.
 
-Which trees are processed is decided in `protocol.acking`. Takes no part in checkpoints: what it
-knows concerns one attempt, whose records are all emitted again by the next one.
-
+`protocol.acking` decides which trees are processed. An acker takes no part in checkpoints: what it
+knows concerns one attempt, and the next attempt emits all of its records again.
 Source: Storm, the system bolt `Acker`.
 """
 
@@ -52,7 +51,7 @@ class AckerTask(threading.Thread):
             output.on_available(self._mailbox.wake)
 
     def begin(self, on_failure: Callable[[BaseException], None]) -> None:
-        """`on_failure` is called from this thread: without an acker nothing is processed."""
+        """This thread calls `on_failure`: without an acker nothing is processed."""
         self._on_failure = on_failure
         self.start()
 
@@ -64,7 +63,7 @@ class AckerTask(threading.Thread):
             for output in self._spouts.values():
                 output.send(EndOfInput())
         except ChannelClosed:
-            pass  # the attempt is over; whoever ended it has reported why
+            pass  # the attempt is over; its end has been reported
         except BaseException as error:
             self._on_failure(error)
 
@@ -72,7 +71,7 @@ class AckerTask(threading.Thread):
         return self._acker.statistics()
 
     def step(self) -> bool:
-        """Handle one message. False: there is none, or a spout takes nothing more."""
+        """Handles one message. False: there is none, or a spout takes nothing more."""
         if self._clock.monotonic_ms() >= self._rotates_at_ms:
             self._rotates_at_ms = self._clock.monotonic_ms() + self._timeout_ms
             self._acker.rotate()

@@ -7,12 +7,12 @@ from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.protocol.buffer_cap import BufferCap
 
 CAP_STEP_MS = 10.0
-"""How often an idle subtask that aligns looks at what it holds back."""
+"""How often an idle subtask that aligns checks what it holds back."""
 
 
 @dataclass(slots=True)
 class AlignmentBuffers:
-    """Speaks up once per checkpoint."""
+    """Reports once per checkpoint."""
 
     gate: InputGate
     cap: BufferCap

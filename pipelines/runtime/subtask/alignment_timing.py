@@ -13,7 +13,7 @@ from pipelines.domain.phases import ChannelAlignment, HeldBack
 from pipelines.runtime.subtask.in_flight import InFlightRecords
 
 STEPS_MAX = 16
-"""Of each channel and checkpoint; a journal keeps them for as long as it is kept."""
+"""The limit for each channel and checkpoint; a journal keeps the steps as long as itself."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Alignment:
     def channels(
         self, held: Mapping[ChannelId, Sequence[HeldStep]], over_cap: Collection[ChannelId] = ()
     ) -> list[ChannelAlignment]:
-        """Called when the last barrier is in, before anything is resumed."""
+        """Call when the last barrier is in, before anything is resumed."""
         last_ms = self.first_ms + self.alignment_ms
         return [
             ChannelAlignment(
@@ -61,7 +61,7 @@ class Alignment:
 
 
 def evenly(held: Sequence[HeldStep], count_max: int) -> Sequence[HeldStep]:
-    """At most so many of them, with the first and the last."""
+    """At most `count_max` of the steps, with the first and the last."""
     if len(held) <= count_max:
         return held
     last = len(held) - 1
@@ -71,7 +71,7 @@ def evenly(held: Sequence[HeldStep], count_max: int) -> Sequence[HeldStep]:
 def with_persisted(
     channels: list[ChannelAlignment], recorded: Iterable[InFlightRecords]
 ) -> list[ChannelAlignment]:
-    """Says, for each channel, what of it went into the snapshot."""
+    """Adds to each channel what of it went into the snapshot."""
     kept = {one.channel: one for one in recorded}
     return [
         msgspec.structs.replace(
@@ -86,7 +86,7 @@ def with_persisted(
 
 
 class AlignmentTiming:
-    """Every checkpoint that barriers have come of, until it is taken out with the cut."""
+    """Keeps every checkpoint with a barrier here, until its cut takes it out."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -94,13 +94,13 @@ class AlignmentTiming:
         self._newest_taken: CheckpointId = NO_CHECKPOINT
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
-        """A barrier that comes again or late changes nothing."""
+        """A repeated or late barrier changes nothing."""
         alignment = self.on_announced(barrier)
         if alignment is not None:
             alignment.on_barrier(channel, self.clock.monotonic_ms())
 
     def on_announced(self, barrier: Barrier) -> Alignment | None:
-        """It stands in a queue, behind records; None: it is late."""
+        """The barrier stands in a queue, behind records; None: it is late."""
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._newest_taken:
             return None
@@ -114,7 +114,7 @@ class AlignmentTiming:
         return self._under_way[checkpoint_id]
 
     def take(self, checkpoint_id: CheckpointId) -> Alignment:
-        """When it is over here; what is older is forgotten, whether it was cut or given up."""
+        """Takes out a checkpoint that is over here; forgets all older ones, cut or given up."""
         alignment = self._under_way[checkpoint_id]
         self._newest_taken = checkpoint_id
         self._under_way = {n: a for n, a in self._under_way.items() if n > checkpoint_id}

@@ -1,9 +1,8 @@
-"""Storm's output collector of one subtask: anchors what is sent, and acks what was processed.
+"""Storm's output collector of one subtask: anchors what it sends, and acks what it processed.
 
-Owns the anchors of the batch in work. A message to an acker goes out once everything that came of
-that batch was handed to its channels, so a tree never looks complete in between. Which trees are
-complete is the ackers' business (`protocol.acking`).
-
+Owns the anchors of the batch in work. It sends a message to an acker once everything that came of
+that batch was handed to its channels, so a tree never looks complete in between. The ackers decide
+which trees are complete (`protocol.acking`).
 Source: Storm, `BasicOutputCollector` and `BoltOutputCollectorImpl` (every record is acked after
 its execution, and what is emitted meanwhile is anchored to it).
 """
@@ -39,10 +38,10 @@ _LARGEST_ID = (1 << 64) - 1
 
 
 class Anchoring:
-    """Guarantee: the edges that come of a record are XORed in one message with its own.
+    """Guarantee: one message XORs a record's edge together with the edges that came of it.
 
     Used by the subtask's thread only. `outputs` lead to the ackers, in their order; `random` is
-    seeded, and no other subtask's.
+    seeded, and shared with no other subtask.
     """
 
     def __init__(self, outputs: Sequence[Output], random: np.random.Generator) -> None:
@@ -50,17 +49,17 @@ class Anchoring:
         self._random = random
         self._kind = MessageKind.ACK
         self._in_work = NO_ANCHORS
-        self._edges = NO_ANCHORS.edges  # of each entry in work: what the acker is to be told
+        self._edges = NO_ANCHORS.edges  # of each entry in work: what the acker will get
         self._counts = Counter[str]()
 
     def begin(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch from a channel comes in work. Returns it as operators see it."""
+        """Starts work on a batch from a channel. Returns it as operators see it."""
         plain, anchors = without_anchors(batch)
         self._begin(MessageKind.ACK, anchors)
         return plain
 
     def begin_trees(self, trees: Ids) -> None:
-        """Records of a spout come in work; `trees` has one for each row."""
+        """Starts work on records of a spout; `trees` has one for each row."""
         rows = np.arange(len(trees))
         self._begin(MessageKind.INIT, Anchors(rows, trees, np.zeros(len(trees), np.uint64)))
 
@@ -69,7 +68,7 @@ class Anchoring:
         return batch if rows is None else with_rows(batch, rows)
 
     def sealed(self, part: pa.RecordBatch) -> pa.RecordBatch:
-        """What goes to one subtask, anchored by new edges to what is in work, if anything is."""
+        """The rows for one subtask, anchored by new edges to the rows in work, if there are any."""
         plain, rows = without_rows(part)
         entries, of_rows = self._all_entries() if rows is None else self._in_work.of_rows(rows)
         if not len(entries):
@@ -79,13 +78,13 @@ class Anchoring:
         return with_anchors(plain, Anchors(of_rows, self._in_work.trees[entries], edges))
 
     def settle(self) -> None:
-        """All that comes of the batch in work was sent."""
+        """All output of the batch in work was sent."""
         in_work, edges = self._in_work, self._edges
         self._tell(self._kind, in_work.trees, edges)
         self._begin(MessageKind.ACK, NO_ANCHORS)
 
     def fail(self) -> None:
-        """The batch in work could not be processed; what came of it counts for nothing."""
+        """The batch in work could not be processed; its output counts for nothing."""
         trees, is_spout = self._in_work.trees, self._kind is MessageKind.INIT
         if is_spout:
             self._tell(MessageKind.INIT, trees, self._edges)
@@ -93,7 +92,7 @@ class Anchoring:
         self._begin(MessageKind.ACK, NO_ANCHORS)
 
     def take_counts(self) -> dict[str, int]:
-        """Since the last time, by the names of counters."""
+        """Counts since the last call, by the names of counters."""
         counts, self._counts = self._counts, Counter()
         return counts
 
@@ -108,7 +107,7 @@ class Anchoring:
         self._edges = anchors.edges.copy()
 
     def _all_entries(self) -> tuple[Numbers, Numbers]:
-        """One for each tree in work; the first row of the part carries them all."""
+        """One entry for each tree in work; the first row of the part carries them all."""
         _, entries = np.unique(self._in_work.trees, return_index=True)
         return entries, np.zeros(len(entries), np.int64)
 

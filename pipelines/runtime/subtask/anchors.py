@@ -1,8 +1,8 @@
 """The trees that the rows of a batch belong to, and how they travel with it: as columns.
 
-Each row has one edge of its own in every tree that it is anchored to; two columns of lists carry
-them behind the columns of the records, through any exchange. Operators never see them. Used in
-mode ACKED alone.
+Each row has one edge of its own in every tree that it is anchored to. Two columns of lists carry
+the edges behind the columns of the records, through any exchange. Operators never see them. Only
+mode ACKED uses them.
 
 Source: Storm, `MessageId` of a tuple, by column.
 """
@@ -28,7 +28,7 @@ class Anchors:
     edges: Ids
 
     def of_rows(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """The entries of these rows, in their order; and for each, which of `rows` it is of."""
+        """The entries of these rows, in their order; and for each entry, the index of its row."""
         starts = np.searchsorted(self.rows, rows, side="left")
         counts = np.searchsorted(self.rows, rows, side="right") - starts
         firsts = np.cumsum(counts) - counts  # where the entries of each row begin, in the result
@@ -50,7 +50,7 @@ def with_anchors(batch: pa.RecordBatch, anchors: Anchors) -> pa.RecordBatch:
 
 
 def without_anchors(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Anchors]:
-    """The records as operators see them, and what they are anchored to."""
+    """The records as operators see them, and their anchors."""
     place = batch.schema.get_field_index(TREES)
     if place < 0:
         return batch, NO_ANCHORS
@@ -62,7 +62,7 @@ def without_anchors(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Anchors]:
 
 
 def with_rows(batch: pa.RecordBatch, rows: Numbers) -> pa.RecordBatch:
-    """For the way through an exchange: which row of the batch in work each one descends from."""
+    """For the exchange: notes which row of the batch in work each row descends from."""
     schema = batch.schema.append(_ROW_FIELD)
     return pa.RecordBatch.from_arrays([*batch.columns, pa.array(rows)], schema=schema)
 

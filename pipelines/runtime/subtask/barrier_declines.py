@@ -1,7 +1,7 @@
-"""Which checkpoints a barrier, or a cancellation marker in its place, has ended at a subtask.
+"""Decides which checkpoints a barrier, or a cancellation marker in its place, has ended here.
 
-Each is declined under Flink's name, so that the coordinator does not wait for it until it expires;
-mostly it has given the checkpoint up before, or another subtask has told it.
+The subtask declines each under Flink's name, so that the coordinator does not wait until it
+expires; mostly the coordinator has aborted it before, or heard of it from another subtask.
 
 Source: Flink, `CheckpointBarrierHandler.notifyAbort` and its callers.
 """

@@ -1,4 +1,4 @@
-"""What each checkpointing mode means for a subtask: which machine, and when barriers overtake."""
+"""Decides what a checkpointing mode means for a subtask: its machine, when barriers overtake."""
 
 from collections.abc import Iterable
 
@@ -42,12 +42,12 @@ def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> floa
 
 
 def overtakes_at_once(barrier: Barrier, options: BarrierOptions) -> bool:
-    """Whether a source sends it as one that overtakes."""
+    """True if a source sends the barrier as one that overtakes."""
     return options.unaligned and may_turn(barrier) and options.aligned_timeout_ms == 0
 
 
 def may_turn(barrier: Barrier) -> bool:
-    """Savepoints and final checkpoints hold no records in flight, so that anybody can take them."""
+    """Savepoints and final checkpoints hold no records in flight, so that any run can use them."""
     return not barrier.is_savepoint and not barrier.is_final
 
 
@@ -56,5 +56,5 @@ def _may_overtake(options: BarrierOptions) -> bool:
 
 
 def _may_record(vertex: Vertex) -> bool:
-    """What is in flight to a broadcast input could not be dealt again, so there barriers align."""
+    """Records in flight to a broadcast input could not be dealt again, so there barriers align."""
     return all(edge.kind is not EdgeKind.BROADCAST for edge in vertex.inputs)

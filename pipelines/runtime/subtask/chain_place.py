@@ -1,4 +1,4 @@
-"""Where a chain runs: what makes its names and its share of the keys unique."""
+"""Where a chain runs: what makes its names unique, and which key groups it owns."""
 
 from dataclasses import dataclass
 

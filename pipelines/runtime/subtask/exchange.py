@@ -1,8 +1,8 @@
-"""One outgoing exchange of a node: which subtask of the reader gets which record.
+"""One outgoing exchange of a node: decides which subtask of the reader gets which record.
 
-Owns no channel's state. Where order matters only the hash keeps it: the records of one key take one
+Owns no channel's state. Only a hash keeps an order that matters: the records of one key take one
 channel. Source: Flink's `KeyGroupStreamPartitioner`, `RebalancePartitioner` and
-`BroadcastPartitioner`; a batch is cut into runs of rows instead of dealing row by row.
+`BroadcastPartitioner`; a batch is cut into runs of rows instead of being dealt row by row.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Part = tuple[int, pa.RecordBatch]
 """A target subtask and its rows."""
 
 Seal = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Makes of the rows for one subtask what is sent to it."""
+"""Turns the rows for one subtask into what is sent to it."""
 
 
 class Exchange:
@@ -67,10 +67,10 @@ class Exchange:
             self.outputs[target].send(Records(sealed, origins))
 
     def overtake(self, barrier: Barrier) -> list[InFlightRecords]:
-        """Pass the barrier on ahead of what waits here, which it returns.
+        """Passes the barrier on ahead of what waits here, and returns what it has overtaken.
 
-        Not on a broadcast edge: what each reader has taken there differs, and could not be dealt
-        again at another parallelism (Flink forbids it, too). There the barrier keeps its place.
+        Not on a broadcast edge: there each reader has taken different records, which could not be
+        dealt again at another parallelism (Flink forbids it, too). The barrier keeps its place.
         """
         if self._kind is EdgeKind.BROADCAST:
             self.broadcast(barrier)

@@ -15,7 +15,7 @@ IDLE_WAIT_MS = 500.0
 
 
 class Feed(Protocol):
-    """Called by the subtask's thread only, which gives itself as `subtask`."""
+    """The subtask's thread calls it and passes itself as `subtask`; no other thread may."""
 
     def advance(self, subtask: "Subtask") -> bool:
         """Handle one element; False: there is nothing to do now."""
@@ -38,7 +38,7 @@ class Feed(Protocol):
     def positions(self) -> Json: ...
 
     def records_beyond_positions(self) -> int:
-        """Emitted and counted, but read and counted again by a recovery that goes back there."""
+        """Records emitted and counted, which a recovery to these positions reads again."""
         ...
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
@@ -54,7 +54,7 @@ class Feed(Protocol):
     def queued(self) -> list[ChannelStatistics]: ...
 
     def pending_records(self) -> int | None:
-        """Of a source that knows: what is there and was not read. From any thread."""
+        """Records that a source knows of and has not read; None: not known. From any thread."""
         ...
 
     @property
@@ -65,5 +65,5 @@ class Feed(Protocol):
 
     @property
     def due_ms(self) -> float | None:
-        """When `attend` has something to do by itself, monotonic."""
+        """The monotonic time from which `attend` has something to do by itself."""
         ...

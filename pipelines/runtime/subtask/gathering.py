@@ -1,7 +1,7 @@
-"""A snapshot between its cut and its upload, while the records in flight are gathered.
+"""A snapshot between its cut and its upload, while its records in flight are gathered.
 
-Owns what was cut and what has come so far; decides nothing. An aligned snapshot has nothing to
-wait for. Source: Flink, `ChannelStateWriter` and its futures.
+Owns the cut and the records that have come so far; decides nothing. An aligned snapshot has nothing
+to wait for. Source: Flink, `ChannelStateWriter` and its futures.
 """
 
 from collections.abc import Iterable
@@ -41,13 +41,13 @@ class Gathering:
         channels: list[ChannelAlignment],
         recorded: Iterable[InFlightRecords] = (),
     ) -> None:
-        """Every barrier has come."""
+        """Every barrier has arrived."""
         self.alignment_ms, self.channels = alignment_ms, channels
         self.in_flight = [*self.in_flight, *recorded]
         self.awaits_inputs = False
 
     def look_at_outputs(self, now_ms: float) -> None:
-        """Some may have passed the barrier on by themselves; for the others time may be up."""
+        """Drops outputs that have passed the barrier on; overtakes at the others if time is up."""
         checkpoint_id = self.barrier.checkpoint_id
         self.waiting_outputs = [o for o in self.waiting_outputs if o.holds_barrier(checkpoint_id)]
         if self.due_ms is not None and now_ms >= self.due_ms:

@@ -1,4 +1,4 @@
-"""Records that a barrier has overtaken on one channel: channel state, as it is cut and restored."""
+"""Records that a barrier has overtaken on one channel: how they are cut and restored."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class InFlightRecords:
 
 
 def overtaken_on(output: Output, barrier: Barrier) -> list[InFlightRecords]:
-    """Send `barrier` ahead of what waits at `output`; an aligned one is turned."""
+    """Sends `barrier` ahead of what waits at `output`; an aligned one now overtakes."""
     batches = output.overtake(replace(barrier, overtakes=True))
     return [InFlightRecords(output.channel, True, batches)] if batches else []
 
@@ -51,9 +51,9 @@ def overtaken_on(output: Output, barrier: Barrier) -> list[InFlightRecords]:
 class InFlightShare:
     """What one new subtask of `vertex` takes of the records that a point holds in flight.
 
-    A key's records go to its new owner, those without a key by the old target's index; what came
-    out of one old channel keeps its order. Source: Flink, FLIP-76 and its rescaling (FLINK-19801);
-    a reader of every old channel in the place of virtual channels.
+    A key's records go to its new owner, records without a key by the old target's index; records of
+    one old channel keep their order. Source: Flink, FLIP-76 and its rescaling (FLINK-19801); here a
+    reader of every old channel takes the place of virtual channels.
     """
 
     manifest: Manifest
@@ -82,7 +82,7 @@ class InFlightShare:
                         yield ends.port, mine
 
     def _channels(self) -> dict[ChannelEnds, list[InFlightHandle]]:
-        """What was under way or queued comes before what waited at the writer."""
+        """Puts records that were under way or queued before those that waited at the writer."""
         found: dict[ChannelEnds, list[InFlightHandle]] = defaultdict(list)
         handles = [handle for subtask in self.manifest.subtasks for handle in subtask.in_flight]
         for handle in sorted(handles, key=lambda h: h.is_output):
@@ -115,8 +115,8 @@ def beginning(
 ) -> Iterator[Beginning] | None:
     """What comes before the first new element, if anything does.
 
-    A watermark that was in flight at the cut was not kept, so downstream is told anew how far
-    event time had come here.
+    A watermark that was in flight at the cut was not kept, so this sends downstream again how
+    far event time had come here.
     """
     marks = [] if watermark_ms is None else [Watermark(watermark_ms)]
     everything: Iterator[Beginning] = chain(marks, in_flight)

@@ -1,6 +1,6 @@
-"""Where one state of one checkpoint writes its increment, in a checkpoint store.
+"""Decides where one state writes its increment for one checkpoint, in a checkpoint store.
 
-Implements `state.backend.IncrementFiles`; counts what is really uploaded.
+Implements `state.backend.IncrementFiles`; counts the bytes that are really uploaded.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
-"""How far event time had come at a cut, by key group, where subtasks had come unequally far.
+"""How far event time had come at a cut, by key group, if subtasks had come unequally far.
 
-Without it a subtask that is restored from several would have to take the least of their watermarks,
-and would emit again what the others had emitted (see `operators.keyed_time`). A cut that is taken
-before all have caught up again must pass it on.
+Without it, a subtask restored from several would have to take the least of their watermarks, and
+would emit again what the others had emitted (see `operators.keyed_time`). A cut before all key
+groups have caught up again must pass it on.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def by_key_group(times: tuple[KeyTime, ...], max_parallelism: int) -> Longs | No
 def key_times(
     by_group: Longs | None, own: KeyGroupRange, watermark_ms: int | None
 ) -> list[KeyTime]:
-    """Runs of own key groups with equal times; none when the watermark has passed all of them."""
+    """Runs of own key groups with equal times; empty once the watermark has passed all of them."""
     if by_group is None:
         return []
     restored = by_group[own.first : own.last + 1]

@@ -1,7 +1,7 @@
 """How a subtask spends its time: busy, waiting for input, or waiting for credit downstream.
 
-Pure. The subtask says when it begins to wait and when it has waited; whoever samples it, on another
-thread, reads one value that never changes, and so counts a wait that still goes on.
+Pure. The subtask reports when it begins to wait and when it has waited. A sampler on another thread
+reads one value that never changes, and so also counts a wait that still goes on.
 
 Source: Flink, `TimerGauge` and the busy, idle and backpressured times of `TaskIOMetricGroup`.
 """
@@ -26,7 +26,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What was spent on what up to `since_ms`, and on what since. All times are monotonic."""
+    """The time spent up to `since_ms`, and what it is spent on since. All times are monotonic."""
 
     since_ms: float
     spending: Spending = Spending.BUSY
@@ -35,12 +35,12 @@ class Load(msgspec.Struct, frozen=True):
     backpressured_ms: float = 0.0
 
     def turned(self, spending: Spending, now_ms: float) -> "Load":
-        """From `now_ms` on time is spent on this."""
+        """From `now_ms` on, time counts as `spending`."""
         spent = self.spent(now_ms)
         return Load(now_ms, spending, spent.busy_ms, spent.idle_ms, spent.backpressured_ms)
 
     def spent(self, now_ms: float) -> Spent:
-        """Up to `now_ms`, which is not before `since_ms`."""
+        """The time spent up to `now_ms`, which is not before `since_ms`."""
         going_on_ms = now_ms - self.since_ms
         busy_ms, idle_ms, backpressured_ms = self.busy_ms, self.idle_ms, self.backpressured_ms
         match self.spending:

@@ -33,7 +33,7 @@ Mail = InjectBarrier | CheckpointCompleted | CheckpointAborted
 
 
 class Mailbox:
-    """Mail is rare (a few per checkpoint), so its queue is bounded by what the master sends."""
+    """Mail is rare (a few per checkpoint), so the master's messages bound its queue."""
 
     def __init__(self) -> None:
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
@@ -47,7 +47,7 @@ class Mailbox:
         self._wake.set()
 
     def try_take(self) -> Mail | None:
-        # Asked before every element, and there is none: that costs less than an exception.
+        # Called before every element, mostly without mail: this check costs less than an exception.
         return None if self._mail.empty() else self._mail.get_nowait()
 
     def wait(self, timeout_ms: float) -> None:

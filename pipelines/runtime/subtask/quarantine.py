@@ -1,7 +1,7 @@
-"""The quarantine of one source subtask: what it was given is prepared and committed with its cuts.
+"""The quarantine of one source subtask: prepares and commits its records with the cuts.
 
-Decides nothing: which records go here is `protocol.poison_records`, where it is kept is
-`connectors.files.quarantine`.
+`protocol.poison_records` decides which records go here, `connectors.files.quarantine` where they
+are kept.
 """
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ class Quarantine:
     def __init__(
         self, writer: SinkWriter, restored: tuple[Prepared, ...], context: OperatorContext
     ) -> None:
-        """What the restored point had prepared is committed here."""
+        """Commits what the restored point had prepared."""
         self._writer = writer
         self._log = CommitLog(restored)
         self._context = context
@@ -35,7 +35,7 @@ class Quarantine:
         self._add(poison, record_text(row))
 
     def add_text(self, poison: PoisonRecord, text: str) -> None:
-        """Of a record that the source cannot read."""
+        """Adds a record that the source cannot read."""
         self._add(poison, text)
 
     def prepare(self, checkpoint_id: CheckpointId) -> tuple[Prepared, ...]:

@@ -1,4 +1,4 @@
-"""How fast a paced replay goes on: event time from where the attempt starts, at a fixed speed."""
+"""Decides how fast a paced replay goes on: from where the attempt starts, at a fixed speed."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ MS_PER_HOUR = 3_600_000
 
 @dataclass(slots=True)
 class Pace:
-    """Event time at the start of the attempt, and how fast it goes on from there."""
+    """Event time at the start of the attempt, and its speed from there."""
 
     anchor_ms: int
     event_hours_per_s: float
@@ -32,7 +32,7 @@ def pace_of(
 ) -> Pace | None:
     """All subtasks compute the same anchor: the earliest record that any of them has to read."""
     if event_hours_per_s is None or isinstance(source, GrowingSource):
-        return None  # what grows comes at a pace of its own
+        return None  # a growing source has a pace of its own
     positions = [deal(restored, subtask, parallelism) for subtask in range(parallelism)]
     current = [position.current() for position in positions]
     times = [source.event_time_ms(*place) for place in current if place is not None]

@@ -1,6 +1,6 @@
-"""Uploads what a subtask has gathered for a checkpoint, beside the processing, and acknowledges it.
+"""Uploads, off the subtask's thread, what it gathered for a checkpoint, and acknowledges it.
 
-Decides nothing: a failure declines the checkpoint and hurts nobody else.
+Decides nothing: a failure declines the checkpoint and has no other effect.
 """
 
 from concurrent.futures import Executor
@@ -32,7 +32,7 @@ class SnapshotUpload:
         self._clock = clock
 
     def start(self, gathered: Gathering) -> None:
-        """As soon as the master has said where to."""
+        """Starts as soon as the master has said where to upload."""
         self._reporter.once_heard_of(
             gathered.barrier.checkpoint_id, lambda: self._threads.submit(self._upload, gathered)
         )
@@ -41,7 +41,7 @@ class SnapshotUpload:
         """Runs on an upload thread."""
         try:
             self._try_upload(gathered)
-        except Exception as error:  # nobody would ever see what an upload thread ends with
+        except Exception as error:  # otherwise no one would see an upload thread's error
             self._reporter.declined(self._place, gathered.barrier.checkpoint_id, error)
 
     def _try_upload(self, gathered: Gathering) -> None:
@@ -49,7 +49,7 @@ class SnapshotUpload:
         self._reporter.reach(FaultPoint.UPLOADING)
         location = self._reporter.location_of(checkpoint_id)
         if location is None:
-            return  # nobody waits for it any more
+            return  # no one waits for it any more
         written = self._writer.write(
             gathered.cut,
             checkpoint_id,

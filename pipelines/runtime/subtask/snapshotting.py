@@ -1,7 +1,7 @@
 """The asynchronous half of a snapshot: frozen state becomes durable files.
 
-Runs beside the processing, on the slot's upload threads. Decides nothing: it turns an operator's
-cut into handles, or raises what the store raises.
+Runs on the slot's upload threads, while the subtask goes on. Decides nothing: it turns an
+operator's cut into handles, or raises what the store raises.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class SubtaskCut:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSnapshot:
-    """`uploaded_bytes`: of the files written now; the snapshot may refer to earlier ones too."""
+    """`uploaded_bytes` counts the files written now; the snapshot may refer to older ones, too."""
 
     snapshot: SubtaskSnapshot
     uploaded_bytes: int
@@ -138,7 +138,7 @@ class _Upload:
             )
 
     def segments(self, operator: OperatorCut) -> Iterator[SegmentHandle]:
-        """A file each, written again for every snapshot until the segment is published."""
+        """A file for each segment, written again for every snapshot until it is published."""
         for number, (checkpoint_id, segment) in enumerate(segments_of(operator.prepared)):
             batches = list(segment.batches)
             file = self._store.write_batches(
@@ -154,7 +154,7 @@ class _Upload:
             )
 
     def _stored(self, uid: Uid, state: FrozenState) -> StoredIncrement:
-        """What has changed, where the backend keeps track of it; otherwise every row."""
+        """Stores what has changed, if the backend keeps track of it; otherwise every row."""
         if state.increment is None:
             return StoredIncrement(StateFormat.ROWS, self._whole(uid, state), ())
         upload = IncrementUpload(
@@ -180,7 +180,7 @@ class _Upload:
         return file
 
     def _stem(self, *parts: object) -> str:
-        """With the attempt, so that no zombie writes under a successor's name."""
+        """Contains the attempt, so that no zombie writes under a successor's name."""
         return file_stem(*parts, f"a{self._place.attempt}")
 
 
@@ -203,6 +203,6 @@ def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> Operat
 
 
 def snapshot_bytes(snapshot: SubtaskSnapshot) -> int:
-    """Of the state; records in flight are counted apart."""
+    """The bytes of the state; records in flight are counted apart."""
     files = (f for operator in snapshot.operators for s in operator.states for f in s.files)
     return sum(file.length for file in files)

@@ -1,4 +1,4 @@
-"""One open split of a source: its batches, what of them is not due yet, and its event time.
+"""One open split of a source: its batches, its records that are not due yet, its event time.
 
 Decides nothing about other splits. Used by the subtask's thread only.
 """
@@ -30,10 +30,10 @@ class Taken:
     records: pa.RecordBatch
     offsets: Offsets | None = None
     end: int | None = None  # nothing lies between the last record and this offset
-    version: str | None = None  # of the split, behind all of them
+    version: str | None = None  # of the split, after all of these records
 
     def divided(self, row: int) -> tuple["Taken", "Taken"]:
-        """Up to that row, and from there on."""
+        """The records before that row, and those from it on."""
         head, tail = (None, None) if self.offsets is None else np.split(self.offsets, [row])
         return (
             Taken(self.records.slice(0, row), head),
@@ -62,7 +62,7 @@ def taken_of(batch: Batch) -> Taken:
 
 @dataclass(slots=True)
 class OpenSplit:
-    """`silent_since_ms` is when the split was first found to have nothing, since it had something.
+    """`silent_since_ms`: when the split, after it last had something, was first found empty.
 
     Only time in which it was asked counts: while a subtask waits for others to take its output,
     its splits are not silent.
@@ -79,7 +79,7 @@ class OpenSplit:
     silent_since_ms: float | None = None
 
     def take(self) -> Taken | None:
-        """What comes next, perhaps without rows; None when the split has ended."""
+        """The next records, perhaps without rows; None when the split has ended."""
         if self.held is not None:
             taken, self.held = self.held, None
             return taken
@@ -87,7 +87,7 @@ class OpenSplit:
         return None if batch is None else taken_of(batch)
 
     def due_part(self, taken: Taken, reached_ms: int | None) -> Taken:
-        """The leading records that a replay has reached; the rest is held. None: all are due."""
+        """The leading records that a replay has reached; holds the rest. None: all are due."""
         if self.time_column is None or reached_ms is None:
             return taken
         times = np.maximum.accumulate(times_of(taken.records, self.time_column))
@@ -98,7 +98,7 @@ class OpenSplit:
         return head
 
     def on_handed_out(self, taken: Taken) -> int:
-        """The position moves behind the last record; how far, gaps included."""
+        """Moves the position behind the last record; returns how far, gaps included."""
         self.silent_since_ms = None
         distance = self.on_passed(taken)
         if self.time_column is not None:
@@ -106,20 +106,20 @@ class OpenSplit:
         return distance
 
     def on_passed(self, taken: Taken) -> int:
-        """Also without rows: how far the position moves."""
+        """Moves the position, also without rows; returns how far."""
         before = self.next_offset
         self.next_offset = taken.end_from(before)
         return self.next_offset - before
 
     def is_idle(self, now_ms: float) -> bool:
-        """Asked when the split had nothing."""
+        """Call when the split had nothing."""
         if self.silent_since_ms is None:
             self.silent_since_ms = now_ms
         limit_ms = self.strategy.idle_after_ms
         return limit_ms is not None and now_ms - self.silent_since_ms >= limit_ms
 
     def watermark_ms(self) -> int:
-        """What is known of event time: behind the newest record, or before the one that is held.
+        """The known event time: behind the newest record, or before the one that is held.
 
         No record ends event time, whatever its time is; only the end of the splits does.
         """
@@ -128,7 +128,7 @@ class OpenSplit:
         return min(max(watermark_ms, self._before_held_ms()), MAX_WATERMARK_MS - 1)
 
     def far_ahead_count(self) -> int:
-        """Records so far whose time was not believed."""
+        """How many records had a time too far ahead to be believed."""
         generator = self.generator
         return generator.far_ahead_count if isinstance(generator, BoundedOutOfOrderness) else 0
 

@@ -1,7 +1,7 @@
-"""Stands between the splits of a source and its reader where poison records are looked for.
+"""Takes poison records out, between the splits of a source and its reader.
 
-Cuts batches at the borders of what is isolated, and takes poison records out of them. A split that
-nobody suspects is read as if this were not here.
+Cuts batches at the borders of isolated ranges, and takes poison records out of them. A split that
+is not under suspicion is read as if this were not here.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,18 +22,18 @@ ReadFrom = Callable[[int], Iterator[Batch]]
 
 
 class Kept(Protocol):
-    """Where a record goes that no operator is given."""
+    """Takes records that no operator is given."""
 
     def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None: ...
 
     def add_text(self, poison: PoisonRecord, text: str) -> None:
-        """Of a record that the source cannot read."""
+        """Adds a record that the source cannot read."""
         ...
 
 
 @dataclass(slots=True)
 class _Suspects:
-    """Of one split."""
+    """What is suspected in one split."""
 
     poison: dict[int, PoisonRecord] = field(default_factory=dict)
     ranges: list[IsolatedRange] = field(default_factory=list)
@@ -41,9 +41,9 @@ class _Suspects:
 
 class SplitScreen:
     """Guarantee: every record is either handed on or quarantined, and a batch that is handed on
-    lies wholly inside or outside of each part of an isolated range.
+    lies wholly inside or outside each part of an isolated range.
 
-    Needs a reader that moves the position behind each batch, also one without rows, before
+    Needs a reader that moves the position behind each batch, even one without rows, before
     anything is cut.
     """
 
@@ -62,7 +62,7 @@ class SplitScreen:
     def read(
         self, name: str, offset: int, read: ReadFrom, on_taken_out: Callable[[], object]
     ) -> Iterator[Batch]:
-        """`on_taken_out` is called for each record that is quarantined."""
+        """Calls `on_taken_out` for each record that is quarantined."""
         suspects = self._splits.get(name)
         if suspects is None:
             return read(offset)
@@ -107,7 +107,7 @@ class SplitScreen:
     ) -> Iterator[Batch]:
         """Reads on behind each poison record that the source cannot read.
 
-        Raises MalformedRecord for any other.
+        Raises MalformedRecord for any other record that the source cannot read.
         """
         batches = read(offset)
         while True:

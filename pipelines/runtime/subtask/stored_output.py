@@ -1,6 +1,6 @@
-"""What sinks had prepared, as a snapshot keeps it: plain JSON, and segments of records as files.
+"""The stored form of what sinks had prepared: plain JSON, and segments of records as files.
 
-Owns the stored form and the way back. When it is committed is the commit log's business.
+Converts to it and back. The commit log decides when output is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ ReadBatches = Callable[[FileHandle], Iterator[pa.RecordBatch]]
 
 
 class StoredCommittables(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON form of `Prepared` in a snapshot; its segments are told apart from it."""
+    """The JSON form of `Prepared` in a snapshot; its segments are stored apart."""
 
     checkpoint_id: CheckpointId
     items: list[Json]
@@ -42,7 +42,7 @@ def segments_of(prepared: Iterable[Prepared]) -> Iterator[tuple[CheckpointId, Se
 
 
 def prepared_of(snapshots: Iterable[OperatorSnapshot], read: ReadBatches) -> tuple[Prepared, ...]:
-    """Oldest first. A segment stays whole, whoever it is dealt to; its file is read on use."""
+    """Oldest first. A segment stays whole, whichever subtask gets it; its file is read on use."""
     found: list[Prepared] = []
     for snapshot in snapshots:
         found += _plain(snapshot.committables)

@@ -1,7 +1,7 @@
 """The thread of one subtask: mail, then input, one thing at a time, so operators need no locks.
 
 Knows nothing of sockets: it reads from a feed, writes to exchanges and reports to a
-`SubtaskReporter`. What a barrier does is the business of the feed and of `SubtaskCheckpoints`.
+`SubtaskReporter`. The feed and `SubtaskCheckpoints` decide what a barrier does.
 
 Source: Flink, `StreamTask` and its mailbox model.
 """
@@ -33,11 +33,11 @@ from pipelines.runtime.subtask.subtask_checkpoints import SubtaskCheckpoints
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 
 PROCESSING_TIME_STEP_MS = 10.0
-"""How late a processing-time timer may be because nothing was looked at meanwhile."""
+"""How late a processing-time timer may be because its subtask was not looking."""
 
 
 class Step(Enum):
-    """What became of one turn of a subtask."""
+    """The outcome of one turn of a subtask."""
 
     WORKED = auto()
     WAITS_FOR_INPUT = auto()
@@ -76,18 +76,18 @@ class Subtask(threading.Thread):
         self._reported(self._loop)
 
     def take_turn(self) -> bool:
-        """One step, for a host that has no thread for every subtask. False: it has ended."""
+        """One step, for a host without a thread for every subtask. False: the subtask has ended."""
         return self._reported(self._turn)
 
     def _reported(self, work: Callable[[], bool]) -> bool:
-        """Whether `work` may go on; the world is told how it ended."""
+        """True if `work` may go on; reports how it ended otherwise."""
         try:
             if work():
                 return True
             self.chain.close()
             self.reporter.ended(self.place)
         except ChannelClosed:
-            pass  # the attempt is over; whoever ended it has reported why
+            pass  # the attempt is over; its end has been reported
         except BaseException as error:
             self.reporter.failed(self.place, error)
         return False
@@ -127,7 +127,7 @@ class Subtask(threading.Thread):
         return Step.WORKED
 
     def is_done(self) -> bool:
-        """The input has ended, all is on its way and the final checkpoint is committed."""
+        """The input has ended, all output is on its way and the final checkpoint is committed."""
         if not self._feed.has_ended or not self.chain.flush():
             return False
         return self.checkpoints.has_completed_final
@@ -180,7 +180,7 @@ class Subtask(threading.Thread):
         self.load = self.load.turned(Spending.BUSY, self.clock.monotonic_ms())
 
     def _until_due(self, longest_ms: float) -> float:
-        """Not longer than until a barrier turns, here or downstream."""
+        """At most until a barrier turns, here or downstream."""
         dues = (self._feed.due_ms, self.checkpoints.due_ms)
         now_ms = self.clock.monotonic_ms()
         return min([longest_ms, *(max(0.0, due - now_ms) for due in dues if due is not None)])

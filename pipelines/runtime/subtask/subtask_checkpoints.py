@@ -1,6 +1,6 @@
-"""A subtask's part in its checkpoints: it passes the barrier on, cuts, and gathers what follows.
+"""A subtask's part in its checkpoints: passes the barrier on, cuts, and gathers what follows.
 
-Decides neither when to cut (the feed's machine does) nor what a checkpoint is worth (the
+Does not decide when to cut (the feed's machine does), nor whether a checkpoint completes (the
 coordinator does). Used by the subtask's thread only.
 """
 
@@ -53,7 +53,7 @@ class SubtaskCheckpoints:
 
     @property
     def has_cut_final(self) -> bool:
-        """The final barrier has passed: what is emitted now would belong to no checkpoint."""
+        """True once the final barrier has passed: later output would belong to no checkpoint."""
         return self._final_id is not None
 
     @property
@@ -62,7 +62,7 @@ class SubtaskCheckpoints:
 
     @property
     def due_ms(self) -> float | None:
-        """When a barrier turns that waits in an output, monotonic."""
+        """When a barrier that waits in an output turns, monotonic."""
         gathering = self._gathering
         return gathering.due_ms if gathering is not None and gathering.waiting_outputs else None
 
@@ -99,31 +99,31 @@ class SubtaskCheckpoints:
         channels: list[ChannelAlignment],
         recorded: list[InFlightRecords],
     ) -> None:
-        """What was in flight on the inputs of a checkpoint that was cut by overtaking."""
+        """Takes the records in flight on the inputs of a checkpoint that was cut by overtaking."""
         gathering = self._gathering
         if gathering is not None and gathering.barrier.checkpoint_id == checkpoint_id:
             gathering.on_inputs(alignment_ms, channels, recorded)
             self._upload_if_complete()
 
     def decline(self, checkpoint_id: CheckpointId, why: str) -> None:
-        """It will not be cut here: tell the coordinator, and downstream in the stream itself."""
+        """It will not be cut here: inform the coordinator, and downstream through the stream."""
         self.report_declined(checkpoint_id, CheckpointFailureReason.CHECKPOINT_DECLINED, why)
         self._chain.broadcast(CancelCheckpoint(checkpoint_id))
 
     def report_declined(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> None:
-        """Only the coordinator needs to be told: downstream learns it from the stream."""
+        """Informs only the coordinator: downstream learns it from the stream."""
         self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(reason, why))
 
     def give_up(self, checkpoint_id: CheckpointId) -> None:
-        """Drop what is being gathered for it, or for an older one."""
+        """Drops what is being gathered for this checkpoint, or for an older one."""
         gathering = self._gathering
         if gathering is not None and gathering.barrier.checkpoint_id <= checkpoint_id:
             self._gathering = None
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        """What the sinks have prepared for it becomes visible."""
+        """The output that the sinks have prepared for it becomes visible."""
         self._completed_id = max(self._completed_id, checkpoint_id)
         self._chain.on_completed(checkpoint_id)
         if self._chain.has_sinks:
@@ -140,7 +140,7 @@ class SubtaskCheckpoints:
         self._chain.on_aborted(checkpoint_id)
 
     def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering | None:
-        """1. Pass the barrier on. 2. Cut. What is in flight, and the upload, come later.
+        """1. Pass the barrier on. 2. Cut. The records in flight, and the upload, come later.
 
         The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
         emitted in between. None: a sink could not prepare, and the checkpoint is declined.

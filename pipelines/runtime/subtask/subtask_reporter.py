@@ -1,4 +1,4 @@
-"""What a subtask tells the world, and what it asks of it; a slot answers."""
+"""What a subtask reports to its slot, and what it asks of it."""
 
 from typing import Protocol
 
@@ -41,17 +41,17 @@ class SubtaskReporter(Protocol):
     def location_of(self, checkpoint_id: CheckpointId) -> str | None:
         """Where this checkpoint's files go, as the master said when it triggered.
 
-        None: it was given up meanwhile.
+        None: the checkpoint is over.
         """
         ...
 
     def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
-        """Call `upload` as soon as the master has said where to; at once if it has."""
+        """Calls `upload` as soon as the master has said where to upload; at once if it has."""
         ...
 
 
 class CheckpointDeclined(Exception):
-    """This subtask will not take part in a checkpoint, for the reason that it says."""
+    """This subtask will not take part in a checkpoint; names the reason."""
 
     def __init__(self, reason: CheckpointFailureReason, why: str) -> None:
         super().__init__(why)
@@ -59,7 +59,7 @@ class CheckpointDeclined(Exception):
 
 
 def failure_reason(error: Exception) -> CheckpointFailureReason:
-    """Whatever else goes wrong, on an upload thread, is the asynchronous phase's failure."""
+    """Any other failure on an upload thread is one of the asynchronous phase."""
     if isinstance(error, CheckpointDeclined):
         return error.reason
     return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION

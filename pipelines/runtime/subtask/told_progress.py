@@ -1,7 +1,7 @@
-"""Tells the outside world how far completed checkpoints have come, for sources that do.
+"""Reports to the outside world how far completed checkpoints have come, for sources that do that.
 
-Owns the positions between a cut and the end of its checkpoint. Whatever becomes of what is told
-changes nothing here. Source: Flink, `KafkaSourceReader.notifyCheckpointComplete`.
+Owns the positions between a cut and the end of its checkpoint. A report that fails changes nothing
+here. Source: Flink, `KafkaSourceReader.notifyCheckpointComplete`.
 """
 
 from pipelines.connectors.source import TellsProgress
@@ -14,7 +14,7 @@ COMMITS_SUCCEEDED, COMMITS_FAILED = "commits_succeeded", "commits_failed"
 
 
 class ToldProgress:
-    """Guarantee: what is told are positions of a completed checkpoint, never of an older one."""
+    """Guarantee: reports only positions of a completed checkpoint, never of an older one."""
 
     def __init__(self, reader: TellsProgress) -> None:
         self._reader = reader
@@ -33,7 +33,7 @@ class ToldProgress:
         self._cuts.pop(checkpoint_id, None)
 
     def take_counts(self) -> dict[str, int]:
-        """Since the last time, by the names of counters; what is 0 is left out."""
+        """Counts since the last call, by the names of counters; leaves out zeros."""
         succeeded, failed = self._reader.take_told_counts()
         counts = {COMMITS_SUCCEEDED: succeeded, COMMITS_FAILED: failed}
         return {name: count for name, count in counts.items() if count}
