@@ -1,8 +1,8 @@
 """Errands for the worker, by the name of the task that runs them.
 
-A service stores a row and publishes the errand when its transaction commits. The name is enough:
-what stores a row does not import what works on it. A message that the broker does not take is only
-logged: the next reconcile round finds the row and does the same.
+A service stores a row and publishes the errand when its transaction commits. It only needs the
+name, so it does not import the code that works on the row. If the broker does not accept a message,
+that is only logged: the next reconcile round finds the row and does the same.
 """
 
 import logging
@@ -31,16 +31,16 @@ class Errand(StrEnum):
 
 
 EXPIRES_S = {Errand.DELIVER_ALERTS: settings.ALERT_PERIOD_S}
-"""After which the next beat does the same."""
+"""After that time the next beat does the same."""
 
 
 def publish_on_commit(errand: Errand, *key: int) -> None:
-    """`key` is the primary key of the row that the errand is about, if it is about one."""
+    """`key` is the primary key of the row that the errand concerns, if there is one."""
     transaction.on_commit(partial(publish, errand, *key))
 
 
 def publish(errand: Errand, *key: int, eta: datetime | None = None) -> None:
-    """`eta`: not before that moment."""
+    """`eta`: not before that time."""
     try:
         current_app.send_task(errand.value, key, eta=eta, expires=EXPIRES_S.get(errand))
     except OperationalError as error:

@@ -1,6 +1,6 @@
-"""How numbers, durations, sizes and moments are written for people. Pure.
+"""How numbers, durations, sizes and times are written for people. Pure.
 
-Unknown is a value like any other: `None` is written as a dash, never as zero.
+Unknown is a value of its own: `None` is written as a dash, never as zero.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -11,10 +11,10 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 FIRST_EVENT_TIME_MS = -62_135_596_800_000
-"""Year 1: what lies before is the mark for "nothing is known yet"."""
+"""Year 1: anything before it means "nothing is known yet"."""
 
 LAST_EVENT_TIME_MS = 253_402_300_799_999
-"""Year 9999: what lies after is the mark for "event time has ended"."""
+"""Year 9999: anything after it means "event time has ended"."""
 
 BYTE_UNITS = ("kB", "MB", "GB", "TB", "PB")
 
@@ -125,7 +125,7 @@ def words(constant: str) -> str:
 
 
 def short_path(path: str) -> str:
-    """The last two parts: enough to tell points apart, the whole path is in the title."""
+    """The last two parts: enough to distinguish points; the title has the whole path."""
     return "/".join(path.rstrip("/").split("/")[-2:])
 
 

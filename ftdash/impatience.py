@@ -1,6 +1,7 @@
-"""Gives up silent servers of sources and sinks that a web request asks, as the preflight of a
-restore does: they are named in the answer, and do not hold it back. Commands and workers wait as
-long as a run does.
+"""Limits how long a web request waits for silent servers of sources and sinks.
+
+The preflight of a restore, for example, asks such servers; the answer names a silent one instead of
+waiting for it. Commands and workers wait as long as a run does.
 """
 
 from collections.abc import Awaitable, Callable

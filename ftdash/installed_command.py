@@ -1,4 +1,4 @@
-"""What commands have in common that ask the rows of an installation: there has to be one."""
+"""A base for commands that read an installation's rows: the installation has to exist."""
 
 import os
 from typing import Any
@@ -10,8 +10,8 @@ from django.db import connection
 
 
 class InstalledCommand(BaseCommand):
-    """Ends with a sentence and status 2 where nobody has installed anything, as when the home that
-    was meant was not named."""
+    """Ends with a sentence and status 2 if nothing is installed, for example if the intended home
+    was not named."""
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         check_installed()

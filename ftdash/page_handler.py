@@ -1,10 +1,10 @@
-"""Answers requests in a few threads that stay, each with its connection to the database.
+"""Answers requests in a few permanent threads, each with its own database connection.
 
-Django's own handler gives every request a new thread and with it a new connection, and goes to and
-fro between thread and event loop for the middleware: some 9 ms of processor for an answer that was
-at hand, where this takes 3. All middleware and the view run here in one piece. The event loop has
-read a request whole before its thread begins, and sends the answer, so that slow clients hold up
-nobody.
+Django's own handler gives every request a new thread, and with it a new connection, and switches
+between thread and event loop for the middleware. That costs some 9 ms of processor time for a
+cached answer; this handler takes 3. All middleware and the view run here in one piece. The event
+loop reads a request whole before its thread begins, and sends the answer, so slow clients delay
+nobody else.
 """
 
 from collections.abc import Iterator
@@ -17,21 +17,21 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponseBase
 
 THREADS = 16
-"""A page that waits for a silent server has one to itself until so many wait."""
+"""A page that waits for a silent server has a thread to itself until that many wait."""
 
 _place: ContextVar[ExitStack] = ContextVar("place")  # of the running request in its thread
 
 
 class PageHandler(ASGIHandler):
-    """An ASGI application. A request gets the thread that has the fewest others to answer."""
+    """An ASGI application. A request gets the thread with the fewest other requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        # A context that is never left keeps its thread, which starts when it is first needed.
+        # A context that is never left keeps its thread, which starts at first use.
         self._unanswered = dict.fromkeys((ThreadSensitiveContext() for _ in range(THREADS)), 0)
 
     def load_middleware(self, is_async: bool = False) -> None:
-        """For one thread, whatever the server speaks."""
+        """Loads it for use in one thread, whatever the server's interface is."""
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
@@ -39,7 +39,7 @@ class PageHandler(ASGIHandler):
             _place.set(place)
 
             async def send_answer(part: Any) -> None:
-                place.close()  # what follows is the event loop's: a stream may take minutes
+                place.close()  # the event loop does the rest: a stream may take minutes
                 await send(part)
 
             await super().handle(scope, receive, send_answer)
@@ -51,7 +51,7 @@ class PageHandler(ASGIHandler):
 
     @contextmanager
     def _thread(self) -> Iterator[None]:
-        """Of the running task, to its end; it counts as taken until this is left."""
+        """The thread of the current task, until its end; leaving the context makes it free."""
         context = min(self._unanswered, key=self._unanswered.__getitem__)
         SyncToAsync.thread_sensitive_context.set(context)
         self._unanswered[context] += 1

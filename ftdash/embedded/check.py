@@ -31,7 +31,7 @@ REQUEST_WITHIN_S = 60.0
 
 
 def run_check(console: Console, checked: CheckedPipeline) -> CheckOutcome:
-    """Everything in order; a step that fails is the verdict, and the log of the driver is shown."""
+    """Runs all steps in order; a step that fails is the verdict, and the driver's log is shown."""
     outcome = checked.outcome()
     began = time.monotonic()
     port = free_port()
@@ -54,7 +54,7 @@ def first_line(failure: Rejected) -> str:
 
 
 class Scenario:
-    """What is done to the pipeline, and the tally of it."""
+    """The steps done to the pipeline, and their tally."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Scenario:
         self._first_run = ""
 
     def play(self, outcome: CheckOutcome) -> CheckOutcome:
-        """What was reached until then is in the outcome, also if a step fails."""
+        """The outcome holds what was reached until then, even if a step fails."""
         self._outcome = outcome
         try:
             self._play()
@@ -129,8 +129,8 @@ class Scenario:
         return self._granted_savepoint("savepoint")
 
     def _stop(self) -> str:
-        # Output beyond the savepoint becomes visible first, so that the restore has to set it
-        # aside: the harder case.
+        # First makes output beyond the savepoint visible, so that the restore has to set it aside:
+        # the harder case.
         self._observer.wait_checkpoints_after(
             self._observer.run(), count=2, within_s=RECOVERY_WITHIN_S
         )

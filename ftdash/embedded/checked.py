@@ -1,4 +1,4 @@
-"""The pipelines that `demo --check` knows, each with how its input ends and what its answer is."""
+"""The pipelines that `demo --check` knows: how the input of each ends, and its right answer."""
 
 import secrets
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from ftdash.embedded.supervisor import Service
 from ftdash.jobs.answers import RunView, ShownState
 from ftdash.requests import services
 
-EVENT_HOURS_PER_S = 8760 / 45  # the year lasts three quarters of a minute
+EVENT_HOURS_PER_S = 8760 / 45  # the year passes in three quarters of a minute
 VIEWS_PER_S = 400.0
 VIEWS_PER_SPLIT = 12_000  # a minute
 FEED_SEED = 1
@@ -24,7 +24,7 @@ FINISH_WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`sinks` by their names, each against the same rows."""
+    """`sinks` by name, each compared with the same rows."""
 
     rows_expected: int
     sinks: dict[str, Comparison]
@@ -36,26 +36,26 @@ class CheckedPipeline(Protocol):
 
     @property
     def restores_older(self) -> bool:
-        """Whether the restore goes back behind output that is visible already: in all sinks such
-        output can be taken back."""
+        """True if the restore goes back to before output that is visible already: all sinks must be
+        able to take such output back."""
         ...
 
     def services(self) -> Iterator[Service]:
-        """As of `demo.Demonstration`."""
+        """See `demo.Demonstration`."""
         ...
 
     def start(self) -> None: ...
 
     def finish(self, observer: Observer) -> None:
-        """Until all input is processed and committed. Raises Rejected."""
+        """Returns once all input is processed and committed. Raises Rejected."""
         ...
 
     def answer(self) -> Answer:
-        """What each sink holds against what it has to. Raises Rejected."""
+        """Compares what each sink holds with the right answer. Raises Rejected."""
         ...
 
     def outcome(self) -> CheckOutcome:
-        """Before anything was done: where the output will be."""
+        """The outcome before anything is done: where the output will be."""
         ...
 
 
@@ -90,10 +90,10 @@ class CheckedFlights:
 
 @dataclass(frozen=True, slots=True)
 class CheckedViews:
-    """So many views, counted again one after the other. Its tables, topics and keys are its own,
+    """A fixed number of views, counted again one by one. Its tables, topics and keys are its own,
     because configured systems may hold those of others.
 
-    Kafka keeps what was published, so the restore goes back behind nothing that is visible.
+    Kafka keeps what was published, so the restore does not go back to before visible output.
     """
 
     views: PageViews = field(default_factory=lambda: views_of(f"check_{secrets.token_hex(3)}"))
@@ -108,7 +108,7 @@ class CheckedViews:
         self.views.submit()
 
     def finish(self, observer: Observer) -> None:
-        """Windows close when the pipeline is drained; it has no end of its own."""
+        """Drains the pipeline, which closes its windows; the input has no end of its own."""
         wanted = page_views.SPLITS * VIEWS_PER_SPLIT
         observer.wait_run(
             lambda run: records_read(run) >= wanted,

@@ -1,15 +1,15 @@
-"""What a person at a terminal reads while an installation runs."""
+"""The terminal output of a running installation."""
 
 import sys
 import time
 from typing import TextIO
 
 CLEAR_LINE = "\r\x1b[2K"
-QUIET_PERIOD_S = 60.0  # a log file gets one status line in this time
+QUIET_PERIOD_S = 60.0  # how often a log file gets a status line
 
 
 class Console:
-    """Lines that stay, and one status line that is written over where a terminal shows it."""
+    """Lines that stay, and one status line that terminals show by overwriting it."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr

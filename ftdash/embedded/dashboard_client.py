@@ -1,7 +1,7 @@
-"""A person at the dashboard, without the person: signs in and posts the forms of the pages.
+"""A program in place of a person at the dashboard: signs in and posts the forms of the pages.
 
-It goes through the web server like a browser does, with a session and the token against forged
-forms; it knows the addresses and the fields of the forms, and nothing of what is behind them.
+It uses the web server as a browser does, with a session and a CSRF token. It knows the addresses
+and the fields of the forms, and nothing behind them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ class DashboardClient:
             raise Rejected(f"The dashboard did not let {account.name} sign in.")
 
     def act(self, pipeline: str, action: str, reason: str, **fields: str) -> str:
-        """Ask for an action on the pipeline's page; the id of the request that was stored."""
+        """Ask for an action on the pipeline's page; returns the id of the stored request."""
         form = {"reason": reason, "confirmation": pipeline, **fields}
         answer = self._post(reverse("act", args=[pipeline, action]), form)
         mark = urldefrag(str(answer.headers.get("location", ""))).fragment
@@ -64,7 +64,7 @@ class DashboardClient:
 
 @contextmanager
 def answering(path: str) -> Iterator[None]:
-    """Around a request: what goes wrong on its way is said in a sentence."""
+    """Wraps a request: describes its errors in a sentence."""
     try:
         yield
     except httpx.HTTPError as failure:

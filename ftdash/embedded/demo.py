@@ -1,4 +1,4 @@
-"""The demonstration: a pipeline without an end, for a person at the dashboard."""
+"""The demonstration: an endless pipeline for a person at the dashboard."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,31 +20,31 @@ STATUS_PERIOD_S = 1.0
 
 
 class Demonstration(Protocol):
-    """A pipeline, and what it needs beside the installation."""
+    """A pipeline, and what it needs in addition to the installation."""
 
     @property
     def name(self) -> str:
-        """Of the pipeline."""
+        """The name of the pipeline."""
         ...
 
     def services(self) -> Iterator[Service]:
-        """What runs as long as the installation, in the order of the starts."""
+        """The processes that run as long as the installation, in the order in which they start."""
         ...
 
     def prepare(self) -> None:
-        """What has to be there whenever the pipeline runs. May be repeated."""
+        """Provides what the pipeline needs to run. May be repeated."""
         ...
 
     def submit(self) -> RequestId: ...
 
     def output(self) -> list[str]:
-        """Lines for a person: where to look at the results."""
+        """Lines that tell a person where to find the results."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """`others`: what an earlier demonstration in this home may have left running."""
+    """`others`: demonstrations that an earlier command in this home may have left running."""
 
     port: int
     new_passwords: bool
@@ -66,7 +66,7 @@ def run_demo(options: DemoOptions, console: Console) -> None:
 
 
 def services_for(options: DemoOptions) -> Callable[[], Iterator[Service]]:
-    """Of the chosen pipeline, and of those that go on beside it."""
+    """The services of the chosen pipeline, and of those that keep running next to it."""
 
     def services() -> Iterator[Service]:
         yield from options.chosen.services()
@@ -78,7 +78,7 @@ def services_for(options: DemoOptions) -> Callable[[], Iterator[Service]]:
 
 
 def offer_pipeline(chosen: Demonstration, console: Console) -> None:
-    """Start the pipeline, unless an earlier demonstration in this home has it already."""
+    """Start the pipeline, unless an earlier demonstration in this home has started it already."""
     console.step(f"Preparing what {chosen.name} needs ...")
     chosen.prepare()
     if is_submitted(chosen.name):

@@ -1,6 +1,4 @@
-"""The pipeline that a demonstration runs unless told otherwise: `flight_delays`, and where its data
-and output lie.
-"""
+"""The default pipeline of a demonstration, `flight_delays`, with its data and output paths."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ CHECKPOINTING = {"execution.checkpointing.interval": "1 s"}
 
 @dataclass(frozen=True, slots=True)
 class DemoPaths:
-    """Below the home of the installation."""
+    """Paths below the home of the installation."""
 
     data: Path
     files_output: Path
@@ -33,7 +31,7 @@ class DemoPaths:
 
 
 def prepare_data(paths: DemoPaths) -> None:
-    """The year 2013 as Parquet files, written once."""
+    """Writes the year 2013 as Parquet files, once."""
     prepare(paths.data)
     paths.sql_output.parent.mkdir(parents=True, exist_ok=True)
 
@@ -53,7 +51,7 @@ def submit(paths: DemoPaths, *, event_hours_per_s: float, forever: bool, why: st
             "forever": "true" if forever else "false",
         },
         settings=CHECKPOINTING,
-        allows_faults=True,  # it is there to be killed
+        allows_faults=True,  # people are meant to kill it
     )
 
 

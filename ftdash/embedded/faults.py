@@ -1,4 +1,4 @@
-"""SIGKILL from outside, to exactly the process that the rows name."""
+"""SIGKILL from outside, only for the process that the rows name."""
 
 import psutil
 
@@ -9,7 +9,7 @@ DRIVER_MODULE = "pipelines.spark.driver"
 
 
 def kill_slot_process(run: RunView, slot: int) -> int:
-    """Kill the Python process of one slot; its process id. Raises Rejected if it is gone."""
+    """Kill one slot's Python process; returns its process id. Raises Rejected if it is gone."""
     pids = [each.pid for each in run.slots if each.slot == slot]
     if not pids:
         raise Rejected(f"Slot {slot} of run {run.run_id} is not connected.")
@@ -18,7 +18,7 @@ def kill_slot_process(run: RunView, slot: int) -> int:
 
 
 def kill_driver(run: RunView) -> int:
-    """Kill the driver of a run; its process id. Raises Rejected if it is gone."""
+    """Kill the driver of a run; returns its process id. Raises Rejected if it is gone."""
     if run.driver_pid is None:
         raise Rejected(f"The driver of run {run.run_id} is not known.")
     kill(run.driver_pid, "the driver", DRIVER_MODULE)
@@ -26,7 +26,7 @@ def kill_driver(run: RunView) -> int:
 
 
 def kill(pid: int, what: str, command_part: str) -> None:
-    """Only if the process is what it should be: an id may be in use again by someone else."""
+    """Kills only the expected process: another one may have its id by now."""
     try:
         process = psutil.Process(pid)
         if not any(command_part in part for part in process.cmdline()):

@@ -1,7 +1,7 @@
-"""Ends everything an embedded installation started, once its owner is gone, however it went.
+"""Ends everything an embedded installation started once its owner is gone, for whatever reason.
 
-A process of its own: it waits on a pipe that only the owner holds open. A closed pipe means that
-the owner ended, also by SIGKILL. `python -m ftdash.embedded.guardian LEDGER`
+It is a process of its own that waits on a pipe which only the owner holds open. A closed pipe means
+that the owner has ended, even by SIGKILL. `python -m ftdash.embedded.guardian LEDGER`
 """
 
 import signal

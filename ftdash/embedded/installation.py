@@ -1,7 +1,7 @@
-"""Where one embedded installation lives, and the environment that all its processes share.
+"""The home of one embedded installation, and the environment that all its processes share.
 
-Settings are read once, when Django loads, so a command that chooses a home starts itself again in
-the environment of that home: `reenter` never returns.
+Settings are read once, when Django loads. So a command that chooses a home restarts itself in the
+environment of that home: `reenter` never returns.
 """
 
 import os
@@ -16,11 +16,11 @@ from pipelines.flows.page_view_servers import REDIS as VIEWS_REDIS_VARIABLE
 
 REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
 HOME_VARIABLE = "FTDASH_HOME"
-# Set where the Redis of the page views is a server that we start ourselves.
+# Set if we start the Redis server of the page views ourselves.
 EMBEDDED_VIEWS_VARIABLE = "FTDASH_EMBEDDED_VIEWS_REDIS"
 # A token of this process, not one inherited from an installation that started it.
 ENTERED_VARIABLE = "FTDASH_EMBEDDED_OWNER"
-OWN_SERVERS = {  # the variable of an address, and the one that says that the server is ours
+OWN_SERVERS = {  # the variable with an address, and the one that marks the server as ours
     REDIS_URL_VARIABLE: EMBEDDED_REDIS_VARIABLE,
     VIEWS_REDIS_VARIABLE: EMBEDDED_VIEWS_VARIABLE,
 }
@@ -31,7 +31,7 @@ def is_entered() -> bool:
 
 
 def reenter(home: Path) -> None:
-    """Replace this process by the same command with the environment of `home`."""
+    """Replace this process by the same command in the environment of `home`."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(
@@ -40,7 +40,7 @@ def reenter(home: Path) -> None:
 
 
 def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> dict[str, str]:
-    """`outside`, with what the processes of one installation agree on."""
+    """`outside`, plus the variables that all processes of one installation share."""
     entered = {
         HOME_VARIABLE: str(home.absolute()),
         TOKEN_VARIABLE: new_token(),
@@ -58,12 +58,12 @@ def own_token() -> str:
 
 
 def own_redis() -> RedisAddress | None:
-    """Where our own Redis is to listen; None if one was given."""
+    """The address on which our own Redis listens; None if the user named a server."""
     return _own(REDIS_URL_VARIABLE)
 
 
 def own_views_redis() -> RedisAddress | None:
-    """The same for the one that holds page views and their counts."""
+    """The same for the Redis of page views and their counts."""
     return _own(VIEWS_REDIS_VARIABLE)
 
 

@@ -1,10 +1,10 @@
-"""Which processes one embedded installation has started, so that all of them can be ended.
+"""The processes that one embedded installation has started, so that all of them can be ended.
 
-Two marks, as neither suffices: every process inherits a token in its environment (also drivers,
-their Java and its Python workers, whoever started them), and direct children are recorded by
-process id and start time (a Redis server overwrites the memory that shows its environment).
+It needs two marks. Every process inherits a token in its environment, no matter which process
+started it (drivers, their Java and its Python workers too). Direct children are also recorded by
+process id and start time, because a Redis server overwrites the memory that shows its environment.
 
-The file is locked while its owner lives, which also keeps two installations out of one home.
+The owner locks the file while it lives, which also keeps two installations out of one home.
 """
 
 import fcntl
@@ -19,16 +19,16 @@ import psutil
 from pipelines.domain.errors import Rejected
 
 LEDGER_NAME = "processes.jsonl"
-"""In the home of an installation."""
+"""The file's name in the home of an installation."""
 
 TOKEN_VARIABLE = "FTDASH_EMBEDDED_TOKEN"
 ENDING_GRACE_S = 3.0
-ENDING_ROUNDS_MAX = 10  # a process that is being ended may just have started another
+ENDING_ROUNDS_MAX = 10  # a process that is ending may just have started another one
 
 
 class StartedProcess(msgspec.Struct, frozen=True):
     pid: int
-    create_time: float  # tells this process from a later one with the same id
+    create_time: float  # distinguishes this process from a later one with the same id
 
 
 class LedgerHead(msgspec.Struct, frozen=True):
@@ -37,10 +37,10 @@ class LedgerHead(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """The owner's side: locked, and appended to with every start."""
+    """The owner's side: locks the ledger and appends every start."""
 
     def __init__(self, path: Path, token: str) -> None:
-        """Raises Rejected while another owner lives. What a dead one left running is ended."""
+        """Raises Rejected while another owner lives. Ends what a dead owner left running."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
@@ -78,7 +78,7 @@ def new_token() -> str:
 
 
 def read(path: Path) -> tuple[LedgerHead | None, list[StartedProcess]]:
-    """What the ledger says; an owner that died while writing may leave a torn last line."""
+    """The entries of the ledger; an owner that died while writing may leave a torn last line."""
     lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     if not lines:
         return None, []
@@ -87,12 +87,12 @@ def read(path: Path) -> tuple[LedgerHead | None, list[StartedProcess]]:
 
 
 def living(path: Path, *, spare: frozenset[int] = frozenset()) -> list[psutil.Process]:
-    """Every process of this ledger that still runs; its owner, the caller and `spare` left out."""
+    """Every running process of this ledger, except its owner, the caller and `spare`."""
     head, started = read(path)
     if head is None:
         return []
     recorded = {(each.pid, each.create_time) for each in started}
-    # The owner carries the token too; while it ends in order nobody may cut it short.
+    # The owner carries the token too; while it ends in order, it must not be cut short.
     spare = spare | {os.getpid(), head.owner_pid}
     return [
         process
@@ -122,13 +122,13 @@ def has_token(process: psutil.Process, token: str) -> bool:
 def end_all(
     path: Path, *, spare: frozenset[int] = frozenset(), grace_s: float = ENDING_GRACE_S
 ) -> None:
-    """End every process of this ledger: ask, and after the grace period kill."""
+    """End every process of this ledger: SIGTERM first, SIGKILL after the grace period."""
     for _ in range(ENDING_ROUNDS_MAX):
         processes = living(path, spare=spare)
         if not processes:
             return
         end(processes, grace_s)
-        grace_s = 0.0  # whoever appears now was started by a process that was being ended
+        grace_s = 0.0  # processes that appear now were started by ones that were ending
     raise Rejected(
         f"Processes {[p.pid for p in living(path, spare=spare)]} could not be ended; end them by"
         " hand."

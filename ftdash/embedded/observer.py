@@ -1,4 +1,4 @@
-"""Waits for what the rows say, every wait with its bound and its sentence."""
+"""Waits for conditions in the rows, each wait with its bound and its sentence."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ ENDED_BADLY = (ShownState.FAILED, ShownState.CANCELED)
 
 
 class Observer:
-    """Sees one pipeline as its page does. `beside` is called with every look, while waiting."""
+    """Sees one pipeline as its page does. Calls `beside` with every look while it waits."""
 
     def __init__(self, pipeline: str, beside: Callable[[], None]) -> None:
         self._pipeline = pipeline
@@ -45,7 +45,7 @@ class Observer:
         )
 
     def wait_recovered(self, before: RunView, *, within_s: float) -> RunView:
-        """A newer attempt runs, and has completed a checkpoint of its own."""
+        """A newer attempt runs and has completed a checkpoint of its own."""
 
         def has_recovered(run: RunView) -> bool:
             is_newer = run.run_id == before.run_id and run.attempt > before.attempt
@@ -67,7 +67,7 @@ class Observer:
         return self._wait(holds, otherwise, within_s)
 
     def wait_granted(self, request_id: str, *, within_s: float) -> RequestView:
-        """Until the request has ended. Raises Rejected if it ended otherwise than granted."""
+        """Returns when the request has ended. Raises Rejected if it was not granted."""
         self._until(
             lambda: not self._request(request_id).is_open,
             lambda: f"The request {self._request(request_id).label} did not end",
@@ -79,14 +79,14 @@ class Observer:
         return request
 
     def has_failed_checkpoint(self, before: RunView) -> bool:
-        """Whether the attempt of `before` left a checkpoint that it had begun."""
+        """True if the attempt of `before` left an unfinished checkpoint."""
         history = checkpoint_queries.checkpoints(before.run_id)
         rows = history.rows if history is not None else []
         failed = [row for row in rows if row.status == CheckpointStatus.FAILED]
         return any(row.attempt == before.attempt and row.checkpoint_id for row in failed)
 
     def checkpoints_completed(self) -> int:
-        """In all runs."""
+        """The number in all runs."""
         axes = [queries.recovery_axis(run_id, POINTS_MAX) for run_id in self._run_ids()]
         return sum(len(axis.points) for axis in axes if axis is not None)
 
@@ -136,7 +136,7 @@ class Observer:
         return len(axis.points) if axis is not None else 0
 
     def _has_progressed(self, run: RunView) -> bool:
-        """Whether a checkpoint completed after all subtasks of the newest attempt were running."""
+        """True if a checkpoint completed after all subtasks of the newest attempt were running."""
         axis = queries.recovery_axis(run.run_id, 1)
         if axis is None or run.last_completed_at is None:
             return False

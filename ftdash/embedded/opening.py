@@ -1,4 +1,4 @@
-"""Brings an embedded installation up, step by step, each said before it takes time."""
+"""Starts an embedded installation step by step, and announces each step before it takes time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,10 +26,10 @@ def open_installation(
     web_port: int,
     for_pipelines: Callable[[], Iterator[Service]] = nothing_more,
 ) -> Iterator[Supervisor]:
-    """Everything runs inside the context, and nothing of it after.
+    """Everything runs inside the context, and nothing of it afterwards.
 
-    `for_pipelines`: what has to run before any driver does, each once the one before it is ready;
-    asked when there is a database.
+    `for_pipelines`: services that must run before any driver, each started once the one before it
+    is ready; called when there is a database.
     """
     home = Path(settings.FTDASH_HOME)
     console.step(f"Everything is kept in {home}.")

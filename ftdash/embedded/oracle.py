@@ -1,7 +1,7 @@
 """Asks a plain Spark SQL batch query the same question and has it compare the answers.
 
-The query shares no code with the engine and runs as a process of its own, so that nothing of the
-engine can be loaded into it.
+The query shares no code with the engine, and runs as a separate process into which nothing of the
+engine is loaded.
 """
 
 import os
@@ -22,7 +22,7 @@ WITHIN_S = 120
 
 
 def compare_with_batch(paths: DemoPaths) -> OracleAnswer:
-    """Raises Rejected if the query does not answer within its time."""
+    """Raises Rejected if the query does not answer in time."""
     home = Path(settings.FTDASH_HOME)
     log, answer = home / "logs" / "oracle.log", home / "oracle.json"
     ask(paths, answer, log)

@@ -1,4 +1,4 @@
-"""What `demo --check` answers: one flat object, written for scripts."""
+"""The answer of `demo --check`: one flat object, written for scripts."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -9,7 +9,7 @@ EXACT = "exact"
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One sink against the batch answer, in rows."""
+    """One sink compared with the batch answer, in rows."""
 
     rows: int
     missing: int
@@ -30,7 +30,7 @@ class OracleAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """`verdict` is "exact", or one sentence: what differs, or at what step the check failed."""
+    """`verdict` is "exact", or one sentence: what differs, or which step of the check failed."""
 
     verdict: str = "not compared"
     rows_expected: int = 0
@@ -44,7 +44,7 @@ class CheckOutcome:
     recovery_ms: list[float] = field(default_factory=list)
     files_output: str = ""
     sql_output: str = ""
-    sinks: dict[str, int] = field(default_factory=dict)  # rows that each held
+    sinks: dict[str, int] = field(default_factory=dict)  # the rows in each
     seconds: float = 0.0
 
     @property
@@ -70,7 +70,7 @@ class CheckOutcome:
 
 
 def verdict_on(rows_expected: int, sinks: dict[str, Comparison]) -> str:
-    """An empty answer is no success: a comparison of nothing with nothing proves nothing."""
+    """An empty answer is no success, because comparing nothing with nothing proves nothing."""
     if rows_expected == 0 or not sinks:
         return "The right answer is without a row; there was nothing to compare."
     differing = [

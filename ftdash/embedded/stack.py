@@ -1,4 +1,4 @@
-"""The services of one embedded installation: what is started, and when each counts as ready."""
+"""The services of one embedded installation: their commands, and when each counts as ready."""
 
 import sys
 
@@ -27,13 +27,13 @@ STREAM_END_S = 2  # open event streams are cut when the server ends
 
 
 def broker() -> list[Service]:
-    """Our own Redis, or nothing where one was given. The others need it to start and to end."""
+    """Our own Redis, or nothing if the user named one. The others need it to start and to end."""
     address = own_redis()
     return [] if address is None else [redis_service("redis", address, FOR_THE_QUEUE)]
 
 
 def views_redis() -> list[Service]:
-    """Our own Redis for page views, which keeps what it has; or nothing where one was given."""
+    """Our own durable Redis for page views, or nothing if the user named one."""
     address = own_views_redis()
     return [] if address is None else [redis_service("views-redis", address, FOR_PAGE_VIEWS)]
 
@@ -109,7 +109,7 @@ def celery(*arguments: str) -> tuple[str, ...]:
 
 
 def check_broker() -> None:
-    """Raises Rejected if the Redis that was named does not answer. Its password stays unsaid."""
+    """Raises Rejected if the given Redis does not answer. The message omits its password."""
     if not redis_answers(settings.REDIS_URL):
         raise Rejected(
             "The Redis of FTDASH_REDIS_URL does not answer; start it, or unset FTDASH_REDIS_URL to"

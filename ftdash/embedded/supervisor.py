@@ -1,7 +1,7 @@
 """Starts the processes of an embedded installation, keeps them alive and ends them.
 
-Owns their order, readiness, logs and restarts. What they are is said by `services`; that nothing
-outlives the owner is the guardian's and the ledger's work.
+Owns their order, readiness, logs and restarts. `services` defines them; the guardian and the
+ledger see to it that nothing outlives the owner.
 """
 
 import subprocess
@@ -32,13 +32,13 @@ Report = Callable[[str], None]
 class Service:
     name: str
     command: tuple[str, ...]
-    is_ready: Callable[[], bool]  # asked repeatedly; answers quickly
+    is_ready: Callable[[], bool]  # called repeatedly; answers quickly
     ready_within_s: float
-    ends_last: bool = False  # others need it while they end
+    ends_last: bool = False  # other services need it while they end
 
 
 class Child:
-    """One running service, and when it was started again."""
+    """One running service, and the times of its restarts."""
 
     def __init__(self, service: Service, start: Callable[[Service], subprocess.Popen[bytes]]):
         self.service = service
@@ -51,7 +51,7 @@ class Child:
         return self.process.poll() is not None
 
     def try_restart(self) -> bool:
-        """False, and nothing happens, if it died too often within the window."""
+        """False, without a restart, if it died too often within the window."""
         now = time.monotonic()
         if len(self._restarts) == RESTARTS_MAX and now - self._restarts[0] < RESTARTS_WINDOW_S:
             return False
@@ -61,7 +61,7 @@ class Child:
 
 
 class Supervisor:
-    """Use as a context: leaving it ends everything, whatever happened inside."""
+    """Use as a context manager: leaving it ends everything, whatever happened inside."""
 
     def __init__(self, ledger: Ledger, log_directory: Path, report: Report) -> None:
         self._ledger = ledger
@@ -89,7 +89,7 @@ class Supervisor:
             self._report(f"{child.service.name} is ready after {time.monotonic() - began:.1f} s.")
 
     def revive(self) -> None:
-        """Start again what has died. Raises Rejected if one dies again and again."""
+        """Restart services that have died. Raises Rejected if one keeps dying."""
         if self._guardian.poll() is not None:
             self._guardian = self._start_guardian()
         for child in [child for child in self._children.values() if child.has_died]:
@@ -99,7 +99,7 @@ class Supervisor:
         return self._children[name].process.pid
 
     def stop(self) -> None:
-        """End every process of the ledger, those that serve others last."""
+        """End every process of the ledger, last those that serve others."""
         first, last = self._by_order_of_ending()
         self._end_children(first)
         end_all(self._ledger.path, spare=frozenset(self._pids(last)) | {self._guardian.pid})
@@ -124,7 +124,8 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in a terminal reaches its whole process group; these end in order.
+                # Ctrl-C in a terminal reaches its whole process group; these processes end in
+                # order.
                 start_new_session=True,
             )
         self._ledger.record(process.pid)
@@ -197,7 +198,7 @@ def wait_until(holds: Callable[[], bool], *, within_s: float, otherwise: Callabl
 
 
 def last_words(log: Path) -> str:
-    """Where a process wrote what happened, and the end of it."""
+    """Names the log of a process, and quotes its end."""
     if not log.is_file():
         return f"It wrote no {log}."
     lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]

@@ -1,1 +1,1 @@
-"""What happened and what people did, in one list: read from the rows of all that keep a record."""
+"""Events and people's actions in one list, read from the rows of everything that keeps a record."""

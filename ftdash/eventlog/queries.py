@@ -1,7 +1,7 @@
 """Reads pages of the log, newest first: a few rows of each source, merged by time.
 
-A page goes on where the one before it ended, by that line's place and not by a number of pages:
-what is added meanwhile moves nothing, and the thousandth page costs what the first does.
+A page continues at the place of the previous page's last line, not at a page number. So new lines
+shift nothing, and the thousandth page costs no more than the first.
 """
 
 import heapq
@@ -22,7 +22,7 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """`older` is where the next page begins; None: there is nothing older."""
+    """`older` is where the next page begins; None: there are no older lines."""
 
     now: datetime
     lines: list[Line]
@@ -44,7 +44,7 @@ def whole_log(asked: Asked) -> Iterator[list[Line]]:
 
 
 def actors() -> list[str]:
-    """Everybody who ever asked for something."""
+    """All people who ever asked for something."""
     found: set[str] = set()
     for source in SOURCES:
         if source.actor:
@@ -62,8 +62,8 @@ def _lines(asked: Asked, cursor: Cursor | None, limit: int) -> list[Line]:
 
 
 def _all_of(source: Source, index: int, asked: Asked) -> Iterator[Line]:
-    """By batches that begin where the one before ended: no query stays open between them, for they
-    may be asked for by several threads."""
+    """Reads batches, each from where the previous one ended. No query stays open between them,
+    because several threads may ask for them."""
     cursor: Cursor | None = None
     while True:
         lines = [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:BATCH]]
@@ -74,12 +74,12 @@ def _all_of(source: Source, index: int, asked: Asked) -> Iterator[Line]:
 
 
 def _sources(asked: Asked) -> Iterator[tuple[int, Source]]:
-    """Those that may have what is asked for, with their places among all."""
+    """The sources that may have matching lines, with their index among all."""
     return ((index, each) for index, each in enumerate(SOURCES) if _may_have(each, asked))
 
 
 def _may_have(source: Source, asked: Asked) -> bool:
-    """Whoever asks for a person or a pipeline asks for what has one."""
+    """A filter by person or pipeline excludes sources that have none."""
     is_of_kind = asked.kind in (None, source.kind)
     has_actor = asked.actor is None or bool(source.actor)
     has_pipeline = asked.pipeline is None or bool(source.pipeline)
@@ -105,7 +105,7 @@ def _behind(source: Source, index: int, cursor: Cursor) -> Q:
     older = Q(**{f"{source.time}__lt": cursor.at})
     up_to = Q(**{f"{source.time}__lte": cursor.at})
     if index == cursor.source:
-        # An index is entered at the moment; of a choice of two it is read from its beginning.
+        # An index can be entered at a time; with an OR of two it is read from its beginning.
         return up_to & (older | Q(pk__lt=cursor.row))
     return up_to if index > cursor.source else older
 
@@ -129,5 +129,5 @@ def _line(row: Any, index: int, source: Source) -> Line:
 
 
 def _place(line: Line) -> tuple[float, int, int]:
-    """Newest first; of one moment in the order of the sources, then the newest row."""
+    """Newest first; at equal times in the order of the sources, then the newest row."""
     return -line.at.timestamp(), line.source, -line.row

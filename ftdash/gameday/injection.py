@@ -17,14 +17,14 @@ from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment
 
 RELEASE_LATER_BY = timedelta(seconds=1)
-"""After `heartbeat.timeout`: by then the attempt is over, and what was stopped has to notice."""
+"""After `heartbeat.timeout`: by then the attempt is over, which the stopped process must notice."""
 
 SLOW_BY = timedelta(seconds=3)
 SLOW_FOR = timedelta(seconds=30)
-"""Once the next checkpoint is due."""
+"""Counted from when the next checkpoint is due."""
 
 FULL_FOR = timedelta(seconds=60)
-"""At the longest: until something has failed."""
+"""At most; it ends earlier once something has failed."""
 
 MOMENTS = {
     Fault.KILL_SLOT: KillMoment.NOW,
@@ -47,17 +47,17 @@ RECOVERY_MOMENTS = {
     Fault.KILL_DRIVER_REWINDING: DriverKillMoment.REWINDING,
     Fault.KILL_DRIVER_REWOUND: DriverKillMoment.REWOUND,
 }
-"""Of the driver, in the recovery that the kill of a slot makes necessary."""
+"""Moments of the driver, in the recovery that the kill of a slot causes."""
 
 KILLED_TWICE = tuple(fault for fault, moment in MOMENTS.items() if moment.is_of_replacement)
-"""The slot, and the one that replaces it."""
+"""Faults that kill the slot and then its replacement."""
 
 ASKED_OF_THE_DRIVER = (*MOMENTS, *DRIVER_MOMENTS, *RECOVERY_MOMENTS, Fault.SLOW_STORAGE)
 NEEDS_SLOT = (*MOMENTS, *RECOVERY_MOMENTS, Fault.FREEZE_SLOT, Fault.SLOW_STORAGE, Fault.FULL_DISK)
 
 
 def inject(day: GameDay) -> None:
-    """Changes `day` in memory. Raises Rejected if it cannot be done."""
+    """Changes `day` in memory. Raises Rejected if the fault is not possible."""
     run, fault = day.run, Fault(day.fault)
     if fault in ASKED_OF_THE_DRIVER:
         day.request_id = _ask_driver(day, fault)
@@ -96,23 +96,23 @@ def _ask_driver(day: GameDay, fault: Fault) -> str:
 
 
 def effect_within(day: GameDay) -> timedelta:
-    """How long its fault is given to take effect."""
+    """How long the fault may take to have an effect."""
     return EFFECT_WITHIN + effect_after(Fault(day.fault), day.run)
 
 
 def effect_after(fault: Fault, run: Run) -> timedelta:
-    """How long it takes by design until the driver can know."""
+    """How long, by design, it takes until the driver can notice."""
     settings = parse_settings(run.settings_now)
     if fault is Fault.FREEZE_SLOT:
         return timedelta(milliseconds=settings.heartbeat.timeout_ms)
     at_once = (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER)
     if fault in (*at_once, *KILLED_TWICE, *RECOVERY_MOMENTS):
         return timedelta()
-    return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # the next one meets it
+    return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # until the next one
 
 
 def _kill_worker(day: GameDay) -> None:
-    """It may be this very process: whoever watches next carries on."""
+    """It may be this very process; the next worker to watch carries on."""
     process = watching_worker()
     day.held = msgspec.to_builtins(identity_of(process))
     day.save(update_fields=["held"])
@@ -126,7 +126,7 @@ def _hold(
     process = process_of(run.run_id, slot.get("pid"), f"Slot {day.slot}")
     day.held = msgspec.to_builtins(identity_of(process))
     day.release_at = timezone.now() + release_after
-    day.save(update_fields=["held", "release_at"])  # first: nobody else knows whom to release
+    day.save(update_fields=["held", "release_at"])  # first, so that other workers can release it
     _hit(process, how)
 
 

@@ -1,6 +1,6 @@
-"""Rows of game days: what was asked for, how far it is, and how it was judged.
+"""Rows of game days: what was asked for, its progress, and the verdict.
 
-Written by the services alone. What happened to the run meanwhile is in the rows of its journal.
+Only the services write them. The rows of the run's journal hold what happened to the run meanwhile.
 """
 
 from django.db import models
@@ -59,30 +59,30 @@ class GameDay(models.Model):
     pipeline = models.ForeignKey(Pipeline, on_delete=models.PROTECT, related_name="game_days")
     run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="game_days")
     fault = models.CharField(max_length=30, choices=Fault)
-    slot = models.PositiveIntegerField(null=True)  # null: no slot is meant
+    slot = models.PositiveIntegerField(null=True)  # null: the fault hits no slot
     asked_id = models.CharField(max_length=80, null=True, unique=True)  # null: no id was given
     requester = models.CharField(max_length=150)
     reason = models.TextField()
     state = models.CharField(max_length=12, choices=GameDayState, default=GameDayState.ASKED)
     asked_at = models.DateTimeField()
     injected_at = models.DateTimeField(null=True)
-    before_sequence = models.PositiveBigIntegerField(default=0)  # of the journal, then
+    before_sequence = models.PositiveBigIntegerField(default=0)  # of the journal at that time
     before_attempt = models.PositiveIntegerField(default=0)
-    request_id = models.CharField(max_length=80, default="")  # where the driver was asked to do it
-    refusal = models.TextField(default="")  # why nobody could do it
+    request_id = models.CharField(max_length=80, default="")  # if the driver carries it out
+    refusal = models.TextField(default="")  # why it could not be carried out
     held = models.JSONField(null=True)  # Owner as JSON: the process hit from outside
     release_at = models.DateTimeField(null=True)
-    watched_at = models.DateTimeField(null=True)  # a worker watches again, where one was killed
+    watched_at = models.DateTimeField(null=True)  # a worker watches again after a worker's kill
     audit = models.ForeignKey(Audit, null=True, on_delete=models.SET_NULL, related_name="+")
     ended_at = models.DateTimeField(null=True)
     verdict = models.CharField(max_length=12, choices=Verdict, default="")
     why = models.TextField(default="")  # the verdict, in one sentence
-    seen = models.JSONField(null=True)  # scoring.Seen as JSON: what it was judged by
+    seen = models.JSONField(null=True)  # scoring.Seen as JSON: the basis of the verdict
 
     class Meta:
         ordering = ("-pk",)
         constraints = (
-            # Two at once could not be told apart in what they did.
+            # The effects of two at once could not be distinguished.
             models.UniqueConstraint(
                 fields=("pipeline",),
                 condition=models.Q(state__in=UNDER_WAY),

@@ -34,19 +34,19 @@ from pipelines.domain.status import JobStatus, RecoveryPhase
 
 REFUSED = (RequestPhase.FAILED, RequestPhase.REJECTED)
 NOT_AUDITED = "not audited"
-"""`pipelines.audit.output.Covers.NOTHING`, whose module loads what only an audit needs."""
+"""`pipelines.audit.output.Covers.NOTHING`, whose module loads what only audits need."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Survived:
-    """What a fault did to a run that went on."""
+    """The effect of a fault on a run that went on."""
 
     at: datetime
     cause: str
 
 
 def seen(day: GameDay) -> Seen:
-    """Of a day whose fault was to be carried out at `injected_at`."""
+    """For a day whose fault was to be carried out at `injected_at`."""
     if day.fault == Fault.KILL_WORKER:
         return _seen_of_worker(day)
     run = day.run
@@ -97,7 +97,7 @@ def _successor(run: Run) -> str:
 
 
 def _seen_of_worker(day: GameDay) -> Seen:
-    """The run is not hit: what it does meanwhile has to be as if nothing had happened."""
+    """The run is not hit: it has to go on as if nothing had happened."""
     run, injected_at, killed = day.run, day.injected_at or day.asked_at, _killed_worker(day)
     harmed = Failure.objects.filter(run=run, sequence__gt=day.before_sequence, at__gte=injected_at)
     first = harmed.order_by("sequence").first()
@@ -123,7 +123,7 @@ def _seen_of_worker(day: GameDay) -> Seen:
 
 
 def _killed_worker(day: GameDay) -> str:
-    """Empty: it lives."""
+    """Why the worker counts as killed; empty: it lives."""
     if day.held is None:
         return ""
     worker = msgspec.convert(day.held, Owner)
@@ -131,7 +131,7 @@ def _killed_worker(day: GameDay) -> str:
 
 
 def _survived(day: GameDay, lost: QuerySet[Checkpoint]) -> _Survived | None:
-    """Where a fault of the storage has shown and the run has not failed."""
+    """The effect of a storage fault that has shown although the run has not failed."""
     if day.fault not in (Fault.FULL_DISK, Fault.SLOW_STORAGE):
         return None
     failed = lost.first()
@@ -162,14 +162,14 @@ def _slowed(day: GameDay) -> _Survived | None:
 
 
 def _running_at(recoveries: list[Recovery], survived: _Survived | None) -> datetime | None:
-    """A run that has lost no more than a checkpoint has never stood still."""
+    """A run that has lost at most a checkpoint has never stood still."""
     if survived is not None:
         return survived.at
     return recoveries[-1].running_at if recoveries else None
 
 
 def _is_frozen(day: GameDay) -> bool:
-    """What was stopped has to end. What could not write may live on."""
+    """A stopped process has to end; one that could not write may live on."""
     if day.held is None or day.fault != Fault.FREEZE_SLOT:
         return False
     return msgspec.convert(day.held, Owner).is_alive
@@ -181,12 +181,12 @@ def _refusal_of(request_id: str) -> str:
 
 
 def _is_open(request_id: str) -> bool:
-    """Whoever has not answered may still do it: no day ends before that."""
+    """Without an answer, the request may still be carried out: no day ends before that."""
     return Request.objects.filter(request_id=request_id, phase__in=OPEN_PHASES).exists()
 
 
 def _recoveries(run: Run, failure: Failure | None) -> list[Recovery]:
-    """From the first since the failure to the one that got the run back, or the newest."""
+    """From the first one since the failure to the one that restored the run, or the newest."""
     if failure is None:
         return []
     since = Recovery.objects.filter(run=run, sequence__gt=failure.sequence).order_by("sequence")
@@ -228,7 +228,7 @@ def _phases(recovery: Recovery) -> dict[str, float]:
 
 
 def _recovery_ms(recoveries: list[Recovery]) -> float | None:
-    """Of several in a row, from the beginning of the first: their phases leave gaps."""
+    """For several in a row, from the beginning of the first, because their phases leave gaps."""
     if recoveries[-1].running_at is None:
         return None
     if len(recoveries) == 1:
@@ -257,7 +257,7 @@ def _audit(audit: Audit, run: Run) -> AuditFound:
 
 
 def _proof(sink: dict[str, Any], run_id: str) -> SinkProof:
-    """What is proven of an ancestor only says nothing of what came after the fault."""
+    """A proof that covers only an ancestor says nothing about output after the fault."""
     is_own = sink["proven_run_id"] == run_id
     return SinkProof(
         sink=sink["sink"],

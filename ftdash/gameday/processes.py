@@ -1,6 +1,6 @@
-"""Processes on this machine: found by id, and hit only if they are what they are taken for.
+"""Processes on this machine: found by id, and hit only if they are the expected ones.
 
-An id may be in use again by someone else; what a driver has started carries the run's id in its
+Another process may have the id by now; a process that a driver has started has the run's id in its
 environment.
 """
 
@@ -16,7 +16,7 @@ from pipelines.domain.errors import Rejected
 
 
 def process_of(run_id: str, pid: int | None, what: str) -> psutil.Process:
-    """Raises Rejected if it is gone, is somewhere else, or is not of the run."""
+    """Raises Rejected if it is gone, on another machine, or does not belong to the run."""
     if pid is None:
         raise Rejected(f"{what} of run {run_id} is not known at the moment.")
     try:
@@ -34,7 +34,7 @@ def process_of(run_id: str, pid: int | None, what: str) -> psutil.Process:
 def watching_worker() -> psutil.Process:
     """The Celery worker that last did the round over all runs.
 
-    Raises Rejected if there was none, or its process is somewhere else or is no such worker.
+    Raises Rejected if there was none, or if its process is on another machine or no such worker.
     """
     beat = Heartbeat.objects.filter(name=HeartbeatName.RECONCILE).first()
     if beat is None:
@@ -52,7 +52,7 @@ def watching_worker() -> psutil.Process:
 
 
 def watched_since(killed: Owner, killed_at: datetime) -> datetime | None:
-    """When another worker than the killed one did its round."""
+    """When a worker other than the killed one did its round."""
     beat = Heartbeat.objects.filter(name=HeartbeatName.RECONCILE, at__gt=killed_at).first()
     if beat is None or (beat.pid == killed.pid and not _has_successor(killed)):
         return None
@@ -60,7 +60,7 @@ def watched_since(killed: Owner, killed_at: datetime) -> datetime | None:
 
 
 def _has_successor(killed: Owner) -> bool:
-    """Of its id, as in a container that was started again."""
+    """True if another process has its id, as in a restarted container."""
     try:
         is_there = psutil.Process(killed.pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -69,7 +69,7 @@ def _has_successor(killed: Owner) -> bool:
 
 
 def identity_of(process: psutil.Process) -> Owner:
-    """What tells it from a later process of its id."""
+    """Distinguishes it from a later process with its id."""
     return Owner(
         pid=process.pid,
         process_began_s=began_after_boot_s(process.pid),
@@ -79,16 +79,16 @@ def identity_of(process: psutil.Process) -> Owner:
 
 
 def forbid_writing(process: psutil.Process) -> None:
-    """No file of it grows any more: a write fails as on a disk that is full. Sockets go on.
+    """None of its files can grow any more: a write fails as on a full disk. Sockets keep working.
 
-    Python ignores the signal that would end the process, and gets an OSError instead.
+    Python ignores the signal that would end the process, and raises an OSError instead.
     """
     _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
     process.rlimit(psutil.RLIMIT_FSIZE, (0, hard))
 
 
 def release(held: Owner) -> None:
-    """It goes on, and may write. Harmless when it does, or is gone."""
+    """Lets it continue and write again. Harmless if it does so already, or is gone."""
     process = held.process()
     if process is None:
         return

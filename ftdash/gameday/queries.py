@@ -17,7 +17,7 @@ from ftdash.runs.queries.pipelines import newest_runs
 
 DAYS_MAX = 30
 SCORED_MAX = 2_000
-"""The newest of all that are over make the score."""
+"""The score is made from the newest of all that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class GameDayView:
     injected_at: datetime | None
     ended_at: datetime | None
     audit_key: int | None
-    seen: Seen | None  # None: the fault was not carried out yet
+    seen: Seen | None  # None: the fault has not been carried out yet
 
     @property
     def is_under_way(self) -> bool:
@@ -84,7 +84,7 @@ def game_days(pipeline: str | None = None, limit: int = DAYS_MAX) -> GameDays:
 
 
 def candidates() -> list[Candidate]:
-    """Every pipeline, by name; in as many queries for a thousand as for one."""
+    """Every pipeline, by name; takes as many queries for a thousand as for one."""
     asked = ((row, problem_with(RequestKind.KILL_SLOT, row, run)) for row, run in newest_runs())
     return [Candidate(row.name, problem) for row, problem in asked]
 

@@ -11,7 +11,7 @@ from ftdash.gameday.scoring import Measures
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One game day that is over."""
+    """One game day that has ended."""
 
     pipeline: str
     fault: Fault
@@ -22,7 +22,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Medians are over the game days that took effect; None: there is none."""
+    """Medians are over the game days whose fault took effect; None: there are none."""
 
     pipeline: str
     fault: Fault
@@ -38,12 +38,12 @@ class Score:
 
     @property
     def runs(self) -> int:
-        """Those that took effect."""
+        """The number that took effect."""
         return self.passed + self.failed + self.unproven
 
 
 def scoreboard(days: Iterable[Scored]) -> list[Score]:
-    """By pipeline, and in the order in which the faults are named."""
+    """By pipeline, then in the order in which the faults are declared."""
     groups: dict[tuple[str, Fault], list[Scored]] = {}
     for day in days:
         groups.setdefault((day.pipeline, day.fault), []).append(day)

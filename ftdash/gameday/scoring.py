@@ -1,8 +1,8 @@
-"""How a game day is judged, from what the rows say at one moment. Pure.
+"""Judges a game day by what the rows say at one moment. Pure.
 
 It has passed if the fault took effect, the run recovered in time and has committed since, and an
-audit begun after that found the output as recorded up to there. What did not take effect in time
-did not happen: that is no pass. What nobody could prove is not called proven.
+audit that began after that found the output as recorded up to there. A fault without an effect in
+time did not happen, which is no pass. What could not be proven is not called proven.
 """
 
 from collections.abc import Iterable
@@ -28,21 +28,21 @@ class Measures:
     restored_checkpoint_id: int | None = None
     records_replayed: int | None = None
     checkpoints_lost: int = 0
-    late_refused: int = 0  # of an older attempt, spoken up and refused
+    late_refused: int = 0  # messages of older attempts that were refused
     further_failures: int = 0
-    watched_again_ms: float | None = None  # from the kill of a worker to another one's round
+    watched_again_ms: float | None = None  # from the kill of a worker to the next one's round
 
 
 @dataclass(frozen=True, slots=True)
 class SinkProof:
     sink: str
     is_audited: bool
-    checkpoint_id: int | None  # up to there, of this run
+    checkpoint_id: int | None  # proven up to there, in this run
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFound:
-    """Begun after the recovery. `is_as_recorded` None: it found nothing out, see `problem`."""
+    """An audit begun after the recovery. `is_as_recorded` None: it found nothing, see `problem`."""
 
     is_over: bool
     is_as_recorded: bool | None = None
@@ -53,30 +53,30 @@ class AuditFound:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the rows say. Times are of this machine's clock."""
+    """The facts in the rows. Times are by this machine's clock."""
 
     now: datetime
     status: JobStatus
     injected_at: datetime
     effect_within: timedelta = EFFECT_WITHIN
     refusal: str = ""  # why the fault was not carried out
-    may_still_happen: bool = False  # the driver was asked for it and has not answered
+    may_still_happen: bool = False  # the driver has the request and has not answered
     failed_at: datetime | None = None  # the first failure since
     cause: str = ""
-    running_at: datetime | None = None  # all subtasks ran again, or the run was watched again
+    running_at: datetime | None = None  # all subtasks ran again, or a worker watched again
     committed_checkpoint_id: int | None = None  # the first completed and committed since
-    still_frozen: bool = False  # the process that was stopped has not ended yet
+    still_frozen: bool = False  # the stopped process has not ended yet
     awaits_second_kill: bool = False  # a slot was killed; its replacement or the driver follows
-    hits_worker: bool = False  # the run has nothing to do with it, and must not fail
+    hits_worker: bool = False  # the run is not hit, and must not fail
     harm: str = ""  # what failed although it must not
     measures: Measures = field(default_factory=Measures)
     audit: AuditFound | None = None
-    successor: str = ""  # the newer run of the pipeline: audits are of that one
+    successor: str = ""  # the newer run of the pipeline, which audits now read
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`verdict` None: not over yet, and `why` says what is waited for."""
+    """`verdict` None: not over yet; `why` then says what it waits for."""
 
     state: GameDayState
     why: str
@@ -84,7 +84,7 @@ class Judgement:
 
 
 def judge(seen: Seen) -> Judgement:
-    """1. Did it take effect? 2. Is the run back, and has it committed? 3. Is the output right?"""
+    """1. Did it take effect? 2. Has the run recovered and committed? 3. Is the output right?"""
     if seen.refusal:
         return _ended(Verdict.NOT_HAPPENED, seen.refusal)
     if seen.failed_at is None:
@@ -150,7 +150,7 @@ def _before_the_proof(seen: Seen) -> Judgement:
 
 
 def _proven(proofs: Iterable[SinkProof], needed: int) -> Judgement:
-    """Every sink that can be read must be proven as far as the run has come since the fault."""
+    """Every readable sink must be proven as far as the run has come since the fault."""
     audited = [each for each in proofs if each.is_audited]
     behind = [each.sink for each in audited if (each.checkpoint_id or 0) < needed]
     if not audited:

@@ -1,7 +1,7 @@
-"""Asking for a game day, and carrying on with it: the only writers of its rows.
+"""Starts game days and carries them on: the only writer of their rows.
 
-What is stored survives a broker that is away: reconcile carries on. No task waits: each round looks
-at the rows, does what is due, and leaves the rest to the next.
+A stored game day survives an outage of the broker: reconcile carries on. No task waits: each round
+reads the rows, does what is due, and leaves the rest to the next.
 """
 
 import msgspec
@@ -34,10 +34,10 @@ def start_game_day(
     reason: str,
     asked_id: str | None = None,
 ) -> int:
-    """The key of its row. Asking again under the same id is the same game day and no second fault.
+    """Returns the key of its row; repeating an id returns the same game day, without a new fault.
 
-    Raises Rejected where the pipeline does not allow faults, is not running, or has a game day
-    under way, where no slot is named that the fault needs, and when the id was used for another.
+    Raises Rejected if the pipeline does not allow faults, is not running, or has a game day
+    under way, if the fault needs a slot and none is named, or if the id was used for another.
     """
     if known := _already_asked(asked_id, pipeline, fault):
         return known
@@ -88,7 +88,7 @@ def _already_asked(asked_id: str | None, pipeline: str, fault: Fault) -> int | N
 
 
 def carry_on(key: int) -> None:
-    """One look at a game day, and what is due. May be repeated, and run twice."""
+    """Checks a game day once, and does what is due. May be repeated, or run twice at once."""
     day = GameDay.objects.select_related("pipeline", "run__pipeline", "audit").get(pk=key)
     if day.state == GameDayState.ASKED:
         _inject(day)
@@ -97,14 +97,14 @@ def carry_on(key: int) -> None:
 
 
 def reconcile() -> None:
-    """One round; the trouble of one game day is not another's."""
+    """One round; an error in one game day does not affect the others."""
     for key in GameDay.objects.filter(state__in=UNDER_WAY).values_list("pk", flat=True):
         with isolated(f"Game day {key}"):
             carry_on(key)
 
 
 def _inject(day: GameDay) -> None:
-    """Whoever claims the row does it, once: a worker that dies here leaves what did not happen."""
+    """The worker that claims the row does it, once; if it dies here, the fault did not happen."""
     claimed = GameDay.objects.filter(pk=day.pk, state=GameDayState.ASKED).update(
         state=GameDayState.INJECTED,
         injected_at=timezone.now(),
@@ -137,7 +137,7 @@ def _go_on(day: GameDay) -> None:
 
 
 def _note_who_watches(day: GameDay) -> None:
-    """Kept, as every round writes its moment over the one before."""
+    """Stores the time, because each round overwrites that of the previous round."""
     if day.held is None or day.watched_at is not None:
         return
     killed_at = day.injected_at or day.asked_at
@@ -151,7 +151,7 @@ def _is_due(day: GameDay, found: Seen) -> bool:
 
 
 def _ask_for_audit(day: GameDay, found: Seen) -> None:
-    """One that was begun before the recovery proves nothing of it: the next round asks again."""
+    """An audit begun before the recovery proves nothing about it: the next round asks again."""
     key = audits.ask(day.pipeline.name, f"game day {day.pk}")
     audit = Audit.objects.select_related("run").get(pk=key)
     is_since = found.running_at is not None and audit.created_at > found.running_at
@@ -173,5 +173,5 @@ def _store(day: GameDay, judgement: Judgement, found: Seen) -> None:
 
 
 def _make_known(day: GameDay) -> None:
-    """Open pages ask again when the version grows."""
+    """Raises the version, which makes open pages ask again."""
     Pipeline.objects.filter(pk=day.pipeline_id).update(version=F("version") + 1)

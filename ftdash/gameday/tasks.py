@@ -1,4 +1,4 @@
-"""What Celery runs for game days: within seconds, and safe to repeat."""
+"""The Celery tasks of game days: each ends within seconds and is safe to repeat."""
 
 from celery import shared_task
 
@@ -7,11 +7,11 @@ from ftdash.gameday import services
 
 @shared_task(ignore_result=True)
 def carry_on(key: int) -> None:
-    """One look at one game day."""
+    """Check one game day."""
     services.carry_on(key)
 
 
 @shared_task(ignore_result=True)
 def reconcile_game_days() -> None:
-    """One look at all that are under way."""
+    """Check all game days that are under way."""
     services.reconcile()

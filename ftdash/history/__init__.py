@@ -1,1 +1,1 @@
-"""How long rows are kept, and how many there ever were of those that were deleted."""
+"""How long rows are kept, and how many there ever were of the deleted ones."""

@@ -1,4 +1,4 @@
-"""How long each kind of history is kept: the default, or what an admin has chosen."""
+"""How long each kind of history is kept: the default, or an admin's choice."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ _DAYS = tuple(timedelta(days=days) for days in (1, 7, 30, 90, 365, 1_095))
 
 
 def choices(kind: Kind) -> tuple[timedelta, ...]:
-    """What may be chosen, shortest first. Metrics come once a second, and are kept for hours."""
+    """The choices, shortest first. Metrics come once a second, and are kept for hours."""
     offered = _HOURS if kind is Kind.METRICS else _DAYS
     return tuple(sorted({*offered, default(kind)}))
 
@@ -33,7 +33,7 @@ def kept_for(kind: Kind) -> timedelta:
 
 
 def change(*, kind: Kind, keep: timedelta, requester: str, reason: str) -> None:
-    """What is older than that is gone within minutes, for good."""
+    """Older rows are gone within minutes, permanently."""
     reason = check_reason(reason)
     if keep not in choices(kind):
         raise Rejected(f"History of {kind.label} cannot be kept for {period(keep)}.")

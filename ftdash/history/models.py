@@ -1,6 +1,6 @@
-"""Rows of how long history is kept, where an admin has changed it, and of how much is gone.
+"""Rows of how long history is kept, if an admin has changed it, and of how many rows were deleted.
 
-`limits` writes the ones, `pruned_counts` the others.
+`limits` writes the former, `pruned_counts` the latter.
 """
 
 from django.db import models
@@ -9,8 +9,8 @@ from ftdash.jobs.models import Run
 
 
 class Kind(models.TextChoices):
-    """What is deleted when it is old. Requests, the log, audits and ledgers are kept for good;
-    journals as long as `settings.JOURNAL_RETENTION_DAYS` says."""
+    """What is deleted with age. Requests, the log, audits and ledgers are kept for good; journals
+    as long as `settings.JOURNAL_RETENTION_DAYS` says."""
 
     METRICS = "METRICS", "metrics"
     CHECKPOINTS = "CHECKPOINTS", "checkpoints"
@@ -28,7 +28,7 @@ class Limit(models.Model):
 
 
 class Counted(models.TextChoices):
-    """Of which rows it is told how many there ever were."""
+    """The rows for which we report how many there ever were."""
 
     FAILED = "FAILED", "failed checkpoints"  # this and the next as CheckpointStatus has them
     DISCARDED = "DISCARDED", "discarded checkpoints"
@@ -38,13 +38,13 @@ class Counted(models.TextChoices):
 
 
 class PrunedCount(models.Model):
-    """How many rows of a run were deleted when they were old: no count goes down with them."""
+    """How many rows of a run were deleted for their age, so that no count goes down with them."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
     what = models.CharField(max_length=20, choices=Counted.choices)
     reason_name = models.CharField(max_length=60, default="")  # CheckpointFailureReason's name
     count = models.PositiveBigIntegerField(default=0)
-    newest_id = models.PositiveBigIntegerField(null=True)  # of checkpoints
+    newest_id = models.PositiveBigIntegerField(null=True)  # for checkpoints
     newest_at = models.DateTimeField(null=True)  # when the newest of them failed
 
     class Meta:

@@ -1,7 +1,8 @@
-"""How many rows a run ever had of what is counted for programs and monitors, deleted ones too.
+"""How many rows a run ever had, including deleted ones, for the counts of programs and monitors.
 
-A counter that goes down is taken for one that began anew. So whoever deletes rows adds them here in
-the same transaction, and whoever counts reads both in one statement, between which nothing moves.
+A monitor takes a counter that goes down for one that restarted. So code that deletes rows adds them
+here in the same transaction, and code that counts reads both in one statement, between which
+nothing moves.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from ftdash.jobs.models import Run
 
 
 class Counter(NamedTuple):
-    """What is counted on its own."""
+    """The key of one count."""
 
     run_pk: int
     what: Counted
@@ -25,7 +26,7 @@ class Counter(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Rows of one counter; `newest_id` and `newest_at` are of checkpoints."""
+    """The rows of one counter; `newest_id` and `newest_at` are for checkpoints."""
 
     count: int = 0
     newest_id: int | None = None
@@ -38,7 +39,7 @@ class Tally:
 
 
 def add(tallies: Mapping[Counter, Tally]) -> None:
-    """Of rows that are about to be deleted, locked, in the transaction that deletes them."""
+    """Adds rows that are about to be deleted, locked, in the transaction that deletes them."""
     rows = PrunedCount.objects.select_for_update()
     for (run_pk, what, reason_name), tally in tallies.items():
         row, _ = rows.get_or_create(run_id=run_pk, what=what, reason_name=reason_name)
@@ -48,12 +49,12 @@ def add(tallies: Mapping[Counter, Tally]) -> None:
 
 
 def ever(rows: QuerySet[Any], what: Counted, run_pk: int) -> int:
-    """How many `rows`, all of that run, there are and were."""
+    """How many of `rows`, all of that run, exist or were deleted."""
     there = rows.order_by().values("run").annotate(count=Count("pk")).values_list("count")
     gone = PrunedCount.objects.filter(run=run_pk, what=what).values_list("count")
     return sum(count for (count,) in there.union(gone, all=True))
 
 
 def forget(run: Run) -> None:
-    """Its rows are made anew, those that were deleted, too: they will be deleted again."""
+    """Its rows are made again, including deleted ones, which will be deleted again."""
     PrunedCount.objects.filter(run=run).delete()

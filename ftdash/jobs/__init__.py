@@ -1,1 +1,1 @@
-"""The rows of pipelines, their runs, the requests of people, failures and recoveries."""
+"""The rows of pipelines, their runs, people's requests, failures and recoveries."""

@@ -1,1 +1,1 @@
-"""The guarantee lab as people of an installation use it: asked for, run beside it, kept."""
+"""The guarantee lab for people of an installation: requests, execution, results."""

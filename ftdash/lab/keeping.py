@@ -1,5 +1,6 @@
-"""Runs one lab to its end in a process of its own, and keeps in its row what it says.
+"""Runs one lab to its end in its own process, and stores its output in its row.
 
+The lab itself is `python -m pipelines.lab`, as on the command line.
 The lab itself is `python -m pipelines.lab`, as on the command line.
 """
 
@@ -19,7 +20,7 @@ from pipelines.lab.report import LabReport
 
 
 def keep(key: int) -> None:
-    """Whoever claims the row runs it; for anybody else there is nothing to do."""
+    """The process that claims the row runs it; others do nothing."""
     keeper = msgspec.to_builtins(Owner.this_process())
     claimed = Lab.objects.filter(pk=key, state=LabState.ASKED).update(
         state=LabState.RUNNING, keeper=keeper
@@ -34,7 +35,7 @@ def keep(key: int) -> None:
 
 
 def _run(command: list[str], answer: int, key: int) -> str:
-    """What it said last. Its progress is in the row while it runs."""
+    """Returns its last line. While it runs, its progress is in the row."""
     said = ""
     with subprocess.Popen(
         command, stdout=answer, stderr=subprocess.PIPE, cwd=Path(settings.BASE_DIR), text=True
@@ -46,7 +47,7 @@ def _run(command: list[str], answer: int, key: int) -> str:
 
 
 def _store(key: int, answer: bytes, last_said: str) -> None:
-    """A report whose promises are broken is one as well; without one, what was said last tells."""
+    """A report of broken promises is a report too; without one, the last line explains."""
     row = Lab.objects.filter(pk=key, state=LabState.RUNNING)
     try:
         report = msgspec.json.decode(answer, type=LabReport)

@@ -1,6 +1,6 @@
-"""Rows of labs: what was asked for, how far it is, and the report it ended with.
+"""Rows of labs: what was asked for, its progress, and its final report.
 
-Written by the services, and by the process that keeps a lab while it runs (`keeping`).
+The services write them, and so does the process that keeps a lab while it runs (`keeping`).
 """
 
 from django.db import models
@@ -24,7 +24,7 @@ class Lab(models.Model):
     asked_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)  # when its keeper was started
     ended_at = models.DateTimeField(null=True)  # the report is as of then
-    progress = models.TextField(default="")  # what it said last
+    progress = models.TextField(default="")  # its last line
     keeper = models.JSONField(null=True)  # Owner as JSON: the process that keeps it
     report = models.JSONField(null=True)  # LabReport as JSON
     message = models.TextField(default="")  # why there is no report
@@ -32,7 +32,7 @@ class Lab(models.Model):
     class Meta:
         ordering = ("-pk",)
         constraints = (
-            # Two at once would take each other's processors, and measure that.
+            # Two at once would compete for processors, and measure that.
             models.UniqueConstraint(
                 models.Value(1), condition=models.Q(state__in=UNDER_WAY), name="one_lab_at_a_time"
             ),

@@ -39,7 +39,7 @@ class LabView:
 
 @dataclass(frozen=True, slots=True)
 class Labs:
-    """`shown`: the one that was chosen, or else the newest that has a report."""
+    """`shown`: the chosen one, or else the newest that has a report."""
 
     now: datetime
     labs: list[LabView]  # newest first
@@ -51,13 +51,13 @@ class Labs:
 
     @property
     def newest_failed(self) -> LabView | None:
-        """The newest lab, if there is no result of it and none under way."""
+        """The newest lab, if it has no result and none is under way."""
         newest = self.labs[0] if self.labs else None
         return newest if newest and newest.state is LabState.FAILED else None
 
 
 def labs(chosen: int | None = None) -> Labs:
-    """What has died and was not ended yet is shown as it will be."""
+    """A lab that has died but is not ended yet is shown as if it were."""
     newest = [_view(row) for row in Lab.objects.all()[:LABS_MAX]]
     if chosen is None:
         shown = next((lab for lab in newest if lab.report is not None), None)

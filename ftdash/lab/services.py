@@ -1,6 +1,6 @@
-"""Asking for a lab, starting what was asked for, and ending what has died.
+"""Stores requests for a lab, starts them, and ends labs that have died.
 
-What is stored survives a broker that is away: reconcile starts it later.
+A stored request survives an outage of the broker: reconcile starts it later.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ NOT_STARTED = "The process that was to run it did not start; see the log of the 
 
 
 def start_lab(options: LabOptions, *, requester: str, reason: str) -> int:
-    """The key of its row. Raises Rejected for what cannot be run, and while one is under way."""
+    """Returns the key of its row. Raises Rejected if it cannot run, or while one is under way."""
     options.check()
     row = Lab(
         options=msgspec.to_builtins(options),
@@ -45,7 +45,7 @@ def start_lab(options: LabOptions, *, requester: str, reason: str) -> int:
 
 
 def reconcile() -> None:
-    """Start what was asked for, once; end what has died. May be repeated, and run twice."""
+    """Start a requested lab, once; end one that has died. May be repeated, or run twice at once."""
     for row in Lab.objects.filter(state__in=UNDER_WAY):
         if row.started_at is None:
             _start_keeper(row)
@@ -56,7 +56,7 @@ def reconcile() -> None:
 
 
 def _start_keeper(row: Lab) -> None:
-    """A process of its own: no task lives as long as a lab. Of two, one claims the row."""
+    """A separate process, because no task lives as long as a lab. Of two, one claims the row."""
     Lab.objects.filter(pk=row.pk).update(started_at=timezone.now())
     command = [*settings.LAB_KEEPER_COMMAND, str(row.pk)]
     keeper = subprocess.Popen(

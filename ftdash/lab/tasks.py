@@ -1,4 +1,4 @@
-"""What Celery runs for the lab: within seconds, and safe to repeat."""
+"""The Celery tasks of the lab: each ends within seconds and is safe to repeat."""
 
 from celery import shared_task
 
@@ -7,5 +7,5 @@ from ftdash.lab import services
 
 @shared_task(ignore_result=True)
 def reconcile_labs() -> None:
-    """Start the lab that was asked for, and end one that has died."""
+    """Start a requested lab, and end one that has died."""
     services.reconcile()

@@ -1,1 +1,1 @@
-"""Samples of what runs report once a second, and signs of life of our own processes."""
+"""Samples that runs report once a second, and signs of life of our own processes."""

@@ -1,4 +1,4 @@
-"""What the queries of metrics answer with: frozen values."""
+"""The answers of the metrics queries: frozen values."""
 
 from dataclasses import dataclass
 from datetime import datetime

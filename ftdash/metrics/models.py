@@ -26,7 +26,7 @@ class Sample(models.Model):
 
 
 class HeartbeatName(models.TextChoices):
-    PROJECTOR = "projector"  # folds what runs report into rows
+    PROJECTOR = "projector"  # folds the reports of runs into rows
     RECONCILE = "reconcile"  # the worker and beat: delivers requests, restarts drivers
 
 
@@ -36,7 +36,7 @@ class Heartbeat(models.Model):
     name = models.CharField(max_length=20, choices=HeartbeatName.choices, primary_key=True)
     at = models.DateTimeField()
     pid = models.PositiveIntegerField()
-    note = models.TextField(default="")  # what is wrong, where something is
+    note = models.TextField(default="")  # the problem, if there is one
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,4 @@
-"""Folds samples into rows, and deletes those that are too old to be shown.
+"""Folds samples into rows, and deletes samples that are too old to be shown.
 
 Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it.
 """
@@ -47,17 +47,17 @@ class SampleFold:
         if not self._samples:
             return
         Sample.objects.bulk_create(self._samples)
-        # Measured from the newest sample and not from now, so that folding again gives the same.
+        # Measured from the newest sample, not from now, so that folding again gives the same rows.
         oldest = self._samples[-1].at - kept_for(Kind.METRICS)
         Sample.objects.filter(run=self._run, at__lt=oldest).delete()
 
     def _forget_old_runs(self) -> None:
-        """Those that ended keep half an hour of samples each, and there is no end of runs."""
+        """Ended runs keep half an hour of samples each, and their number grows without end."""
         newest_forgotten = self._run.number - settings.SAMPLE_RETENTION_RUNS
         of_pipeline = Sample.objects.filter(run__pipeline=self._run.pipeline_id)
         of_pipeline.filter(run__number__lte=newest_forgotten).delete()
 
 
 def forget(run: Run, rows: Q) -> None:
-    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    """Delete what was folded from those lines of the run's journal, to fold it again."""
     Sample.objects.filter(rows, run=run).delete()

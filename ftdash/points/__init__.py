@@ -1,1 +1,1 @@
-"""Recovery points as people use them: restored, inspected, compared, labelled, disposed of."""
+"""Recovery points for people: restored, inspected, compared, labelled, disposed of."""

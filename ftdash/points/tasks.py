@@ -1,4 +1,4 @@
-"""What Celery runs for recovery points: within seconds, and safe to repeat."""
+"""The Celery tasks of recovery points: each ends within seconds and is safe to repeat."""
 
 from celery import shared_task
 
@@ -8,7 +8,7 @@ from ftdash.points.services import comparing, disposal, inspection
 
 @shared_task(ignore_result=True)
 def dispose_of_savepoint(request_key: int) -> None:
-    """Delete the files of a savepoint that nobody needs."""
+    """Delete the files of a savepoint that no run needs."""
     disposal.dispose_of(request_key)
 
 

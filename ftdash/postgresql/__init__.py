@@ -1,1 +1,1 @@
-"""Django's PostgreSQL with a bound on how long a server that is stopped is waited for."""
+"""Django's PostgreSQL backend with a bound on waiting for a server that has stopped."""

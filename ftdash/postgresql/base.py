@@ -1,9 +1,9 @@
-"""PostgreSQL as Django knows it, except that a server which is stopped is not waited for.
+"""Django's PostgreSQL backend, except that it does not wait for a server that has stopped.
 
-libpq gives up a machine that is gone. Where the processes of a server stand still and its kernel
-goes on acknowledging, libpq waits for ever, and so do limits that the server itself would keep. So
-whoever has heard nothing for a while connects once more, which libpq bounds: a server that is slow
-lets others in and is waited for, one that does not is given up.
+libpq gives up a machine that is gone. But if the processes of a server stand still while its kernel
+goes on acknowledging, libpq waits for ever, and the server's own limits do not apply. So after some
+silence this backend opens one more connection, which libpq bounds. A slow server accepts it, and
+the backend keeps waiting; a stopped one does not, and the backend gives up.
 """
 
 import time
@@ -18,7 +18,7 @@ from pipelines.domain.patience import POSTGRESQL_SILENCE, patience_s
 SILENT_FOR_S = POSTGRESQL_SILENCE["tcp_user_timeout"] / 1000
 
 Steps = Generator[Any, Any, Any]
-"""Of a question: yields what it waits for, is sent what is ready; false: nothing yet."""
+"""The steps of a query: yields what it waits for and receives what is ready; false: nothing."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -65,4 +65,4 @@ def _check_lets_others_in(
             "PostgreSQL is there, answers nothing and lets nobody in: it is given up."
         ) from error
     except psycopg.OperationalError:
-        return  # an answer, if a refusal: too many are in already
+        return  # a refusal is an answer too: there are too many connections already

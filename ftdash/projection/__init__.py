@@ -1,1 +1,1 @@
-"""The projection: journals of runs are folded into rows."""
+"""The projection: folds the journals of runs into rows."""

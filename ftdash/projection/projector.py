@@ -1,8 +1,8 @@
 """The only consumer of engine events: folds the journals of runs into rows.
 
-The rows of a batch and the run's offset in its journal are written in one transaction, so reading
-a journal again changes nothing, and the rows can be made anew from it at any time. A line that
-cannot be folded stops the projection of its run, visibly, and of no other.
+The rows of a batch and the run's offset in its journal are written in one transaction. So reading a
+journal again changes nothing, and the rows can be rebuilt from it at any time. A line that cannot
+be folded stops the projection of its run, visibly, but of no other run.
 """
 
 import logging
@@ -42,18 +42,18 @@ log = logging.getLogger("ftdash.projector")
 
 
 class ProjectionRaced(Exception):
-    """Another projector has folded the same events: this one's transaction is undone."""
+    """Another projector has folded the same events: this transaction is rolled back."""
 
 
 class Projector:
-    """Goes round all runs that may still have news. One process of an installation runs it."""
+    """Visits all runs that may still have news. One process of an installation runs it."""
 
     def __init__(self) -> None:
         self._heartbeat_due_s = 0.0
 
     def run_once(self) -> int:
-        """Fold what is there; how many events that was. What a database that is locked
-        or gone does not take waits for next time."""
+        """Fold what is there; returns the number of events. If the database is locked or gone, they
+        wait for the next round."""
         close_old_connections()
         try:
             folded = sum(project(run) for run in _unfinished_runs())
@@ -71,7 +71,7 @@ class Projector:
 
 
 def project(run: Run) -> int:
-    """Fold the next part of one run's journal; how many events that was."""
+    """Fold the next part of one run's journal; returns the number of events."""
     try:
         return _fold_next(run)
     except ProjectionRaced:
@@ -87,7 +87,7 @@ def project(run: Run) -> int:
         raise
     except (UndecodableEvent, InvariantViolated) as error:
         _stop(run, str(error))
-    except Exception as error:  # the edge of this run: whatever it is, the others are folded
+    except Exception as error:  # the edge of this run: any error must not stop the others
         log.exception("An event of %s could not be folded.", run.run_id)
         _stop(run, f"{type(error).__name__}: {error}")
     return 0
@@ -113,7 +113,7 @@ def _fold_next(run: Run) -> int:
 
 
 def _news(run: Run) -> tuple[list[Envelope], int]:
-    """Raises JournalCutShort when what follows does not follow on what was folded."""
+    """Raises JournalCutShort if the journal does not continue where folding had stopped."""
     envelopes, offset = read_journal(_journal(run), run.journal_offset, READ_BYTES_MAX)
     if run.journal_offset and envelopes and envelopes[0].sequence != run.last_sequence + 1:
         raise JournalCutShort(
@@ -123,9 +123,9 @@ def _news(run: Run) -> tuple[list[Envelope], int]:
 
 
 def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offset: int) -> None:
-    """In a transaction of the caller's. Events that were folded before are passed over.
+    """Runs in the caller's transaction. Skips events that were folded before.
 
-    Raises ProjectionRaced when the rows do not stand at `expected_offset`.
+    Raises ProjectionRaced if the rows are not at `expected_offset`.
     """
     _check_stands_at(run, expected_offset)
     _fold_lines(run, envelopes, offset)
@@ -133,9 +133,9 @@ def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offse
 
 
 def rebuild(run: Run) -> None:
-    """Make the run's rows anew from its journal, in one transaction; as far as it is kept.
+    """Rebuild the run's rows from its journal, as far as that is kept, in one transaction.
 
-    The run's own row is written last: what it was on the way may be what only one may be.
+    The run's own row is written last: intermediate values may break a uniqueness rule.
     """
     journal = _journal(run)
     with transaction.atomic():
@@ -154,7 +154,7 @@ def _check_stands_at(run: Run, offset: int) -> None:
 
 
 def _fold_lines(run: Run, envelopes: Iterable[Envelope], offset: int) -> None:
-    """Writes all rows but the run's own."""
+    """Writes all rows except the run's own."""
     folds = SampleFold(run), LedgerFold(run), CheckpointFold(run), IncidentFold(run)
     of_run = RunFold(run)
     for envelope in envelopes:
@@ -167,7 +167,7 @@ def _fold_lines(run: Run, envelopes: Iterable[Envelope], offset: int) -> None:
             expected=run.last_sequence + 1,
             found=envelope.sequence,
         )
-        for each in (*folds, of_run):  # which comes last: it moves on the sequence
+        for each in (*folds, of_run):  # `of_run` comes last: it advances the sequence
             each.on(envelope)
     run.journal_offset = offset
     for each in folds:
@@ -175,7 +175,7 @@ def _fold_lines(run: Run, envelopes: Iterable[Envelope], offset: int) -> None:
 
 
 def _forget(run: Run, envelopes: list[Envelope]) -> None:
-    """What those that the journal begins with, and all that follow, will say again."""
+    """Deletes what the journal's first events and all that follow will write again."""
     if not envelopes and run.journal_begins:
         raise JournalCutShort("its journal is away, and the rows of its deleted part must stay.")
     first = envelopes[0] if envelopes else None
@@ -185,7 +185,7 @@ def _forget(run: Run, envelopes: list[Envelope]) -> None:
     for part in PARTS:
         part.forget(run, Q())
     run_fold.forget(run)
-    pruned_counts.forget(run)  # last: a deletion under way has added its rows by now
+    pruned_counts.forget(run)  # last: a concurrent deletion has added its rows by now
 
 
 def _journal(run: Run) -> Path:
@@ -193,7 +193,7 @@ def _journal(run: Run) -> Path:
 
 
 def _unfinished_runs() -> list[Run]:
-    """Nothing follows in a journal once its run has ended."""
+    """The runs that have not ended; no event follows in a journal after the end."""
     unfinished = Run.objects.exclude(status__in=TERMINAL_STATUSES, ended_at__isnull=False)
     return list(unfinished.filter(projection_error="").select_related("pipeline"))
 

@@ -1,7 +1,7 @@
-"""Goes on from the summary with which a journal begins whose older segments were deleted.
+"""Continues from the summary at the beginning of a journal whose older segments were deleted.
 
-Rows of what lay before it stay, for they cannot be made again. Where some of that was never read,
-the run says so, and has of it what the summary has: the newest word on each matter.
+Rows from before it stay, because they cannot be rebuilt. If some of the deleted part was never
+read, the run says so, and gets from the summary the newest event on each matter.
 """
 
 from django.db.models import Q
@@ -23,10 +23,11 @@ PARTS = (incident_fold, checkpoint_projector, ledger_fold, metrics_projector)
 
 
 def go_on_from(run: Run, sequence: int, summary: JournalContinued) -> None:
-    """In a transaction of the caller's; `sequence` is that of the summary, which is folded next.
+    """Runs in the caller's transaction; `sequence` is that of the summary, which is folded next.
 
-    1. Rows of what follows go, and of what was under way: all of that is folded again. 2. The run
-    is what it was then. 3. What was never read becomes rows, as far as the summary has it.
+    1. Delete rows of what follows, and of what was under way: all of that is folded again.
+    2. Set the run back to its state at that time.
+    3. Make rows of what was never read, as far as the summary has it.
     """
     known = min(run.last_sequence, sequence - 1)
     kept, under_way = envelopes_of(summary.kept), envelopes_of(summary.under_way)

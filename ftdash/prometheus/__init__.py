@@ -1,1 +1,1 @@
-"""GET /metrics: what the rows say, in the words of Flink's Prometheus reporter and in our own."""
+"""GET /metrics: the rows' values under the names of Flink's Prometheus reporter and our own."""

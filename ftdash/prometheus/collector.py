@@ -1,4 +1,4 @@
-"""Hands readings to the library that writes them: one family after the other, as it wants them."""
+"""Hands readings to the Prometheus library, one family after the other, as it requires."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,7 @@ from ftdash.prometheus.reading import Reading
 
 
 class RowsCollector(Collector):
-    """Of one observation: it lives for one answer."""
+    """Collects one observation; lives for one answer."""
 
     def __init__(self, observed: Observed) -> None:
         self._observed = observed

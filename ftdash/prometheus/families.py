@@ -1,8 +1,8 @@
-"""Every metric that is served: its name, type, labels and help. Measures nothing.
+"""Every served metric: its name, type, labels and help. Measures nothing.
 
-The `flink_` ones are those of Flink's Prometheus reporter, which calls counters and meters gauges,
-too. Of Flink's we serve what a run of ours reports; a metric that would always be zero here, or
-mean something else, is left out. The `ftdash_` ones are what Flink has no word for.
+The `flink_` metrics are those of Flink's Prometheus reporter, which exports counters and meters as
+gauges. We serve those that our runs report; a metric that would always be zero here, or mean
+something else, is left out. The `ftdash_` metrics are those that Flink lacks.
 
 Source: Flink, `PrometheusReporter`, and the names of its metrics as documented for 2.x.
 """

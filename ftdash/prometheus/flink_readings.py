@@ -1,7 +1,7 @@
-"""What Flink's reporter would say about a run, from what was observed of it. Pure.
+"""The readings that Flink's reporter would give about a run, from what was observed. Pure.
 
-A run that has ended, or of which nothing is known now, says nothing: Flink takes the metrics of a
-job away with the job.
+A run that has ended, or whose state is unknown, has no readings: Flink removes the metrics of a job
+with the job.
 """
 
 import re
@@ -86,7 +86,7 @@ def _task_readings(observed: ObservedRun, load: SubtaskLoad) -> Iterator[Reading
     yield from _readings(
         f"{scope}Shuffle_Netty_Input_Buffers_", labels, {"inputQueueSize": load.queued_bytes}
     )
-    if not vertex.is_source:  # it reads no watermarks, it makes them
+    if not vertex.is_source:  # a source makes watermarks, it does not read them
         yield from _readings(scope, labels, {"currentInputWatermark": _epoch_ms(watermark)})
         return
     operator = {"operator_id": vertex_id(vertex), "operator_name": filtered(load.vertex)}
@@ -128,13 +128,13 @@ def _alignment_values(observed: ObservedRun, load: SubtaskLoad) -> Values:
 
 
 def _job_labels(observed: ObservedRun) -> dict[str, str]:
-    # Which machine a driver runs on is in no row.
+    # No row says on which machine a driver runs.
     name, run_id = filtered(observed.pipeline), observed.run.run_id
     return {"host": "", "job_id": job_id(run_id), "job_name": name}
 
 
 def _task_labels(observed: ObservedRun, load: SubtaskLoad) -> dict[str, str]:
-    """A slot hosts the subtask of its number of every vertex. Flink counts attempts from 0."""
+    """A slot hosts, of every vertex, the subtask with its number. Flink counts attempts from 0."""
     run, attempt = observed.run, max(0, observed.run.attempt - 1)
     slot = run.slots.get(str(load.subtask), {})
     vertex = _vertex(observed, load.vertex)
@@ -151,7 +151,7 @@ def _task_labels(observed: ObservedRun, load: SubtaskLoad) -> dict[str, str]:
 
 
 def _vertex(observed: ObservedRun, uid: str) -> VertexView:
-    """One that the run has not named is taken for an operator of that uid alone."""
+    """A vertex that the run has not named counts as a single operator with that uid."""
     found = [VertexView(**vertex) for vertex in observed.run.vertices if vertex["uid"] == uid]
     return found[0] if found else VertexView(uid, [uid], [], is_source=False, is_sink=False)
 
@@ -163,7 +163,7 @@ def _readings(scope: str, labels: dict[str, str], values: Values) -> Iterator[Re
 
 
 def filtered(value: str) -> str:
-    """As Flink's reporter writes the values of labels, unless it is told not to."""
+    """As Flink's reporter writes the values of labels by default."""
     return _FILTERED.sub("_", value)
 
 

@@ -1,7 +1,7 @@
-"""What the rows say about each pipeline's newest run, read once for one answer.
+"""The rows' facts about each pipeline's newest run, read once for one answer.
 
-A driver is never asked. What is not known is None: a run that has ended or is silent has no load,
-and one that restarts has none of the attempt before.
+It never asks a driver. Unknown values are None: a run that has ended or is silent has no load, and
+a restarting run has none of the attempt before.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ SILENT = (ShownState.STALE, ShownState.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class StatusTimes:
-    """When the run took its present status, and when it last stopped running."""
+    """When the run got its present status, and when it last stopped running."""
 
     status_since: datetime | None
     down_since: datetime | None  # None: it runs, or never ran
@@ -55,12 +55,12 @@ class ObservedRun:
     refused_point_count: int
     quarantined_count: int
     records_to_replay: int | None
-    commit_waits_since: datetime | None  # None: nothing that is complete waits
+    commit_waits_since: datetime | None  # None: no completed checkpoint waits for its commit
     loads: RunLoads | None
 
     @property
     def is_live(self) -> bool:
-        """Its state is known, and it has not ended."""
+        """True if its state is known, and it has not ended."""
         return self.state not in SILENT and not self.state.is_terminal
 
 
@@ -140,7 +140,7 @@ def _times(run: Run) -> StatusTimes:
 
 
 def _loads(run: Run, state: ShownState) -> RunLoads | None:
-    """Only while it may still be true: of this attempt, and of a run that reports."""
+    """Only while it may still be true: for this attempt, and a run that reports."""
     if state in SILENT or state.is_terminal:
         return None
     loads = run_loads(run.run_id)

@@ -1,7 +1,7 @@
-"""What Flink has no metric for: the two clocks, recoveries, what was refused, and our processes.
+"""Metrics that Flink lacks: the two clocks, recoveries, refusals, and our processes.
 
-Pure. The clocks of a run that went silent go on: for whoever is to be woken, a checkpoint that
-nobody heard of has not completed.
+Pure. The clocks of a silent run go on: for an alert, a checkpoint that was not reported has not
+completed.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def _run_readings(observed: ObservedRun) -> Iterator[Reading]:
 
 def _clocks(observed: ObservedRun) -> dict[str, float | None]:
     if observed.state.is_terminal:
-        return {}  # nothing more is to come
+        return {}  # nothing more will come
     run, now = observed.run, observed.now
     return {
         "report_age_seconds": _seconds(run.last_event_at, now),

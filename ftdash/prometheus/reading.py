@@ -1,4 +1,4 @@
-"""One measured value of a family, with the labels that tell it from others."""
+"""One measured value of a family, with the labels that identify it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ftdash.prometheus.families import Family
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`labels` are those of the family, all of them."""
+    """`labels` are all labels of the family."""
 
     family: Family
     labels: dict[str, str]

@@ -1,7 +1,7 @@
 """GET /metrics, in the format that the scraper asks for: Prometheus' own, or OpenMetrics.
 
-A token of any scope opens it, or a session. Who has neither is told so in a line, and not led to
-the page for signing in.
+It needs a token of any scope, or a session. Without either, the answer is one line of refusal, not
+a redirect to the sign-in page.
 """
 
 from django.contrib.auth.decorators import login_not_required

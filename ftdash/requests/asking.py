@@ -1,7 +1,7 @@
 """How a request is stored: its row, its run if it starts one, its delivery. Used by the services.
 
-A request has an id, which whoever asks may choose: asking again under the same id is the same
-request and not a second one. What is stored survives a broker that is away: reconcile delivers it.
+The caller may choose a request's id: repeating an id returns the same request, not a second one. A
+stored request survives an outage of the broker: reconcile delivers it.
 """
 
 import secrets
@@ -28,7 +28,7 @@ from pipelines.domain.status import ClaimMode
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for, by whom and why. `request_id` None: a new one is made up."""
+    """What a person asks for, and why. `request_id` None: a new one is generated."""
 
     kind: RequestKind
     pipeline: str
@@ -36,13 +36,13 @@ class Question:
     reason: str
     request_id: str | None = None
     parameters: dict[str, str] = field(default_factory=dict)
-    only_run: str | None = None  # the run that is meant; None: the newest
+    only_run: str | None = None  # the intended run; None: the newest
 
 
 def already_asked(question: Question) -> RequestId | None:
-    """The request of that id, if it was asked for before.
+    """The request with that id, if there is one already.
 
-    Raises Rejected when the id cannot be one, or was used to ask for something else.
+    Raises Rejected if the id is invalid, or was used for a different request.
     """
     key = question.request_id
     if key is None:
@@ -60,7 +60,7 @@ def already_asked(question: Question) -> RequestId | None:
 
 
 def check_id(key: str) -> None:
-    """Raises Rejected when nothing can be asked for under it."""
+    """Raises Rejected if the id is invalid."""
     if not REQUEST_ID.fullmatch(key):
         raise Rejected(
             f"The request id {key!r} cannot be used; take up to 80 letters, digits, '.', '-' and"
@@ -69,7 +69,7 @@ def check_id(key: str) -> None:
 
 
 def ask_driver(question: Question, may_wait: timedelta = timedelta()) -> RequestId:
-    """Of the newest run of the pipeline, whose driver `may_wait` so long before it begins."""
+    """Asks the pipeline's newest run; its driver may wait `may_wait` before it begins."""
     if known := already_asked(question):
         return known
     reason = check_reason(question.reason)
@@ -84,7 +84,7 @@ def ask_driver(question: Question, may_wait: timedelta = timedelta()) -> Request
 
 
 def _check_meant(question: Question, run: Run | None) -> None:
-    """Whoever names a run never acts on the one that has followed it."""
+    """A request that names a run never acts on a later one."""
     if question.only_run is not None and (run is None or run.run_id != question.only_run):
         raise Rejected(
             f"Run {question.only_run} of {question.pipeline} is over; a newer one has followed it."
@@ -150,7 +150,8 @@ def new_run(
     try:
         return Run.objects.create(
             pipeline=pipeline,
-            # The number is for people; the rest keeps a new database off the files of an old one.
+            # The number is for people; the rest separates the files of a new database from an old
+            # one's.
             run_id=f"{number:04d}-{secrets.token_hex(3)}",
             number=number,
             parallelism=parallelism,
@@ -182,7 +183,7 @@ def pipeline_named(name: str) -> Pipeline:
 
 
 def check_possible(kind: RequestKind, pipeline: Pipeline) -> Run | None:
-    """The newest run. Raises Rejected when this cannot be asked for now."""
+    """Returns the newest run. Raises Rejected if the request is not possible now."""
     run = pipeline.runs.order_by("-number").first()
     if problem := problem_with(kind, pipeline, run):
         raise Rejected(problem)

@@ -1,4 +1,4 @@
-"""Turns the row of a request into the command that its driver understands."""
+"""Converts the row of a request into the command for its driver."""
 
 import msgspec
 
@@ -32,7 +32,7 @@ _WITH_SAVEPOINT: dict[str, type[TakeSavepoint | StopWithSavepoint | CancelWithSa
 
 
 def command_of(request: Request) -> DriverCommand:
-    """Requests that start a run are no commands: there is no driver yet."""
+    """Requests that start a run have no command: there is no driver yet."""
     request_id = RequestId(request.request_id)
     by, reason = request.requester, request.reason
     if request.kind == RequestKind.KILL_SLOT:
@@ -77,5 +77,5 @@ def command_of(request: Request) -> DriverCommand:
 
 
 def _within_s(request: Request) -> float:
-    """Rows that are older than this parameter do not have it."""
+    """Rows older than this parameter lack it."""
     return float(request.parameters.get("within_s", KILL_WITHIN_S))

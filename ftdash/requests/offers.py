@@ -1,7 +1,7 @@
-"""What can be done to a pipeline now, and what it would cost, in numbers.
+"""The actions that are possible on a pipeline now, and their costs, in numbers.
 
-The same rules refuse a request: `problem_with` is what services ask before they store one. Who may
-act is not decided here.
+The same rules refuse a request: services call `problem_with` before they store one. Does not decide
+who may act.
 """
 
 from ftdash.jobs.answers import ActionOffer, RunView
@@ -25,12 +25,12 @@ NEED_PERMISSION = (RequestKind.KILL_SLOT, RequestKind.KILL_DRIVER, RequestKind.S
 def offers(
     pipeline: Pipeline, run: Run | None, view: RunView | None
 ) -> dict[RequestKind, ActionOffer]:
-    """`view` is of `run`, the newest."""
+    """`view` is that of `run`, the newest."""
     return {kind: _offer(kind, pipeline, run, view) for kind in RequestKind}
 
 
 def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
-    """Why `kind` cannot be asked for now, in one sentence; empty when it can."""
+    """Why `kind` is not possible now, in one sentence; empty if it is."""
     is_live = run is not None and not run.is_terminal
     if kind in OF_A_SAVEPOINT:
         return ""  # the savepoint decides, see `points.services`

@@ -1,1 +1,1 @@
-"""Retention: rows, journals, logs and marks that are older than they are kept are deleted."""
+"""Retention: deletes rows, journals, logs and marks that have reached their age limit."""

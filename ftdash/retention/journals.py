@@ -1,7 +1,8 @@
-"""Deletes old segments of journals, once everybody is past them.
+"""Deletes old segments of journals, once no reader needs them.
 
-Which may go is decided by `bus.journal_segments`. No driver needs them, whose newest segment begins
-with a summary; the projector says in the database how far it is; and none goes during an audit.
+`bus.journal_segments` decides which may go. A driver does not need them, because its newest segment
+begins with a summary. The projector stores its offset in the database. During an audit, none is
+deleted.
 """
 
 import logging
@@ -22,7 +23,7 @@ log = logging.getLogger("ftdash.history")
 
 
 def shorten_journals() -> None:
-    """Those of all runs, ended ones too; of each the newest segment stays."""
+    """Shortens the journals of all runs, ended ones too; keeps the newest segment of each."""
     now = timezone.now()
     if not all(is_silent(audit, now) for audit in Audit.objects.filter(ended_at=None)):
         return
@@ -38,7 +39,7 @@ def _shorten(run: Run) -> None:
     going = expendable(closed, run.journal_offset, time.time() - keep.total_seconds())
     if not going:
         return
-    # Said first: rows that cannot be made again must not be taken for such as can.
+    # Stored first: it marks rows that can no longer be rebuilt.
     Run.objects.filter(pk=run.pk).update(journal_begins=going[-1].end)
     delete_segments([each.segment for each in going])
     log.info("The journal of %s was shortened: it begins at byte %d.", run.run_id, going[-1].end)

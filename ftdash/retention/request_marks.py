@@ -1,8 +1,7 @@
 """Deletes the marks of old requests from the inboxes of runs.
 
-A mark keeps a request from being carried out twice when it is delivered twice, as open ones may be
-(`supervision.delivery`). Of one that has its end, it goes when the journal may forget the request,
-too.
+A mark keeps a request that is delivered twice from being carried out twice; open requests may be
+(`supervision.delivery`). The mark of an ended request goes when the journal may forget the request.
 """
 
 import time

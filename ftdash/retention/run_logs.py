@@ -1,4 +1,4 @@
-"""Keeps the logs in the directories of runs short: a run that goes on for months may fail every
+"""Keeps the logs in the directories of runs short: a run of several months may fail every
 minute of them, and says why each time."""
 
 import os
@@ -22,10 +22,11 @@ def shorten_logs() -> None:
 
 
 def shorten(log: Path) -> None:
-    """What a log that is too long ends with goes to a file beside it, `driver.log.1`, in the place
-    of what was there, and the log begins anew.
+    """Moves the end of a long log to a file next to it, `driver.log.1`, which replaces the previous
+    one; then empties the log.
 
-    In place: its writers have it open, and append. What they say between the two is lost.
+    Empties it in place, because its writers have it open for appending. What they write in between
+    is lost.
     """
     try:
         size = log.stat().st_size
@@ -35,7 +36,7 @@ def shorten(log: Path) -> None:
         return
     with log.open("rb") as file:
         file.seek(size - settings.RUN_LOG_BYTES_MAX)
-        file.readline()  # the first may be cut in two
+        file.readline()  # the first line may be cut in two
         newest = file.read()
     replace_atomically(log.with_name(f"{log.name}.1"), newest, FOR_ALL)
     os.truncate(log, 0)

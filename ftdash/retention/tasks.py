@@ -1,4 +1,4 @@
-"""What Celery runs for history: within seconds, and safe to repeat."""
+"""The Celery tasks of history: each ends within seconds and is safe to repeat."""
 
 from celery import shared_task
 
@@ -7,14 +7,14 @@ from ftdash.retention import journals, pruning, request_marks, run_logs
 
 @shared_task(ignore_result=True)
 def prune_history() -> None:
-    """Delete what is older than it is kept; what takes too long goes on in the next task."""
+    """Delete what has reached its age limit; what takes too long goes on in the next task."""
     if pruning.prune():
         prune_history.delay()
 
 
 @shared_task(ignore_result=True)
 def shorten_run_files() -> None:
-    """Delete what in the directories of runs is old, or too much."""
+    """Delete old or excessive files in the directories of runs."""
     journals.shorten_journals()
     run_logs.shorten_logs()
     request_marks.forget_old_requests()

@@ -1,8 +1,8 @@
-"""Which pipeline a person should look at first, and why. Pure.
+"""Decides which pipeline a person should look at first, and why. Pure.
 
-One concern is named for each pipeline, the most pressing; pipelines stand in the order of their
-concerns. Nobody works on a pipeline that has failed, and of one that is silent nothing is known:
-they come before one whose clocks run late, and that before one that helps itself.
+Each pipeline has one concern, the most pressing; pipelines are ordered by their concerns. A failed
+pipeline does no work, and the state of a silent one is unknown: they come before one whose clocks
+run late, and that before one that recovers by itself.
 """
 
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from ftdash.jobs.answers import ShownState
 from ftdash.runs.fleet_answers import Attention, Concern, RunPulse
 
 RESTARTS_OFTEN = 3
-"""So many recoveries within `pulse.RECENT` are no accident."""
+"""That many recoveries within `pulse.RECENT` are no coincidence."""
 
 BACKPRESSURED_FROM = 0.5
-"""Flink calls more than this high."""
+"""Above this, Flink calls backpressure high."""
 
 STUCK_AFTER_S = 60.0
-"""Spark brings slots up in seconds, and a run that is cancelled is killed after twenty."""
+"""Spark starts slots within seconds, and a cancelled run is killed after twenty."""
 
 _ORDER = tuple(Concern)
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is known of a pipeline's newest run. Ages in seconds; None: it never did."""
+    """Facts about a pipeline's newest run. Ages in seconds; None: it never did."""
 
     state: ShownState
     reason: str
@@ -34,12 +34,12 @@ class Signs:
     since_started_s: float | None
     in_state_s: float  # how long it has been in `state`
     late_after_s: float
-    is_periodic: bool  # it is to complete checkpoints by itself
+    is_periodic: bool  # it should complete checkpoints by itself
     pulse: RunPulse | None
 
 
 def rank(concern: Concern, name: str) -> tuple[int, str]:
-    """What needs attention first comes first; then by name."""
+    """Most pressing concern first; then by name."""
     return _ORDER.index(concern), name
 
 

@@ -1,4 +1,4 @@
-"""What the page of all pipelines is answered with: each in one line, with how pressing it is."""
+"""The answers for the page of all pipelines: one line each, with how pressing it is."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,20 +10,20 @@ from ftdash.jobs.answers import Liveness, ShownState
 class Concern(StrEnum):
     """Why a person should look; the most pressing first."""
 
-    FAILED = "failed"  # it has ended, and nobody works on its input
-    SILENT = "silent"  # nothing is known of it
+    FAILED = "failed"  # it has ended, and nothing works on its input
+    SILENT = "silent"  # its state is unknown
     STUCK = "stuck"  # it neither starts nor ends
-    NO_CHECKPOINT = "no checkpoint"  # for too long: what a failure costs only grows
+    NO_CHECKPOINT = "no checkpoint"  # for too long, so the cost of a failure grows
     NO_OUTPUT = "no output"  # for too long, although checkpoints complete
     UNSTABLE = "unstable"  # it recovers again and again
-    RECOVERING = "recovering"  # it helps itself
+    RECOVERING = "recovering"  # it recovers by itself
     CHECKPOINTS_FAIL = "checkpoints fail"  # the newest ones did
     BACKPRESSURED = "backpressured"
     NONE = "none"
 
     @property
     def is_urgent(self) -> bool:
-        """Something is lost or may be, unless a person acts."""
+        """True if something is lost or may be, unless a person acts."""
         return self in (
             Concern.FAILED,
             Concern.SILENT,
@@ -37,22 +37,22 @@ class Concern(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Attention:
     concern: Concern
-    text: str  # one sentence, empty when nobody needs to look
+    text: str  # one sentence, empty if no person needs to look
 
 
 @dataclass(frozen=True, slots=True)
 class RunPulse:
-    """How a run has been doing of late. None: not known."""
+    """How a run has been doing recently. None: not known."""
 
     durations_ms: list[float]  # of the newest completed checkpoints, oldest first
     failed_in_row: int  # checkpoints, since the newest that completed
     failed_why: str  # of the newest of them; Flink's sentence
-    backpressured_operator: str | None  # the one that is most, in the newest sample
+    backpressured_operator: str | None  # the one with the most, in the newest sample
     backpressured_ratio: float | None  # mean over its subtasks
     recent_recovery_count: int  # within `pulse.RECENT`
     records_to_replay: int | None  # about, if it died now
     to_recover_ms: float | None  # about, until those are read again
-    recovery_count: int  # so many measured recoveries that rests on
+    recovery_count: int  # the number of measured recoveries behind that
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class PipelineSummary:
     last_committed_at: datetime | None
     last_checkpoint_id: int | None
     concern: Concern
-    attention: str  # why a person should look, empty when nobody needs to
+    attention: str  # why a person should look, empty if no person needs to
     pulse: RunPulse | None  # None: it never ran
     version: str
 

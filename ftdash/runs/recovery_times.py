@@ -1,4 +1,4 @@
-"""How long a recovery took until the run ran again: one sum for pages, monitors and estimates."""
+"""How long a recovery took until the run ran again: one formula for pages, monitors, estimates."""
 
 from datetime import datetime
 from typing import Any

@@ -1,1 +1,1 @@
-"""What is known of recovery points across the runs of a pipeline."""
+"""Facts about recovery points across the runs of a pipeline."""

@@ -1,7 +1,7 @@
-"""The tree of runs and recovery points: which run was forked from which point of which other run.
+"""The tree of runs and recovery points: which run was restored from which point of which run.
 
-A run is one lineage, and its points are ordered by their completion. A point is older than another
-only within a lineage or along the forks between them; ids alone say nothing across runs.
+A run is one lineage, and its points are ordered by completion. A point is older than another only
+within a lineage or along the forks between them; across runs, ids say nothing.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ class LineagePoint:
 
 @dataclass(frozen=True, slots=True)
 class LineageRun:
-    """`points` are in the order of their completion: all that somebody forked from, and of the
-    others the newest."""
+    """`points` are in the order of completion: all points with a fork, and the newest of the
+    others."""
 
     run_id: str
     pipeline: str
@@ -42,16 +42,16 @@ class LineageRun:
     restored_checkpoint_id: int | None
     claim_mode: str | None  # None: not restored
     tree_restored_from: str | None
-    """Where the first run of its tree was restored from: a point of a run that is not known here.
-    None: that one began at the beginning."""
+    """Where the first run of its tree was restored from: a point of an unknown run. None: that run
+    started from the beginning."""
     points: list[LineagePoint]
 
 
 def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | None:
-    """The trees that hold a run of the pipeline, each run before its forks, oldest first.
+    """The trees that contain a run of the pipeline, each run before its forks, oldest first.
 
-    A restore may cross pipelines, so a tree shows runs of others too. With `runs_max` the newest
-    of them, and always the pipeline's own newest. None: no such pipeline.
+    A restore may cross pipelines, so a tree also shows runs of others. With `runs_max`, only the
+    newest of them, and always the pipeline's own newest. None: no such pipeline.
     """
     if not Pipeline.objects.filter(name=pipeline).exists():
         return None
@@ -82,7 +82,7 @@ class _Node:
 
 
 def _trees(roots: list[Run], forks: dict[int | None, list[Run]]) -> Iterator[_Node]:
-    """Each run before its forks. A tree may be deeper than Python calls itself."""
+    """Each run before its forks. A tree may be deeper than Python's recursion limit."""
     waiting = [_Node(root, root, 0) for root in reversed(roots)]
     while waiting:
         node = waiting.pop()

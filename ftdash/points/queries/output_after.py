@@ -1,7 +1,7 @@
 """How much committed output came after a recovery point: what a restore of it sets aside.
 
-Counted from the ledgers of the runs that lie between; where their rows do not reach back to the
-point any more, nothing is said. Reads rows only.
+Counted from the ledgers of the runs in between; unknown if their rows no longer reach back to the
+point. Reads rows only.
 """
 
 from ftdash.checkpoints.ledger_fold import ROWS_KEPT
@@ -19,9 +19,9 @@ def rows_after(path: str, pipeline: Pipeline) -> int | None:
         return None
     up_to = line[point.run.run_id]
     if up_to is not None and up_to < point.checkpoint_id:
-        return None  # another point of its run was gone back to meanwhile
+        return None  # a restore has since gone back to another point of its run
     total = 0
-    for run_id, last_id in line.items():  # newest first; their checkpoints are numbered on
+    for run_id, last_id in line.items():  # newest first; their checkpoint ids continue
         lines = _lines_after(run_id, point.checkpoint_id)
         if lines is None:
             return None

@@ -1,7 +1,6 @@
-"""The recovery points of a pipeline, each with how fit it is, and the one to restore, with why.
+"""The recovery points of a pipeline, how fit each is, and which one to restore, with the reason.
 
-Reads rows and looks whether manifests are there; which point is recommended is decided in
-`pipelines.domain.point_fitness`.
+Reads rows, and checks if manifests exist; `pipelines.domain.point_fitness` recommends one.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pipelines.domain.preflight_verdict import Measured
 
 @dataclass(frozen=True, slots=True)
 class PointReading:
-    """How far a worker has come with reading it, since somebody asked for that."""
+    """How far a worker has read it, since a person asked for that."""
 
     files_read: int
     files: int | None  # None: it has not begun
@@ -30,12 +29,12 @@ class PointReading:
 class FitPoint:
     point: RecoveryPoint
     fitness: Fitness
-    problem: str  # why it is refused; empty when it is not
-    verified_at: datetime | None  # by schedule, or for somebody who was about to restore it
+    problem: str  # why it is refused; empty if it is not
+    verified_at: datetime | None  # by schedule, or for a person who was about to restore it
     is_on_line: bool  # the newest run descends from it
     records_to_replay: int | None
-    estimated_ms: float | None  # until all that was read once is read again
-    reading: PointReading | None  # None: nobody reads it now
+    estimated_ms: float | None  # until everything that was read before is read again
+    reading: PointReading | None  # None: no worker reads it now
     is_recommended: bool
 
 
@@ -44,8 +43,8 @@ class PointChoice:
     """`points` are newest first."""
 
     points: list[FitPoint]
-    reason: str  # why the recommended one, or why none; sentences
-    recovery_count: int  # so many measured recoveries the estimates rest on
+    reason: str  # for the recommended one, or for none; sentences
+    recovery_count: int  # the number of measured recoveries behind the estimates
 
     @property
     def recommended(self) -> FitPoint | None:
@@ -54,7 +53,7 @@ class PointChoice:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A point with all that is on record about it."""
+    """A point with everything on record about it."""
 
     point: RecoveryPoint
     inspection: PointInspection | None
@@ -86,7 +85,7 @@ class _Looked:
 
     @property
     def _found_problem(self) -> str:
-        """What a reading has found, unless a later one by schedule found it whole."""
+        """The result of a reading, unless a later scheduled one found the point whole."""
         seen, verified_at = self.inspection, self.point.verified_at
         if seen is None or not seen.problem or seen.ended_at is None:
             return ""
@@ -116,7 +115,7 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
 
 
 def newest_line(pipeline: Pipeline) -> dict[str, int | None]:
-    """The newest run and those that it descends from: up to which checkpoint; None: all of them."""
+    """The newest run and its ancestors: up to which checkpoint each; None: all of them."""
     run = pipeline.runs.select_related("parent").order_by("-number").first()
     found: dict[str, int | None] = {}
     up_to: int | None = None

@@ -1,1 +1,1 @@
-"""What people ask about recovery points; workers carry out what takes long."""
+"""People's requests about recovery points; workers carry out the long ones."""

@@ -1,7 +1,7 @@
-"""Compares two recovery points step by step: what a worker does of a comparison.
+"""Compares two recovery points step by step: the worker's part of a comparison.
 
-One step lasts about `STEP_S`, or as long as one part takes; the row says where the next one begins,
-so that a step may be lost, repeated or done twice at once. Who asks is for `comparisons`.
+One step lasts about `STEP_S`, or as long as one part takes. The row says where the next step
+begins, so a step may be lost, repeated or done twice at once. `comparisons` handles requests.
 """
 
 import time
@@ -18,11 +18,11 @@ from pipelines.domain.point_difference import StateDifference
 STEP_S = 1.0
 
 GIVE_UP_AFTER = timedelta(minutes=5)
-"""Of a world that may be better in a moment."""
+"""How long to retry after errors that may pass."""
 
 
 def go_on(comparison_key: int) -> bool:
-    """Compare on for one step; whether another one should follow."""
+    """Continue for one step; returns True if another one should follow."""
     row = PointComparison.objects.filter(pk=comparison_key, ended_at=None).first()
     if row is None:
         return False
@@ -48,7 +48,7 @@ def go_on(comparison_key: int) -> bool:
 
 
 def _wait(row: PointComparison, why: str) -> None:
-    """Whoever still watches asks again after a while."""
+    """Pages that still watch ask again after a while."""
     now = timezone.now()
     since = row.waiting_since or now
     if now - since < GIVE_UP_AFTER:
@@ -59,8 +59,8 @@ def _wait(row: PointComparison, why: str) -> None:
 
 
 def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
-    """How many parts there are and how many are done, and what was found in them so far."""
-    # Loads Arrow; most of what a worker does needs none.
+    """The number of parts, how many are done, and the differences found so far."""
+    # Loads Arrow, which most of a worker's tasks do not need.
     from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
     from pipelines.storage.stores import CheckpointStores
 
@@ -82,7 +82,7 @@ def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
 
 
 def _parameters(run_id: str) -> dict[str, str]:
-    """Of the run that wrote a point; none when it is not known here."""
+    """The parameters of the run that wrote a point; none if the run is not known here."""
     run = Run.objects.filter(run_id=run_id).first()
     return run.parameters if run else {}
 

@@ -1,6 +1,6 @@
-"""Comparisons of two savepoints: asked for, carried out by a worker, found again in a row.
+"""Comparisons of two savepoints: requested, carried out by a worker, and stored in a row.
 
-Savepoints never change, so what was found stays true; asking again after a problem begins anew.
+Savepoints never change, so findings stay true; a new request after a problem starts over.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.point_difference import StateDifference
 
 STALLED_AFTER = timedelta(seconds=30)
-"""A part of a comparison may take a while, and nothing is heard of it meanwhile."""
+"""A part of a comparison may take a while, without any report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Comparison:
     asked_at: datetime
     ended_at: datetime | None
     parts_done: int
-    parts: int | None  # None: nothing is known of them yet
+    parts: int | None  # None: not known yet
     states: list[StateDifference]
     problem: str
-    waiting_for: str  # why it cannot go on now; it is tried again while somebody watches
+    waiting_for: str  # why it cannot go on now; it is tried again while a person watches
 
     @property
     def is_same(self) -> bool:
@@ -37,10 +37,10 @@ class Comparison:
 
 
 def ask(left: str, right: str, requester: str) -> None:
-    """What changed from `left` to `right`, unless that is known or under way.
+    """Compares `left` with `right`, unless the result is known or under way.
 
-    Raises Rejected when they are one and the same, lie outside the storage, or when too many
-    comparisons are under way.
+    Raises Rejected if they are the same, are outside the storage, or if too many comparisons are
+    under way.
     """
     if left == right:
         raise Rejected("Choose another savepoint: this one is compared with itself.")
@@ -67,7 +67,7 @@ def compared_with(right: str) -> list[str]:
 
 
 def comparison_of(left: str, right: str) -> Comparison | None:
-    """How far it has come; one that has stopped halfway is asked to go on. None: nobody asked."""
+    """Its progress; a stalled comparison is resumed. None: there was no request."""
     row = PointComparison.objects.filter(left=left, right=right).first()
     if row is None:
         return None

@@ -1,6 +1,6 @@
 """Disposes of savepoints: refuses while a run needs one, deletes its files, ends the request.
 
-Runs in a worker; repeating it is harmless. The files are deleted by `pipelines.points`.
+Runs in a worker; repeating it is harmless. `pipelines.points` deletes the files.
 """
 
 from django.db.models import Q
@@ -16,7 +16,7 @@ from pipelines.domain.status import CheckpointKind, ClaimMode
 
 
 def check_disposable(path: str) -> None:
-    """Raises Rejected when there is no savepoint at `path`, or a run still needs it."""
+    """Raises Rejected if there is no savepoint at `path`, or if a run still needs it."""
     if read_head(path).kind is not CheckpointKind.SAVEPOINT:
         raise Rejected(f"{path} is no savepoint; its run deletes it when newer ones replace it.")
     if run := needed_by(path):
@@ -27,7 +27,7 @@ def check_disposable(path: str) -> None:
 
 
 def written_by(path: str) -> str:
-    """The pipeline whose run wrote the point. Raises Rejected when it is none of ours."""
+    """The pipeline whose run wrote the point. Raises Rejected if it is not one of ours."""
     check_place(path)
     row = Checkpoint.objects.filter(path=path).select_related("run__pipeline").first()
     if row is not None:
@@ -39,7 +39,7 @@ def written_by(path: str) -> str:
 
 
 def check_claimable(path: str, claim_mode: ClaimMode) -> None:
-    """Raises Rejected when a living run owns the point, or would lose it to a new owner."""
+    """Raises Rejected if a living run owns the point, or would lose it to a new owner."""
     living = Run.objects.exclude(status__in=TERMINAL_STATUSES).select_related("pipeline")
     owner = living.filter(restored_from=path, claim_mode=ClaimMode.CLAIM.value).first()
     if owner is not None:
@@ -75,7 +75,7 @@ def dispose_of(request_key: int) -> None:
 
 
 def _delete(path: str) -> None:
-    # Loads Arrow; most of what a worker does needs none.
+    # Loads Arrow, which most of a worker's tasks do not need.
     from pipelines.points.disposal import dispose
     from pipelines.storage.stores import CheckpointStores
 

@@ -1,8 +1,7 @@
-"""Reads recovery points byte for byte, step by step: what a worker does of an inspection.
+"""Reads recovery points byte for byte, step by step: the worker's part of an inspection.
 
-One step lasts about `STEP_S`; the row says where the next one begins, so that a step may be lost,
-repeated or done twice at once. Who asks for an inspection, and what follows from it, is for
-`points.services.restore`.
+One step lasts about `STEP_S`. The row says where the next step begins, so a step may be lost,
+repeated or done twice at once. `points.services.restore` handles requests and results.
 """
 
 import time
@@ -17,11 +16,11 @@ STEP_S = 1.0
 
 
 def go_on(inspection_key: int) -> bool:
-    """Read on for one step; whether another one should follow."""
+    """Continue for one step; returns True if another one should follow."""
     row = PointInspection.objects.filter(pk=inspection_key, ended_at=None).first()
     if row is None:
         return False
-    # Loads Arrow; most of what a worker does needs none.
+    # Loads Arrow, which most of a worker's tasks do not need.
     from pipelines.points.inspection import inspect
     from pipelines.storage.stores import CheckpointStores
 
@@ -33,7 +32,7 @@ def go_on(inspection_key: int) -> bool:
     except Rejected as error:
         as_it_was.update(problem=str(error), moved_at=timezone.now(), ended_at=timezone.now())
         return False
-    except Retryable as error:  # whoever still watches asks again after a while
+    except Retryable as error:  # pages that still watch ask again after a while
         as_it_was.update(waiting_for=str(error), moved_at=timezone.now())
         return False
     now = timezone.now()

@@ -1,6 +1,7 @@
-"""Labels of savepoints that are there; `requests.services` stores that of one to be taken.
+"""Labels of existing savepoints; `requests.services` stores the label of one still to be taken.
 
-The driver knows nothing of labels: they lie beside the points, and a new one touches no file.
+The driver does not know labels: they are stored next to the points, and a new label touches no
+file.
 """
 
 from dataclasses import replace
@@ -28,9 +29,9 @@ def label_savepoint(
     reason: str,
     request_id: str | None = None,
 ) -> RequestId:
-    """Give a savepoint of the pipeline another label, or with an empty one none.
+    """Give a savepoint of the pipeline another label; an empty one removes it.
 
-    Raises Rejected when the pipeline has no savepoint at `path`, or the label cannot be one.
+    Raises Rejected if the pipeline has no savepoint at `path`, or the label is invalid.
     """
     question = Question(RequestKind.LABEL, pipeline, requester, reason, request_id)
     if known := already_asked(question):

@@ -1,7 +1,7 @@
-"""Giving what is in quarantine to the operators once more, after a function was corrected.
+"""Passes quarantined records to the operators once more, after a function was corrected.
 
-A restore that also reads the quarantine: `points.services.restore` stores it. Owns from which
-point, and what is said of it before.
+A replay is a restore that also reads the quarantine; `points.services.restore` stores it. Owns the
+choice of the point, and the preview.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ from pipelines.domain.setting_parsing import parse_settings
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutlook:
-    """`records` by source; or, in `refusal`, why there can be no replay now."""
+    """`records` by source; or, in `refusal`, why no replay is possible now."""
 
     path: str = ""
     records: dict[str, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class ReplayOutlook:
 
 
 def newest_point(pipeline: str) -> str:
-    """Raises Rejected: there is no such pipeline, or none to go on from."""
+    """Raises Rejected if there is no such pipeline, or no point to start from."""
     pipeline_named(pipeline)
     points = checkpoint_queries.recovery_points(pipeline)
     point = next((each for each in points if each.is_present), None)
@@ -43,7 +43,7 @@ def newest_point(pipeline: str) -> str:
 
 
 def outlook(pipeline: Pipeline) -> ReplayOutlook:
-    """Of a replay from the newest point."""
+    """The preview of a replay from the newest point."""
     path = ""
     try:
         path = newest_point(pipeline.name)
@@ -56,8 +56,8 @@ def outlook(pipeline: Pipeline) -> ReplayOutlook:
 def replayable(
     pipeline: Pipeline, path: str, parameters: dict[str, str], only: Collection[str] = ()
 ) -> dict[str, int]:
-    """How many records each source would give again. Raises Rejected."""
-    # The flows load Arrow, which takes longer than a page should; most requests need none.
+    """How many records each source would supply again. Raises Rejected."""
+    # The flows load Arrow, which takes longer than a page should; most requests do not need it.
     from pipelines.flows.registry import flow
     from pipelines.points.replay import check_replayable
     from pipelines.storage.stores import CheckpointStores

@@ -1,4 +1,4 @@
-"""How much that takes long may be under way at once: workers have other things to do beside it."""
+"""Limits how many long jobs run at once, because workers have other work too."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,11 +11,11 @@ from pipelines.domain.errors import Rejected
 OPEN_MAX = 4
 
 ABANDONED_AFTER = timedelta(minutes=10)
-"""Nobody looked for so long, and no worker went on: it takes nobody's place."""
+"""No person looked and no worker continued for so long: the job no longer counts."""
 
 
 def check_room(rows: "QuerySet[Any]", what: str) -> None:
-    """Of rows with `ended_at` and `moved_at`. Raises Rejected when too many of them are open."""
+    """`rows` have `ended_at` and `moved_at`. Raises Rejected if too many of them are open."""
     lately = timezone.now() - ABANDONED_AFTER
     if rows.filter(ended_at=None, moved_at__gt=lately).count() >= OPEN_MAX:
         raise Rejected(f"{OPEN_MAX} {what} are under way already; ask again when one has ended.")

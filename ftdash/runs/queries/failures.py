@@ -1,7 +1,7 @@
-"""One failure as people and programs read it: what died, by whom it was caused, at which records.
+"""One failure for people and programs: what died, what caused it, and at which records.
 
-Source of the label: Flink, `TypeFailureEnricher`, whose key "type" is USER where a function of the
-pipeline raised and SYSTEM where a process, a connection or Spark gave way.
+Source of the label: Flink, `TypeFailureEnricher`, whose key "type" is USER if a function of the
+pipeline raised, and SYSTEM if a process, a connection or Spark failed.
 """
 
 import re
@@ -46,9 +46,9 @@ def failure_view(row: Failure, run_id: str) -> FailureView:
 
 
 def error_type(trace: str) -> str:
-    """Of Python's text of an exception: the name of the last one, which is what was raised.
+    """The name of the last exception in a Python traceback, which is the one that was raised.
 
-    Empty where the text is none. What a message says over further lines does not matter.
+    Empty if the text is not a traceback. Further lines of a message do not matter.
     """
     _, found, last = trace.rpartition(_RAISED)
     if not found:

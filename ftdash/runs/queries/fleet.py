@@ -1,4 +1,4 @@
-"""Every pipeline in one line, what needs attention first."""
+"""Every pipeline in one line, those that need attention first."""
 
 from datetime import datetime
 
@@ -67,7 +67,7 @@ def _signs(
 
 
 def _in_state_s(run: Run | None, now: datetime) -> float:
-    """Since its driver last said so; before it has spoken, since somebody asked for the run."""
+    """Since its driver reported it; before its first report, since a person asked for the run."""
     if run is None or run.is_terminal or run.status == JobStatus.RUNNING.value:
         return 0.0
     changed = StatusChange.objects.filter(run=run).order_by("-sequence").first()

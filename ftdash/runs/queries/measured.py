@@ -1,4 +1,4 @@
-"""What is known of a pipeline from before, for the preflight's estimates."""
+"""Earlier measurements of a pipeline, for the preflight's estimates."""
 
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Pipeline, Recovery, Run
@@ -11,7 +11,7 @@ SAMPLES_MAX = 60
 
 
 def measured(pipeline: Pipeline, *, with_source_records: bool = False) -> Measured:
-    """Of all its runs: the newest recoveries; of the newest: its rate and, if asked for, how far
+    """The newest recoveries of all its runs; the rate of the newest run and, if asked for, how far
     its sources have read."""
     newest = pipeline.runs.order_by("-number").first()
     if newest is None:

@@ -1,4 +1,4 @@
-"""Every pipeline with its newest run, and the token that changes whenever its pages would."""
+"""Every pipeline with its newest run, and the token that changes whenever its pages do."""
 
 from django.db.models import OuterRef, Subquery
 

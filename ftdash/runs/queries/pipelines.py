@@ -1,4 +1,4 @@
-"""The only readers of the rows of jobs: pages, API and command line all ask here."""
+"""The only readers of the rows of jobs, for pages, API and command line."""
 
 from django.db.models import QuerySet
 
@@ -43,11 +43,11 @@ RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20
 DELIVERY_LATE_AFTER_S = 3.0
 RECORDS_REPLAYED = "records_replayed"
-"""Counter of a source; what it holds is of the whole lineage."""
+"""A source's counter; its value is for the whole lineage."""
 
 
 def pipeline_page(name: str) -> PipelinePage | None:
-    """Everything but history about one pipeline; None if there is none of that name."""
+    """Everything but history about one pipeline; None if no pipeline has that name."""
     pipeline = Pipeline.objects.filter(name=name).first()
     if pipeline is None:
         return None
@@ -89,8 +89,8 @@ def request(request_id: str) -> RequestView | None:
 
 
 def quarantine(run_id: str, limit: int) -> QuarantineView | None:
-    """What one run has set aside, the newest `limit` of it, and which runs, itself or later ones,
-    read a quarantine again; None: nothing of both."""
+    """The newest `limit` records that one run has set aside, and which runs, itself or later ones,
+    read a quarantine again; None: neither."""
     rows = QuarantinedRecord.objects.filter(run__run_id=run_id).order_by("-sequence")
     newest, replays = list(rows[:limit]), _replays_since(run_id)
     if not newest and not replays:
@@ -104,7 +104,7 @@ def pipeline_names() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Of each pipeline by name, a token that changes whenever its pages would. Cheap."""
+    """For each pipeline by name, a token that changes whenever its pages do. Cheap."""
     seen = observe()
     return {pipeline.name: version(pipeline, run, seen) for pipeline, run in newest_runs()}
 

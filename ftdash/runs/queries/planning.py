@@ -1,4 +1,4 @@
-"""What has been measured of a pipeline that planning needs: costs, failures, speeds, recoveries.
+"""Measurements of a pipeline for planning: costs, failures, speeds, recoveries.
 
 Reads rows only. What was never measured is None; nothing is guessed here.
 """
@@ -21,7 +21,7 @@ from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase
 
 CHECKPOINTS_MAX = 50
-"""The newest are what the next ones will be like."""
+"""The newest ones best predict the next ones."""
 
 RECOVERIES_MAX = 20
 MILLISECOND = timedelta(milliseconds=1)
@@ -36,7 +36,7 @@ class MeasuredRecovery:
     restart_ms: float  # detect, decide, stop and start
     restore_ms: float
     catch_up_ms: float | None  # after all subtasks ran again
-    state_bytes: int | None  # of the point it went back to
+    state_bytes: int | None  # of the restored point
 
     @property
     def to_running_ms(self) -> float:
@@ -49,11 +49,11 @@ class CheckpointCosts:
 
     checkpoint_count: int
     duration_p99_ms: float
-    standstill_ms: float | None  # mean over them of their slowest subtask's alignment and cut
+    standstill_ms: float | None  # mean of their slowest subtask's alignment and cut
     state_bytes: float  # of the newest
     uploaded_bytes: float  # mean
-    upload_bytes_per_s: float | None  # of all subtasks together, as long as the slowest took
-    written_bytes_per_s: float | None  # what they have uploaded over the time they span
+    upload_bytes_per_s: float | None  # of all subtasks together, over the slowest's time
+    written_bytes_per_s: float | None  # their uploads over the time they span
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def planning_facts(pipeline_name: str) -> PlanningFacts | None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """Of what was measured alone. None: too little was."""
+    """From measurements alone. None: there were too few."""
 
     facts: PlanningFacts
     advised_ms: float | None
@@ -120,7 +120,7 @@ def measured_plan(pipeline_name: str) -> MeasuredPlan | None:
 
 
 def mean_recovery_ms(facts: PlanningFacts) -> float:
-    """Until all subtasks ran again; 0 when it never recovered."""
+    """Until all subtasks ran again; 0 if it never recovered."""
     recoveries = [each.to_running_ms for each in facts.recoveries]
     return fmean(recoveries) if recoveries else 0.0
 
@@ -150,7 +150,7 @@ def _costs(run: Run) -> CheckpointCosts | None:
 
 
 def _parts(rows: list[Checkpoint]) -> list[list[SubtaskPhase]]:
-    """Those whose phases are still kept, each with its subtasks'."""
+    """Those whose phases are still kept, each with those of its subtasks."""
     found: dict[int, list[SubtaskPhase]] = {}
     for phase in SubtaskPhase.objects.filter(checkpoint__in=rows).defer("channels"):
         found.setdefault(phase.checkpoint_id, []).append(phase)
@@ -170,7 +170,7 @@ def _upload_bytes_per_s(part: list[SubtaskPhase]) -> float | None:
 
 
 def _written_bytes_per_s(rows: list[Checkpoint]) -> float | None:
-    """The oldest only marks where the time begins. `rows` are newest first."""
+    """The oldest only marks the beginning of the time span. `rows` are newest first."""
     newest, oldest = rows[0].completed_at, rows[-1].completed_at
     if newest is None or oldest is None or newest <= oldest:
         return None
@@ -178,8 +178,8 @@ def _written_bytes_per_s(rows: list[Checkpoint]) -> float | None:
 
 
 def _failures(pipeline: Pipeline) -> FailureRate | None:
-    """Each recovery was a failure that cost something; over the lives of all runs, for as long as
-    recoveries are kept: older ones are deleted, and must not make the rest look rarer."""
+    """Each recovery counts as one costly failure. The time is the life of all runs, for as long as
+    recoveries are kept: deleted ones must not make the rest look rarer."""
     since = timezone.now() - kept_for(Kind.EVENTS)
     lives = pipeline.runs.filter(started_at__isnull=False)
     observed_ms = sum(
@@ -215,7 +215,7 @@ def _recovery(row: Recovery) -> MeasuredRecovery:
 
 
 def _restore_bytes_per_s(recoveries: list[MeasuredRecovery]) -> float | None:
-    """All of the phase counts as reading, so that it is rather too slow than too fast."""
+    """Counts the whole phase as reading, so the estimate is too slow rather than too fast."""
     return _median_known(
         [
             each.state_bytes * 1000 / each.restore_ms

@@ -1,7 +1,7 @@
-"""How a run has been doing of late, in the few numbers that the page of all pipelines has room for.
+"""How a run has been doing recently, in the few numbers that fit the page of all pipelines.
 
-A handful of small reads for each run, all by an index, once for each piece of news of it: all who
-look on are told the same.
+A handful of small reads for each run, all by an index, once per news of the run: all viewers get
+the same answer.
 """
 
 from datetime import datetime, timedelta
@@ -19,24 +19,24 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 DURATIONS_MAX = 30
 PULSES_MAX = 256
-"""Of so many runs the pulse is kept until their next news."""
+"""How many runs' pulses are kept, each until the run's next news."""
 
 RECENT = timedelta(minutes=10)
 WITH_THE_ATTEMPT = {
     CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.name,
     CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name,
 }
-"""Such a checkpoint did not fail: what it belonged to did, and that is told elsewhere."""
+"""Such a checkpoint did not fail by itself: its attempt did, which is reported elsewhere."""
 
 
 def run_pulse(run: Run) -> RunPulse:
-    """As of what the run last reported."""
+    """As of the run's last report."""
     return _pulse(run, run.version, run.last_event_at)
 
 
 @lru_cache(maxsize=PULSES_MAX)
 def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
-    """The same run is equal to itself at any time: the other two tell its news apart."""
+    """A run always equals itself; the other two arguments distinguish its news."""
     del version
     now = timezone.now() if heard_at is None else heard_at
     durations, failed = _checkpoints(run)

@@ -1,4 +1,4 @@
-"""Puts together what the pages say about one run."""
+"""Composes what the pages show about one run."""
 
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
@@ -59,16 +59,16 @@ def run_view(run: Run, seen: Observation) -> RunView:
 
 
 def records_to_replay(run: Run) -> int | None:
-    """What the sources have read behind the point that a failure now would go back to, as of the
+    """What the sources have read after the point to which a failure now would go back, as of the
     last report: the difference of two positions, whatever was read again meanwhile.
 
-    None when nothing would be replayed, because the run is over, or when nothing is known.
+    None if nothing would be replayed because the run is over, or if nothing is known.
     """
     if run.is_terminal:
         return None
     mode = run.settings_now.get("execution.checkpointing.mode", "")
     if mode.strip().upper().replace("-", "_") == CheckpointingMode.AT_MOST_ONCE:
-        return 0  # what was read is lost, and not read again
+        return 0  # records that were read are lost, and not read again
     newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
     since = newest.source_records if newest else run.restored_records
     if run.reached_records is None or since is None:

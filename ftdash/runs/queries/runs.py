@@ -1,4 +1,4 @@
-"""Reads runs of all pipelines, as programs list them: each with its shape and its times."""
+"""Reads runs of all pipelines, for programs that list them: each with its shape and its times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.setting_parsing import parse_settings
 
 ENDED_MAX = 50
-"""So many runs that are over are listed, the newest; each can still be asked for by its id."""
+"""How many ended runs are listed, the newest; you can still ask for any run by its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run without what changes every second."""
+    """One run without the values that change every second."""
 
     now: datetime  # when this was read
     run_id: str
@@ -32,7 +32,7 @@ class RunFacts:
     restart_count: int
     parallelism: int
     max_parallelism: int
-    settings: dict[str, str]  # those that hold now
+    settings: dict[str, str]  # in force now
     parameters: dict[str, str]
     restored_from: str | None
     first_checkpoint_id: int
@@ -47,14 +47,14 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskSamples:
-    """What the newest sample of a run says about its subtasks; empty before the first."""
+    """The newest sample of a run's subtasks; empty before the first."""
 
     at: datetime | None
     subtasks: list[SubtaskView]
 
 
 def runs() -> list[RunFacts]:
-    """All that live and the newest that are over; newest first."""
+    """All living runs and the newest that have ended; newest first."""
     all_runs = Run.objects.select_related("pipeline").order_by("-id")
     living = list(all_runs.exclude(status__in=TERMINAL_STATUSES))
     ended = list(all_runs.filter(status__in=TERMINAL_STATUSES)[:ENDED_MAX])
@@ -71,7 +71,7 @@ def run_ids() -> list[str]:
 
 
 def savepoint_directory(run_id: str) -> str | None:
-    """Where savepoints of the run go. None: no such run."""
+    """The directory for savepoints of the run. None: no such run."""
     found = Run.objects.filter(run_id=run_id).select_related("pipeline").first()
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""`manage.py demo`: a whole installation on one machine, for a person or, with --check, without."""
+"""`manage.py demo`: a whole installation on one machine, for a person, or with --check for none."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from pipelines.flows.page_view_servers import DATABASE, KAFKA, KAFKA_SECURITY, R
 DEFAULT_PORT = 8000
 EVENT_HOURS_PER_S = 24.0
 VIEWS_PER_S_MAX = 5_000.0
-"""At more the streams would not hold the views of the last minutes."""
+"""At a higher rate the streams would not hold the views of the last minutes."""
 
 HELP = f"""Run everything on this machine, on loopback: Redis, worker, projector, web server and a
 pipeline on Spark. Ctrl-C ends it and leaves no process behind.
@@ -126,7 +126,7 @@ def prepared_home(options: dict[str, Any]) -> Path:
 
 
 def delete_home(home: Path) -> None:
-    """Raises CommandError for a directory that no demonstration has made, or that is in use."""
+    """Raises CommandError if no demonstration made the directory, or if it is in use."""
     ledger = home / LEDGER_NAME
     if any(home.iterdir()) and not ledger.is_file():
         raise CommandError(f"{home} is not the home of a demonstration and is not deleted.")
@@ -138,7 +138,7 @@ def delete_home(home: Path) -> None:
 
 
 def check_together(options: dict[str, Any]) -> None:
-    """Raises CommandError for options that do not go together, or a pace that is none."""
+    """Raises CommandError for options that exclude each other, or an invalid pace."""
     is_views = options["pipeline"] == page_views.NAME
     if options["check"] and options["views_per_s"] is not None:
         raise CommandError("--check has a pace of its own; leave out --views-per-s.")

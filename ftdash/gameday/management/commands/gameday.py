@@ -1,6 +1,6 @@
 """`manage.py gameday`: a fault on purpose in a pipeline that allows it, followed to its verdict.
 
-Exit status 0: it passed. 1: it did not, was not proven, or did not happen. 2: it was refused.
+Exit status 0: it passed. 1: it failed, was not proven, or did not happen. 2: it was refused.
 """
 
 import getpass
@@ -22,7 +22,7 @@ from pipelines.domain.errors import InvariantViolated, Rejected
 
 POLL_S = 0.5
 PATIENCE = EFFECT_WITHIN + RECOVERY_WITHIN + AUDIT_WITHIN + timedelta(seconds=60)
-"""A worker ends it by then, if there is one."""
+"""By then a worker has ended it, if one runs."""
 
 FAULTS = {fault.value.lower().replace("_", "-"): fault for fault in Fault}
 

@@ -1,4 +1,4 @@
-"""`manage.py keep_lab KEY`: started by the worker for a lab that somebody asked for on the page."""
+"""`manage.py keep_lab KEY`: the worker starts it for a lab that a person requested on the page."""
 
 from argparse import ArgumentParser
 from typing import Any

@@ -1,4 +1,4 @@
-"""`manage.py projector`: folds the journals of all runs into rows until it is told to end."""
+"""`manage.py projector`: folds the journals of all runs into rows until it is asked to end."""
 
 import signal
 import threading
@@ -14,7 +14,7 @@ from ftdash.projection.projector import Projector, rebuild
 from pipelines.bus.announce import NewsWaiter
 
 PAUSE_AFTER_NEWS_S = 0.1
-"""Events that come within this time are folded together, in one transaction per run."""
+"""Events within this time are folded together, in one transaction per run."""
 
 
 class Command(InstalledCommand):
