@@ -170,8 +170,11 @@ class PointFiles:
             if self._discard(attempt, point.location):
                 then()
             return
+        if not self._owns_run(attempt):
+            return
         try:
-            if self._owns_run(attempt):
-                discard_claimed(self._store, point.location)
+            discard_claimed(self._store, point.location)
         except (Retryable, Rejected, OSError) as error:
             log.warning("%s could not be deleted: %s", point.location, error)
+        else:
+            then()

@@ -1,9 +1,10 @@
 """Keeps the points that retention keeps, and has the others deleted and reported."""
 
+from functools import partial
+
 from pipelines.domain.events import (
     CheckpointDiscarded,
     ClaimedPointDiscarded,
-    Event,
     RestorePointRefused,
 )
 from pipelines.domain.settings import CheckpointStorage, ExternalizedRetention
@@ -47,13 +48,16 @@ class PointKeeper:
         self._give_up(self._points.on_run_ended(status, policy))
 
     def _give_up(self, points: list[RetainedPoint]) -> None:
+        """A checkpoint of the run is no point any more, whatever is left of it: that is swept. What
+        was claimed belongs to another run, whose page is told only when it is gone."""
         attempt = self._around.fence.current
         for point in points:
+            if point.is_claimed:
+                self._files.discard_retained(attempt, point, partial(self._say_gone, point))
+                continue
             self._files.discard_retained(attempt, point, self._shared.on_discarded(attempt, point))
-            self._around.emit(_discarded_event(point))
+            self._around.emit(CheckpointDiscarded(checkpoint_id=point.checkpoint_id))
 
-
-def _discarded_event(point: RetainedPoint) -> Event:
-    if point.is_claimed:
-        return ClaimedPointDiscarded(path=point.location)
-    return CheckpointDiscarded(checkpoint_id=point.checkpoint_id)
+    def _say_gone(self, point: RetainedPoint) -> None:
+        """From any thread."""
+        self._around.emit(ClaimedPointDiscarded(path=point.location))

@@ -3,19 +3,36 @@
 Follows the settings; the backends themselves are the package `state`.
 """
 
+import errno
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.settings import StateBackendType, StateOptions
 from pipelines.state.backend import BackendFactory
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.state.memory_share import SlotMemory
 from pipelines.state.rocksdb import RocksDbSlot
 from pipelines.state.working_directory import WorkingDirectory
+
+_WRONG = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""The name of the directory, or the rights to it, are wrong, and no wait repairs that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +44,10 @@ class StateBackends:
 
 
 def state_backends(options: StateOptions, label: str) -> StateBackends:
-    """`label` names the slot in its directory. Raises Rejected when that cannot be made."""
+    """`label` names the slot in its directory.
+
+    Raises Rejected when that cannot be made there, and Retryable when it cannot be made now.
+    """
     match options.backend:
         case StateBackendType.HASHMAP:
             create = partial(HashMapBackend, is_incremental=options.is_incremental)
@@ -40,10 +60,14 @@ def state_backends(options: StateOptions, label: str) -> StateBackends:
 
 
 def _directory(root: str, label: str) -> WorkingDirectory:
+    place = root or tempfile.gettempdir()
     try:
-        return WorkingDirectory(Path(root or tempfile.gettempdir()), label)
+        return WorkingDirectory(Path(place), label)
     except OSError as error:
+        what = f"No database can be kept in {place}: {error.strerror}."
+        if error.errno not in _WRONG:  # a full or failing disk, too many open files
+            raise Retryable(what) from error
         raise Rejected(
-            f"No database can be kept in {root or tempfile.gettempdir()}: {error.strerror}. Set "
-            "state.backend.rocksdb.localdir to a directory that every slot can write to."
+            f"{what} Set state.backend.rocksdb.localdir to a directory that every slot can write"
+            " to."
         ) from error

@@ -12,11 +12,13 @@ from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointTriggered,
+    ClaimedPointDiscarded,
     Event,
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId
 from pipelines.domain.status import CheckpointKind, JobStatus, SavepointFormat
+from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import (
     Aborted,
@@ -25,6 +27,7 @@ from pipelines.runtime.control import (
 )
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, VERTICES, Master
+from tests.unit.runtime.points import manifest_of
 
 E = TypeVar("E", bound=Event)
 
@@ -391,6 +394,36 @@ def test_a_savepoint_overtaken_by_a_checkpoint_still_completes(tmp_path: Path) -
 
     assert master.completed == [2, 1]
     assert [p.checkpoint_id for p in master.host.points.newest_first()] == [2, 1]
+
+
+@pytest.mark.parametrize("spoiled", ["", "the disk", "the lease"])
+def test_a_claimed_point_is_said_to_be_gone_once_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+) -> None:
+    claimed = RetainedPoint(CheckpointId(99), f"{tmp_path}/other/chk-99", is_claimed=True)
+    master = Master(tmp_path, {"execution.checkpointing.num-retained": "1"})
+    master.store.publish(claimed.location, manifest_of([]))
+    master.host.points.on_completed(claimed)
+
+    def fail(*_: object) -> None:
+        raise Retryable("the disk is away")
+
+    publish = FileSystemCheckpointStore.publish
+
+    def publish_and_lose(store: FileSystemCheckpointStore, *point: object) -> object:
+        master.owns_run = False
+        return publish(store, *point)  # type: ignore[arg-type]
+
+    if spoiled == "the disk":
+        monkeypatch.setattr(FileSystemCheckpointStore, "discard", fail)
+    if spoiled == "the lease":
+        monkeypatch.setattr(FileSystemCheckpointStore, "publish", publish_and_lose)
+    master.complete_one()
+
+    told = [event.path for event in master.of(ClaimedPointDiscarded)]
+    assert master.completed == [1]
+    assert told == ([] if spoiled else [claimed.location])
+    assert master.store.published(f"{tmp_path}/other") == ([claimed.location] if spoiled else [])
 
 
 def test_what_a_subtask_writes_after_the_abort_is_swept(tmp_path: Path) -> None:

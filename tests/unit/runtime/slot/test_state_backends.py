@@ -1,11 +1,13 @@
 """The backend that the settings ask for, and what it leaves on this machine."""
 
+import errno
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.setting_parsing import parse_settings
@@ -42,6 +44,32 @@ def test_a_directory_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> N
     given = {"state.backend.type": "rocksdb", "state.backend.rocksdb.localdir": localdir}
 
     with pytest.raises(Rejected, match=f"{localdir}.*state.backend.rocksdb.localdir"):
+        state_backends(options(given), "slot")
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (errno.EACCES, Rejected),
+        (errno.EROFS, Rejected),
+        (errno.ENOENT, Rejected),
+        (errno.ENOSPC, Retryable),
+        (errno.EDQUOT, Retryable),
+        (errno.EIO, Retryable),
+        (errno.ESTALE, Retryable),
+        (errno.EMFILE, Retryable),
+    ],
+)
+def test_only_a_wrong_directory_is_refused_and_what_may_pass_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int, kind: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    given = {"state.backend.type": "rocksdb", "state.backend.rocksdb.localdir": str(tmp_path)}
+
+    with pytest.raises(kind, match=f"{tmp_path}: {os.strerror(problem)}"):
         state_backends(options(given), "slot")
 
 
