@@ -24,11 +24,11 @@ BASE_DIR = Path(__file__).resolve().parents[1]
 
 IS_CHECKOUT = (BASE_DIR / "manage.py").is_file()
 FILES_DIR = BASE_DIR if IS_CHECKOUT else BASE_DIR / "ftdash" / "files"
-"""Where `templates`, `static` and `docs` are; the wheel keeps them inside of its package."""
+"""Where `templates`, `static` and `docs` are; the wheel has them inside its package."""
 
 
 def default_home() -> Path:
-    """Beside the code of a checkout; otherwise where the XDG specification puts data of a user."""
+    """Next to the code of a checkout; otherwise the XDG directory for a user's data."""
     if IS_CHECKOUT:
         return BASE_DIR / "var"
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -36,17 +36,17 @@ def default_home() -> Path:
 
 
 FTDASH_HOME = Path(os.environ.get("FTDASH_HOME") or default_home()).absolute()
-"""All that this installation writes: database, job directories, logs, secret key, its own id."""
+"""Everything that this installation writes: database, job directories, logs, secret key, its id."""
 
 MANAGE_COMMAND = [sys.executable, "-m", "ftdash"]
-"""Starts one of our commands as a process of its own."""
+"""Starts one of our commands as a separate process."""
 
 JOBS_ROOT = FTDASH_HOME / "jobs"
 FTDASH_HOME.mkdir(parents=True, exist_ok=True)
 
 
 def secret_key() -> str:
-    """Of the environment, or made once and kept where only the owner can read it."""
+    """The key in the environment, or one made once and stored where only the owner can read it."""
     if key := os.environ.get("FTDASH_SECRET_KEY"):
         return key
     path = FTDASH_HOME / "secret_key"
@@ -60,8 +60,8 @@ def secret_key() -> str:
 
 
 def installation_id() -> str:
-    """Made once and kept: by it the targets of pipelines know this installation from others, also
-    after a restart. Its first part is for people."""
+    """Made once and stored: it identifies this installation to the targets of pipelines, also after
+    a restart. Its first part is for people."""
     path = FTDASH_HOME / "installation_id"
     create_if_absent(path, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
     return path.read_text()
@@ -73,7 +73,7 @@ DEBUG = os.environ.get("FTDASH_DEBUG") == "1"
 ALLOWED_HOSTS = os.environ.get("FTDASH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
 
 INSTALLED_APPS = [
-    "django.contrib.admin.apps.SimpleAdminConfig",  # what is in it, ftdash.ui.admin_site says
+    "django.contrib.admin.apps.SimpleAdminConfig",  # ftdash.ui.admin_site defines its content
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -136,10 +136,10 @@ TEMPLATES = [
     }
 ]
 
-CONNECTION_AGE_MAX_S = 60  # as long as a thread keeps the one it has
+CONNECTION_AGE_MAX_S = 60  # how long a thread keeps its connection
 
-# Writers take the lock when their transaction begins: a deferred transaction that turns into a
-# writer fails at once when another one wrote in between, whatever the timeout says.
+# Writers take the lock when their transaction begins: a deferred transaction that becomes a writer
+# fails at once if another one wrote in between, whatever the timeout is.
 SQLITE = {
     "ENGINE": "django.db.backends.sqlite3",
     "CONN_MAX_AGE": CONNECTION_AGE_MAX_S,
@@ -153,7 +153,7 @@ SQLITE = {
 
 
 def database_at(url: str) -> dict[str, Any]:
-    """PostgreSQL as sinks reach it: one that falls silent holds nobody up for long."""
+    """PostgreSQL with the settings of sinks: a silent server delays nobody for long."""
     parsed = dj_database_url.parse(url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True)
     database: dict[str, Any] = dict(parsed)
     if database["ENGINE"] == "django.db.backends.postgresql":
@@ -172,23 +172,23 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 AUTHENTICATION_BACKENDS = [
-    "axes.backends.AxesStandaloneBackend",  # asked first: refuses who has failed too often
+    "axes.backends.AxesStandaloneBackend",  # comes first: refuses after too many failures
     "django.contrib.auth.backends.ModelBackend",
 ]
-# Counted by address: counted by name, anybody could lock anybody out. In the database, so that a
-# restart forgives nothing.
+# Counted by address: counting by name would let anyone lock anyone out. In the database, so that a
+# restart does not reset the counts.
 AXES_LOCKOUT_PARAMETERS = ["ip_address"]
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = timedelta(minutes=5)
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_LOCKOUT_TEMPLATE = "registration/locked_out.html"
-AXES_DISABLE_ACCESS_LOG = True  # who signed in when is with the person
+AXES_DISABLE_ACCESS_LOG = True  # the person's row has the last sign-in
 AXES_VERBOSE = False
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
 
-# Each process writes to its standard error; who starts it decides where that goes.
+# Each process writes to its standard error; its starter decides where that goes.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -230,23 +230,23 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 FLINK_WEB = os.environ.get("FTDASH_FLINK_WEB", "")
-"""Flink's web page, to be served under /flink/: the folder web/ of flink-dist-2.3.0.jar."""
+"""Flink's web page, to serve under /flink/: the folder web/ of flink-dist-2.3.0.jar."""
 
 # Loopback speaks plain http; an installation behind TLS sets FTDASH_TLS=1.
 BEHIND_TLS = os.environ.get("FTDASH_TLS") == "1"
 SESSION_COOKIE_SECURE = BEHIND_TLS
 CSRF_COOKIE_SECURE = BEHIND_TLS
-if BEHIND_TLS:  # browsers take these from this very host over TLS only
+if BEHIND_TLS:  # browsers accept these only over TLS, from this very host
     SESSION_COOKIE_NAME = "__Host-sessionid"
     CSRF_COOKIE_NAME = "__Host-csrftoken"
 SECURE_SSL_REDIRECT = BEHIND_TLS
 SECURE_HSTS_SECONDS = int(timedelta(days=365).total_seconds()) if BEHIND_TLS else 0
 SESSION_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SAMESITE = "Lax"  # strict would sign out who follows a link of an alert
+SESSION_COOKIE_SAMESITE = "Lax"  # strict would sign out a person who follows a link of an alert
 CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_AGE = int(timedelta(hours=12).total_seconds())
 SECURE_REFERRER_POLICY = "same-origin"
-# `check --deploy` speaks of other hosts of the domain, which are not ours; and of TLS, on loopback.
+# `check --deploy` warns about other hosts of the domain, which are not ours, and TLS, on loopback.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 if not BEHIND_TLS:
     SILENCED_SYSTEM_CHECKS += [f"security.W0{number}" for number in ("04", "08", "12", "16")]
@@ -265,7 +265,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 2,
     "socket_timeout": 10,
     "socket_keepalive": True,
-    # One try, then the page goes on; the worker has a retry of its own, without end.
+    # One try, then the page goes on; the worker retries by itself, without end.
     "max_retries": 1,
     "interval_start": 0,
 }
@@ -286,7 +286,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile": {
         "task": "ftdash.supervision.tasks.reconcile",
         "schedule": RECONCILE_PERIOD_S,
-        # A beat that nobody took in time is worthless: the next one does the same.
+        # A beat that no worker took in time is worthless: the next one does the same.
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
     "reconcile-game-days": {
@@ -322,10 +322,10 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 BASE_URL = os.environ.get("FTDASH_BASE_URL", "")
-"""Where people reach the dashboard, for links in messages: https://ftdash.example.org."""
+"""The dashboard's address for people, for links in messages: https://ftdash.example.org."""
 
 WEBHOOK_PRIVATE = os.environ.get("FTDASH_WEBHOOK_PRIVATE") == "1"
-"""Whether alerts may be told to private addresses and loopback: whoever is admin reaches those."""
+"""Allows alerts to private addresses and loopback, which every admin can then reach."""
 
 MAIL_IS_SET = "FTDASH_MAIL_HOST" in os.environ
 EMAIL_HOST = os.environ.get("FTDASH_MAIL_HOST", "localhost")
@@ -338,7 +338,7 @@ EMAIL_TIMEOUT = 5  # seconds
 DEFAULT_FROM_EMAIL = os.environ.get("FTDASH_MAIL_FROM", "ftdash@localhost")
 
 SERVERS_ANSWER_WITHIN_S = 5.0
-"""A source or sink that is asked during a web request and is silent for longer is given up."""
+"""How long a web request waits for the answer of a source or sink before it gives up."""
 
 STALE_AFTER_S = 3.0
 """A running driver reports once a second; silence for this long makes its rows stale."""
@@ -348,17 +348,17 @@ SAMPLE_RETENTION_S = 1800
 """Samples older than this, measured from a run's newest, are deleted; an admin may change it."""
 
 HISTORY_RETENTION_DAYS = 90
-"""So long failed and discarded checkpoints, events, alerts and labs are kept; the same holds."""
+"""Failed and discarded checkpoints, events, alerts and labs older than this are deleted; likewise."""
 
 JOURNAL_RETENTION_DAYS = int(os.environ.get("FTDASH_JOURNAL_RETENTION_DAYS", "30"))
-"""Segments of a run's journal that ended longer ago, and have been read, are deleted. What is older
-can then neither be audited nor folded into rows again; the rows stay."""
+"""Segments of a run's journal that ended longer ago, and have been read, are deleted. The older
+part can then no longer be audited or folded into rows again; the rows stay."""
 
 RUN_LOG_BYTES_MAX = 16 << 20
-"""A longer driver.log begins anew; so much of its end is kept beside it, in driver.log.1."""
+"""A longer driver.log restarts empty; that much of its end goes to driver.log.1, next to it."""
 
 SAMPLE_RETENTION_RUNS = 10
-"""So many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""
+"""How many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""
 
 PHASE_RETENTION_CHECKPOINTS = 2000
 """Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
@@ -372,12 +372,12 @@ DELIVERY_GRACE_S = 1.0
 """A request older than this that no worker has delivered is delivered by reconcile."""
 
 DRIVER_STARTS_MAX = 10
-"""Drivers that may die in a row without a completed checkpoint before a run is given up."""
+"""How many drivers may die in a row, without a completed checkpoint, before the run is given up."""
 
 DRIVER_START_BACKOFF_S = 2.0
 DRIVER_START_BACKOFF_MAX_S = 30.0
 DRIVER_STARTUP_GRACE_S = 60.0
-"""A driver that was just started may take this long until it holds the lease."""
+"""How long a driver that was just started may take until it holds the lease."""
 
 DRIVER_STOP_GRACE_S = 20.0
 """From the cancel request to the kill."""

@@ -33,7 +33,7 @@ class PlotlyFinder(BaseFinder):
 
 
 def wheel_folder() -> Path:
-    """Found without importing plotly, whose import costs a second."""
+    """Finds it without importing plotly, which would take a second."""
     spec = find_spec("plotly")
     check(spec is not None and spec.origin is not None, "the plotly wheel is installed")
     return Path(str(spec and spec.origin)).parent / "package_data"

@@ -1,4 +1,4 @@
-"""Milliseconds of the engine to moments of the database, and back. Always UTC."""
+"""Converts milliseconds of the engine to datetimes of the database, and back. Always UTC."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ def moment_or_none(epoch_ms: int | None) -> datetime | None:
 
 
 def watermark_moment(watermark_ms: int | None) -> datetime | None:
-    """None before anything is known about event time, and once it has ended."""
+    """None while event time is unknown, and once it has ended."""
     if watermark_ms is None or not MIN_WATERMARK_MS < watermark_ms < MAX_WATERMARK_MS:
         return None
     return moment(watermark_ms)

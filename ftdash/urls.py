@@ -1,4 +1,4 @@
-"""All addresses of the dashboard. Static files are served in front of these by whitenoise."""
+"""All addresses of the dashboard. Whitenoise serves static files before these."""
 
 from django.urls import URLPattern, URLResolver, include, path
 

@@ -80,7 +80,7 @@ class Supervisor:
         self._report("Ended; no process is left.")
 
     def start(self, *services: Service) -> None:
-        """Side by side; returns when all are ready. Raises Rejected if that takes too long."""
+        """Starts them side by side; returns when all are ready. Raises Rejected if that is slow."""
         began = time.monotonic()
         children = [Child(service, self._start_process) for service in services]
         self._children |= {child.service.name: child for child in children}

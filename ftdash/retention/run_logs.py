@@ -1,5 +1,5 @@
 """Keeps the logs in the directories of runs short: a run of several months may fail every
-minute of them, and says why each time."""
+minute, and logs the reason each time."""
 
 import os
 from pathlib import Path

@@ -10,7 +10,7 @@ UP_TO_RUNNING = frozenset(_PHASES[: _PHASES.index(RecoveryPhase.RESTORE.value) +
 
 
 def to_running_ms(running_at: datetime | None, phases: list[dict[str, Any]]) -> float | None:
-    """From the failure to all subtasks running; None: they do not run yet. Fields of a recovery."""
+    """From the failure to all subtasks running; None: not yet. Takes fields of a recovery."""
     if running_at is None:
         return None
     reached = (each for each in phases if each["phase"] in UP_TO_RUNNING)

@@ -1,1 +1,1 @@
-"""Supervision: drivers are started, watched and ended; requests are delivered to them."""
+"""Supervision: starts, watches and ends drivers, and delivers requests to them."""

@@ -1,4 +1,4 @@
-"""Brings requests to drivers, and ends those that nobody answered in time.
+"""Brings requests to drivers, and ends those that had no answer in time.
 
 A request goes into its run's inbox under its id, so delivering it twice is harmless.
 """
@@ -27,7 +27,7 @@ _START_LATE = "The pipeline was not running after {patience}; starting it goes o
 
 
 def deliver(request_key: int) -> None:
-    """Hand one request to its driver's inbox; the driver may be up or not."""
+    """Put one request into its driver's inbox, whether the driver is up or not."""
     request = Request.objects.select_related("run__pipeline").filter(pk=request_key).first()
     if request is None or request.run is None or request.phase != RequestPhase.PENDING:
         return
@@ -40,7 +40,7 @@ def deliver(request_key: int) -> None:
 
 
 def deliver_forgotten() -> None:
-    """Requests whose message the broker lost, or never got."""
+    """Delivers requests whose message the broker lost, or never got."""
     forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
     pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
     for key, kind in pending.exclude(kind__in=STARTS).values_list("pk", "kind"):
@@ -50,7 +50,7 @@ def deliver_forgotten() -> None:
 
 
 def end_overdue() -> None:
-    """Requests past their deadline get their one terminal phase, with the reason."""
+    """Gives requests past their deadline their one terminal phase, with the reason."""
     now = timezone.now()
     overdue = Request.objects.filter(phase__in=OPEN_PHASES, deadline_at__lt=now)
     for request in overdue.select_related("run__pipeline"):

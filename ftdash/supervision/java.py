@@ -1,7 +1,7 @@
-"""Which Java runs Spark: the machine's own if it is new enough, else the one from a wheel.
+"""Chooses the Java that runs Spark: the machine's own if it is new enough, else that of a wheel.
 
-Owns the choice and the generated JAVA_HOME. It never starts Spark and changes no environment:
-callers merge `environment()` into that of the process they start.
+Owns the choice and the generated JAVA_HOME. Never starts Spark and changes no environment: callers
+merge `environment()` into that of the process that they start.
 """
 
 import os
@@ -28,25 +28,25 @@ class Java:
     home: Path
     version: int
     has_vector_module: bool
-    origin: str  # for people: where it was found
+    origin: str  # where it was found, for people
 
 
 def environment() -> dict[str, str]:
-    """What to add to the environment of a process that starts Spark."""
+    """The variables to add for a process that starts Spark."""
     java = find_java()
     home = java.home if java.has_vector_module else wrapped_home(java)
     return {"JAVA_HOME": str(home)}
 
 
 def describe() -> str:
-    """One sentence: which Java is used."""
+    """One sentence about the Java in use."""
     java = find_java()
     return f"Java {java.version} {java.origin} ({java.home})."
 
 
 @cache
 def find_java() -> Java:
-    """The first new enough of: JAVA_HOME, `java` on PATH, the wheel."""
+    """The first of JAVA_HOME, `java` on PATH and the wheel's that is new enough."""
     named = os.environ.get("JAVA_HOME")
     if named and (java := probe(Path(named), "of JAVA_HOME")):
         return java
@@ -61,16 +61,16 @@ def find_java() -> Java:
 
 
 def home_of_path() -> Path | None:
-    """The home of the `java` on PATH, which may be a link or a shim far away from it."""
+    """The home of the `java` on PATH, which may be a link or a shim in another place."""
     found = shutil.which("java")
     properties = properties_of(Path(found)) if found else None
     return Path(properties["java.home"]) if properties and "java.home" in properties else None
 
 
 def probe(home: Path, origin: str) -> Java | None:
-    """What the runtime in `home` is, or None if it does not start or is too old for Spark."""
+    """Describes the runtime in `home`; None if it does not start or is too old for Spark."""
     executable = home / "bin" / "java"
-    # Spark's launcher adds the vector module on every start; a trimmed runtime refuses it.
+    # Spark's launcher adds the vector module to every start; a trimmed runtime refuses it.
     properties = properties_of(executable, VECTOR_MODULE)
     has_vector_module = properties is not None
     properties = properties or properties_of(executable) or {}
@@ -97,7 +97,7 @@ def major_version(specification: str) -> int:
 
 
 def wrapped_home(java: Java) -> Path:
-    """A JAVA_HOME whose bin/java drops the option that this runtime cannot take."""
+    """A JAVA_HOME whose bin/java drops the option that this runtime refuses."""
     home: Path = settings.FTDASH_HOME / "java"
     wrapper = home / "bin" / "java"
     text = wrapper_script(java.home / "bin" / "java")
@@ -115,7 +115,7 @@ def wrapper_script(executable: Path) -> str:
 
 
 def write_executable(path: Path, text: str) -> None:
-    """Complete or absent, also when several processes write it at once."""
+    """The file is complete or absent, even if several processes write it at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.write_text(text)

@@ -1,4 +1,4 @@
-"""What Celery runs for supervision: each within seconds, and safe to repeat."""
+"""The Celery tasks of supervision: each ends within seconds and is safe to repeat."""
 
 from celery import shared_task
 
@@ -13,11 +13,11 @@ def start_run(run_key: int) -> None:
 
 @shared_task(ignore_result=True)
 def deliver_request(request_key: int) -> None:
-    """Hand a request to the run's driver."""
+    """Deliver a request to the run's driver."""
     delivery.deliver(request_key)
 
 
 @shared_task(ignore_result=True)
 def reconcile() -> None:
-    """Compare what should run with what runs, and repair."""
+    """Compare what should run with what runs, and repair the differences."""
     drivers.reconcile()

@@ -1,1 +1,1 @@
-"""The doors of the dashboard: pages, fragments, figures, the event stream. Holds no models."""
+"""The pages of the dashboard, with fragments, figures and the event stream. Has no models."""

@@ -1,7 +1,8 @@
-"""Django's admin as a window on the rows, for admins. Nobody adds, changes or deletes through it.
+"""Django's admin as a read-only view of the rows, for admins.
 
-Every row has its one writer in the services, which checks, logs and tells the pages; to act there
-are the actions of the pages. Who comes in signs in where everybody does, where tries are counted.
+Every row has its one writer in the services, which checks, logs and notifies the pages; to change
+something, use the actions of the pages. Admins sign in on the normal sign-in page, which counts the
+tries.
 """
 
 from typing import Any
@@ -20,10 +21,10 @@ from django.utils.decorators import method_decorator
 
 APPS = ("jobs", "checkpoints", "metrics", "accounts", "lab", "gameday", "alerts", "history")
 UNLISTED = {"OneTimePassword", "SentForm", "SendingTurn"}
-"""What only programs need for a moment."""
+"""Models that only programs need, for a moment."""
 
 HIDDEN = {"ApiToken": ("digest",), "Channel": ("address", "key_salt")}
-"""What must not leave the database, by model."""
+"""Fields that must not leave the database, by model."""
 
 COLUMNS_MAX = 8
 LONG = (models.JSONField, models.TextField)
@@ -38,7 +39,7 @@ class RowsSite(admin.AdminSite):
 
     @method_decorator(login_not_required)
     def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Raises PermissionDenied for who has signed in, and is no admin."""
+        """Raises PermissionDenied for a person who has signed in but is not an admin."""
         if request.user.is_authenticated:
             raise PermissionDenied
         return redirect_to_login(request.GET.get(REDIRECT_FIELD_NAME) or reverse("admin:index"))

@@ -1,6 +1,4 @@
-"""Rows to take away, as CSV or JSON: sent while they are read, so that any number of them takes the
-memory of one chunk.
-"""
+"""Rows as CSV or JSON files: sent while they are read, in the memory of one chunk."""
 
 import csv
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -14,7 +12,7 @@ from django.http import StreamingHttpResponse
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 Chunks = Iterable[Sequence[object]]
-"""Of dataclass values."""
+"""Chunks of dataclass values."""
 
 
 def download(parts: Iterator[bytes], file_name: str, content_type: str) -> StreamingHttpResponse:
@@ -24,18 +22,18 @@ def download(parts: Iterator[bytes], file_name: str, content_type: str) -> Strea
 
 
 async def _sent(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Read where the database may be read; no part is empty."""
+    """Reads where the database may be read; no part is empty."""
     while part := await sync_to_async(_next)(parts):
         yield part
 
 
 def _next(parts: Iterator[bytes]) -> bytes:
-    """Empty: that was all."""
+    """Empty at the end."""
     return next(parts, b"")
 
 
 def csv_parts(columns: list[str], chunks: Chunks) -> Iterator[bytes]:
-    """A heading, and a line for each row; `columns` are two or more of its fields."""
+    """A heading, and a line per row; `columns` are two or more of its fields."""
     values_of = attrgetter(*columns)
     yield _lines([columns])
     for rows in chunks:
@@ -49,20 +47,20 @@ def _lines(rows: list[list[str]]) -> bytes:
 
 
 def _cell(value: object) -> str:
-    """Moments in ISO 8601, what is not known empty, what has parts as JSON."""
+    """Times in ISO 8601, unknown values empty, structured ones as JSON."""
     if value is None:
         return ""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
         return msgspec.json.encode(value).decode()
-    # A spreadsheet would compute what an exception said.
+    # A spreadsheet would evaluate the text of an exception.
     is_formula = isinstance(value, str) and value.startswith(FORMULA_SIGNS)
     return f"'{value}" if is_formula else str(value)
 
 
 def json_parts(chunks: Chunks) -> Iterator[bytes]:
-    """One array."""
+    """One JSON array."""
     before = b"[\n"
     for rows in chunks:
         yield before + b",\n".join(msgspec.json.encode(row) for row in rows)

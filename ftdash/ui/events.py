@@ -1,9 +1,9 @@
 """The event stream: tells every open tab which pipelines changed, and nothing else.
 
-A message names resources and versions; the data itself is always read again from the database,
-so a lost message costs nothing. One poller per event loop reads the versions for all tabs, and
-only while somebody listens. A stream ends by itself after `STREAM_AGE_MAX_S`; the browser then
-opens the next one, which also ends the stream of a person who has signed out.
+A message names resources and versions; tabs always read the data itself again from the database, so
+a lost message costs nothing. One poller per event loop reads the versions for all tabs, and only
+while there are listeners. A stream ends by itself after `STREAM_AGE_MAX_S`. The browser then opens
+the next one, which also ends the stream of a person who has signed out.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from django.db import close_old_connections
 
 POLL_S = 0.5
 BEAT_S = 2.0
-"""Something is written this often, so that a connection that is gone is noticed and dropped."""
+"""How often something is written at least, so that a dead connection is noticed and dropped."""
 
 STREAM_AGE_MAX_S = 300.0
 
 REFRESHES_PER_S = 100
-"""Of all tabs together: where many listen, each is told of changes less often, so that those who
-watch never take the machine from the pipelines."""
+"""The limit over all tabs: with many listeners, each hears of changes less often, so that viewers
+never take the machine from the pipelines."""
 
 Versions = Mapping[str, str]
 Told = tuple[int, ...]
-"""Moves on with every change that listeners are told of."""
+"""Advances with every change that is sent to listeners."""
 
 
 class VersionBoard:
@@ -49,7 +49,7 @@ class VersionBoard:
 
     @property
     def pause_s(self) -> float:
-        """Between two changes that one listener is told; as long as a beat at most."""
+        """The pause between two changes for one listener; at most as long as a beat."""
         return min(BEAT_S, self._listeners / REFRESHES_PER_S)
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class VersionBoard:
                 self._poller.cancel()
 
     def check_polling(self) -> None:
-        """Raises what ended the poller, so that a stream never outlives its source."""
+        """Raises the error that ended the poller, so that a stream never outlives its source."""
         if self._poller is not None and self._poller.done():
             self._poller.result()
 
@@ -78,12 +78,13 @@ class VersionBoard:
                 self.change_count += 1
                 self.news.set()
                 self.news = asyncio.Event()
-            # More often than listeners are told, it would have pages made that few are given.
+            # Polling more often than listeners hear of changes would make pages that few of them
+            # get.
             await asyncio.sleep(max(self._poll_s, self.pause_s / 2))
 
     async def _read_once(self) -> Versions:
-        # A thread of its own: the poller outlives the request that started it, and with it the
-        # thread that Django reserves for that request.
+        # A separate thread: the poller outlives the request that started it, and so the thread that
+        # Django reserves for that request.
         return await sync_to_async(self._read_and_close, thread_sensitive=False)()
 
     def _read_and_close(self) -> Versions:
@@ -96,18 +97,18 @@ class VersionBoard:
 async def messages(
     board: VersionBoard, *, beat_s: float = BEAT_S, age_max_s: float = STREAM_AGE_MAX_S
 ) -> AsyncIterator[bytes]:
-    """Each change of a version, the first time all of them; a beat where nothing changes."""
+    """Yields each change of a version, at first all of them; a beat if nothing changes."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + age_max_s
     seen: dict[str, str] = {}
     async with board.joined():
         while loop.time() < ends_at:
-            news = board.news  # taken before the versions are, so that no change falls between
+            news = board.news  # taken before the versions, so that no change falls in between
             changed = {n: v for n, v in board.versions.items() if seen.get(n) != v}
             seen.update(changed)
             yield message("changed", changed) if changed else message("beat", {})
             if changed:
-                # Not all at once: what one tab was given serves those that come after it.
+                # Not all at once: the rendering for one tab serves those that come after it.
                 await asyncio.sleep(board.pause_s * random.uniform(0.5, 1.5))
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), beat_s)
@@ -123,7 +124,7 @@ _boards: WeakKeyDictionary[asyncio.AbstractEventLoop, VersionBoard] = WeakKeyDic
 
 
 def told_to_listeners() -> Told | None:
-    """Of this process. None: nobody listens, and nothing is known of what has changed."""
+    """The state of this process. None: there are no listeners, and changes are not known."""
     boards = list(_boards.values())
     if not any(board.has_listeners for board in boards):
         return None

@@ -1,6 +1,6 @@
-"""The page that is shown when none can be made, most of all while the database does not answer.
+"""The page that is shown when no other can be made, above all while the database is away.
 
-Reads nothing: neither the database nor the session, which is in it.
+Reads nothing: neither the database nor the session, which is stored there.
 """
 
 import sys

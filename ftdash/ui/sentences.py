@@ -1,4 +1,4 @@
-"""The one sentence above each chart: what it says, for whoever cannot or need not see it. Pure."""
+"""The one sentence above each chart: what the chart says, for people who cannot see it. Pure."""
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
 from ftdash.formats import count, duration, percent, plural, rate, size
@@ -8,11 +8,11 @@ from ftdash.runs.fleet_answers import Fleet
 from ftdash.ui.checkpoint.held_back import held_channels
 
 FLAT_RATIO = 0.05
-"""Memory whose later half differs from its earlier half by less than this counts as flat."""
+"""Memory counts as flat if its later half differs from the earlier one by less than this."""
 
 
 def alignment(timeline: AlignmentTimeline | None) -> str:
-    """Names where the way to the last acknowledgement took longest, why and what that cost."""
+    """Names the longest stretch before the last acknowledgement, with its reason and cost."""
     if timeline is None:
         return "No checkpoint has completed yet: the timeline appears with the first one."
     name = f"Checkpoint {timeline.checkpoint.checkpoint_id}"
@@ -54,7 +54,7 @@ def slowest(slow: Slowest) -> str:
 
 
 def held_back(timeline: AlignmentTimeline | None) -> str:
-    """How much waited behind the barriers of this checkpoint, where most did, and since when."""
+    """How much waited behind this checkpoint's barriers, where most of it did, and since when."""
     if timeline is None or not timeline.subtasks:
         return "What waited behind the barriers is not kept."
     held = held_channels(timeline)
@@ -152,7 +152,7 @@ def memory(samples: list[SamplePoint]) -> str:
     half = len(totals) // 2
     earlier, later = sum(totals[:half]) / half, sum(totals[half:]) / (len(totals) - half)
     change = later / earlier - 1
-    by = f"{round(100 * change, 1) + 0.0:+.1f} %"  # adding zero makes -0.0 none
+    by = f"{round(100 * change, 1) + 0.0:+.1f} %"  # adding zero turns -0.0 into 0.0
     if abs(change) < FLAT_RATIO:
         return f"{now}; flat over the shown time ({by})."
     return f"{now}; {'growing' if change > 0 else 'shrinking'} over the shown time ({by})."

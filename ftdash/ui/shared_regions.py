@@ -1,8 +1,8 @@
-"""One rendering of a page's regions for all who watch the page.
+"""One rendering of a page's regions for all viewers of the page.
 
-After each change every open tab asks for the same. What one of them was given is given to the
-others too, until the versions that the event stream tells move on, and for a second at most. What
-is shown depends on the address and on whether this person may act, and on nothing else of them.
+After each change every open tab asks for the same regions. The rendering for one of them also
+serves the others, until the versions of the event stream advance, and for at most a second. It
+depends only on the address and on whether the person may act.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ FRESH_S = 1.0
 
 
 def shared(regions: View) -> View:
-    """Of a view that answers 200 with regions, or raises."""
+    """Wraps a view that answers 200 with regions, or raises."""
 
     @wraps(regions)
     def answer(request: HttpRequest, **of_address: Any) -> HttpResponse:
@@ -38,7 +38,7 @@ def _key(told: events.Told, may_act: bool, regions: View, request: HttpRequest, 
     return told, may_act, regions, request.get_full_path()
 
 
-# The condition: while one thread renders, those that want the same wait for it.
+# The condition: while one thread renders, others that need the same wait for it.
 @cached(TTLCache(maxsize=RENDERINGS_MAX, ttl=FRESH_S), key=_key, condition=Condition())
 def _content(
     told: events.Told,

@@ -1,4 +1,4 @@
-"""The addresses of the dashboard. All of them ask for a sign-in; acting asks for the admin role."""
+"""The addresses of the dashboard. All need a sign-in; acting needs the admin role."""
 
 from django.contrib.auth import views as auth_views
 from django.urls import path

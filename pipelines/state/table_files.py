@@ -46,7 +46,7 @@ class TableFiles:
         return at, values
 
     def scan_keys(self, after: bytes, limit: int) -> tuple[pa.RecordBatch | None, bytes | None]:
-        """The keys of at most `limit` rows from `after` on, and where to go on; None: the end."""
+        """The keys of at most `limit` rows from `after` on, and where to go on, None at the end."""
         chunk = list(islice(self._files.scan(after), limit))
         if not chunk:
             return None, None

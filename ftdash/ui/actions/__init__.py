@@ -1,1 +1,1 @@
-"""Acting: the table of actions, the form of each, and the view that asks the services."""
+"""Actions: their table, the form of each, and the view that calls the services."""

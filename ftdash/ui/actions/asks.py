@@ -1,4 +1,4 @@
-"""What each action asks of the services, from what its form holds: one function for each action."""
+"""The service call of each action, from the values of its form: one function per action."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
 
 Values = dict[str, Any]
-"""What a form has cleaned."""
+"""The cleaned values of a form."""
 
 
 def checkpoint(page: PipelinePage, values: Values, who: str) -> RequestId:

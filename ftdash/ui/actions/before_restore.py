@@ -1,7 +1,7 @@
-"""What stands above the button of a restore: whether it would work, and how far the point is read.
+"""What a page shows before a restore: if it would work, and how far the point has been read.
 
-Everything that can be told at once is told at once; reading the files is a worker's business, whose
-progress is asked for until it ends.
+It shows at once everything that is known at once. A worker reads the files; the page polls its
+progress until it ends.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from pipelines.domain.preflight_verdict import Check, Verdict
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """`refusal`: nothing could be looked at, and why."""
+    """`refusal`: why nothing could be checked."""
 
     path: str
     verdict: Verdict | None = None
@@ -42,7 +42,7 @@ class LookedAt:
 
     @property
     def not_known(self) -> str:
-        """What a person would like to read among the findings, and why it is not there."""
+        """What a person would expect among the findings, and why it is missing."""
         if self.verdict is None:
             return ""
         if self.verdict.found(Check.PIPELINE):
@@ -77,7 +77,7 @@ def reading(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
-    """None: there is no point to choose."""
+    """None: there is no point to choose from."""
     asked = _asked(page, form)
     if asked is None:
         return None
@@ -90,14 +90,14 @@ def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
     rows = rows_after(asked.path, pipeline_named(page.name))
     try:
         point_services.begin_inspection(asked.path)
-    except Rejected as refusal:  # too many are read: that need not hold a restore up
+    except Rejected as refusal:  # too many readings are under way; the restore may still go on
         return LookedAt(asked.path, found, not_read=str(refusal), rows_set_aside=rows)
     inspection = point_services.inspection_of(asked.path)
     return LookedAt(asked.path, found, inspection=inspection, rows_set_aside=rows)
 
 
 def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
-    """What the form holds now, or would hold if nothing were changed in it."""
+    """What the form holds now, or its initial values if nothing was changed."""
     choices = [path for path, _ in form.fields["path"].choices]  # type: ignore[attr-defined]
     path = form["path"].value() or next(iter(choices), "")
     if not path:

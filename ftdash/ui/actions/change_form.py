@@ -1,7 +1,7 @@
-"""What a person fills in to change the settings of a run that goes on: only what is to change.
+"""The form to change the settings of a run that goes on: only the settings to change.
 
-Which settings may change, and what a value may be, the table of settings says; whether they
-contradict each other, the engine does.
+The settings table decides which ones may change and which values are valid; the engine checks for
+contradictions.
 """
 
 from typing import Any
@@ -19,9 +19,9 @@ CHANGE_LIVE = [definition for definition in DEFINITIONS if definition.changes_li
 
 
 class ChangeForm(ActionForm):
-    """One field for each setting, empty: a value that somebody else changes meanwhile stays.
+    """One empty field per setting, so that another person's change in the meantime stays.
 
-    The reason comes first, where a dialog opens: after so many fields a phone would not show what
+    The reason comes first, where a dialog opens: after so many fields, a phone would not show what
     the change does.
     """
 
@@ -42,7 +42,7 @@ class ChangeForm(ActionForm):
         return f"{offered} What is left empty stays as it is."
 
     def clean(self) -> dict[str, Any]:
-        """`changes` holds what was filled in, by key."""
+        """`changes` holds the filled-in fields, by key."""
         typed = {d: self.cleaned_data.get(d.field) for d in CHANGE_LIVE}
         changes = {definition: text for definition, text in typed.items() if text}
         for definition, text in changes.items():

@@ -1,6 +1,6 @@
-"""What a person fills in to end a run: with a savepoint and perhaps a drain, or at once.
+"""The forms to end a run: with a savepoint and perhaps a drain, or at once.
 
-What is chosen besides the end itself is off until somebody chooses it.
+All choices apart from the end itself are off by default.
 """
 
 from django import forms
@@ -16,7 +16,7 @@ FOR_GOOD = (
 
 
 class StopForm(SavepointForm, ConfirmedForm):
-    """The name is asked for where it drains; what was stopped without can go on."""
+    """Asks for the name only for a drain; a run that stopped without one can be continued."""
 
     drain = forms.BooleanField(label="Drain: event time ends first (MAX_WATERMARK)", required=False)
 
@@ -64,7 +64,7 @@ class CancelForm(ConfirmedForm):
 
     @property
     def consequence(self) -> str:
-        """Of both choices."""
+        """Covers both choices."""
         return (
             f"{self.page.actions[RequestKind.CANCEL].consequence} With a savepoint first they are:"
             " the run ends once it is complete, and goes on if it fails."

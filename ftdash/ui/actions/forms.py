@@ -1,7 +1,7 @@
-"""What a person fills in before an action: the reason always, the rest by kind.
+"""The forms before an action: the reason always, the other fields by kind.
 
-Fields say what they are and no more: whether a request can be granted is decided by the services,
-whose refusal is shown in the form it came from.
+Fields only describe themselves: the services decide if a request can be granted, and their refusal
+is shown in the form.
 """
 
 from typing import Any
@@ -78,12 +78,12 @@ class ActionForm(forms.Form):
 
     @property
     def consequence(self) -> str:
-        """In numbers that the choices decide; empty: what the action says by itself."""
+        """In numbers that depend on the choices; empty: the action's own text is enough."""
         return ""
 
 
 class LabelField(forms.CharField):
-    """What it may hold is checked by the service."""
+    """The service checks its content."""
 
     def __init__(self, **kwargs: Any) -> None:
         attributes = {"autocomplete": "off", "maxlength": str(LABEL_LENGTH_MAX)}
@@ -115,7 +115,7 @@ class SavepointForm(ActionForm):
 
 
 class ConfirmedForm(ActionForm):
-    """For what cannot be taken back: the name has to be typed."""
+    """For irreversible actions: the person has to type the name."""
 
     named = "pipeline"
     confirmation = forms.CharField(widget=forms.TextInput(attrs=PLAIN_TEXT))
@@ -161,7 +161,7 @@ class KillSlotForm(ConfirmedForm):
 
 
 class ParallelismForm(forms.Form):
-    # No bounds: the services refuse what is out of range, in a sentence that names the maximum.
+    # No bounds: the services refuse values out of range, in a sentence that names the maximum.
     parallelism = forms.IntegerField(label="Parallelism", widget=forms.NumberInput())
 
 
@@ -193,7 +193,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         given = (self.data or self.initial).get("path", "")
         other = checkpoint_queries.recovery_point(given) if given not in labels else None
         if other:
-            # Of another pipeline, or an old one: whether it fits is for the preflight to say.
+            # Another pipeline's point, or an old one: the preflight says if it fits.
             fitness = Fitness.UNREAD if other.is_present else Fitness.GONE
             labels[other.path] = label_of(other, page.name, fitness)
         self.fields["path"].choices = labels.items()  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
 
 
 class ReplayForm(ActionForm):
-    """From the newest point: nothing that was written since is set aside."""
+    """From the newest point, so that nothing written since is set aside."""
 
     @property
     def consequence(self) -> str:
@@ -218,7 +218,7 @@ class ReplayForm(ActionForm):
 
 
 def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:
-    """Who chooses without looking further sees what cannot be chosen."""
+    """Marks points that cannot be chosen, for people who look no further."""
     newest = " (newest)" if point.is_newest else ""
     called = f"{point.label}: " if point.label else ""
     other = "" if point.pipeline == pipeline else f" of {point.pipeline}"

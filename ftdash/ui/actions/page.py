@@ -1,7 +1,7 @@
-"""The actions: one table of what can be asked for, and one view that asks the services for it.
+"""The actions: one table of possible requests, and one view that calls the services.
 
-Only people with the permission `jobs.operate` get here. A refusal comes back in the form with all
-that was typed; a granted request is a row that the page shows until it ends, so that a person can
+Only people with the permission `jobs.operate` get here. A refusal comes back in the form, with
+everything that was typed. A granted request is a row that the page shows until it ends, so you can
 leave and find it again.
 """
 
@@ -42,7 +42,7 @@ from pipelines.domain.ids import RequestId
 Ask = Callable[[PipelinePage, asks.Values, str], RequestId]
 
 REFUSED = 422
-"""The form was understood and the request refused."""
+"""The form was valid, but the service refused the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
 def shown(
     request: HttpRequest, page: PipelinePage, action: str, form: ActionForm, status: int = 200
 ) -> HttpResponse:
-    """In the open dialog for htmx, as a page of its own without scripts."""
+    """In the open dialog for htmx; without scripts, as a separate page."""
     chosen = ACTIONS[action]
     context = {
         "page": page,

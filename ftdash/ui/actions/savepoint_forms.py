@@ -1,6 +1,6 @@
-"""What a person fills in to label a savepoint, or to dispose of one: the form knows which one.
+"""The forms to label a savepoint, or to dispose of one.
 
-The savepoint comes with the address that opened the form, and stays in it.
+The savepoint comes with the address that opened the form, and stays in the form.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def named(point: Savepoint) -> str:
 
 
 def loss(point: Savepoint) -> str:
-    """What goes with the files, in numbers."""
+    """What is lost with the files, in numbers."""
     others = others_than(point)
     sentences = [
         f"The files of {named(point)} are deleted for good: {size(point.state_bytes)} of state"

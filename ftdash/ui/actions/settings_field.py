@@ -1,7 +1,7 @@
-"""The field in which a person gives the settings of a pipeline, one `key: value` on each line.
+"""The field for the settings of a pipeline, one `key: value` per line.
 
-Knows how lines are written. What a setting may be, the engine's table of settings decides, and its
-refusal is shown in the form.
+Knows the syntax of the lines. The engine's settings table decides what is valid, and its refusal is
+shown in the form.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ HELP = "One on each line; what is not given keeps its default. All of them are l
 
 
 class SettingsField(forms.CharField):
-    """Cleans to a dictionary from key to value; nothing given is an empty one."""
+    """Cleans to a dictionary from key to value; empty if nothing is given."""
 
     widget = forms.Textarea
 

@@ -1,4 +1,4 @@
-"""Starting a pipeline that does not exist yet: a form made from what its flow asks for."""
+"""Starts a pipeline that does not exist yet, with a form made from its flow's parameters."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ PREFIX = "parameter-"
 
 
 class SubmitForm(forms.Form):
-    """One field for each parameter of the flow; what may stand in it, the flow decides."""
+    """One field for each parameter of the flow; the flow decides which values are valid."""
 
     name = forms.CharField(label="Name", widget=forms.TextInput(attrs=PLAIN_TEXT))
     parallelism = forms.IntegerField(
@@ -56,7 +56,7 @@ class SubmitForm(forms.Form):
         self.order_fields(["name", "parallelism", *self.parameter_fields, *last])
 
     def clean(self) -> dict[str, Any]:
-        """A password is refused where all is checked; here it is only not shown again."""
+        """The service refuses passwords; the form only avoids showing them again."""
         fields = (*self.parameter_fields, "settings")
         secret = [name for name in fields if holds_password(str(self.data.get(name, "")))]
         self.data = dict(self.data.items()) | dict.fromkeys(secret, "")
@@ -67,7 +67,7 @@ class SubmitForm(forms.Form):
         return [name for name in self.fields if name.startswith(PREFIX)]
 
     def parameters(self) -> dict[str, str]:
-        """Only what was filled in: an empty field means the flow's default."""
+        """Only filled-in fields: an empty one means the flow's default."""
         given = {name: self.cleaned_data[name] for name in self.parameter_fields}
         return {name.removeprefix(PREFIX): value for name, value in given.items() if value}
 
@@ -91,7 +91,7 @@ def submit(request: HttpRequest) -> HttpResponse:
 
 
 def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
-    """Whether the run was stored; a refusal is left in the form."""
+    """True if the run was stored; a refusal is left in the form."""
     values = form.cleaned_data
     try:
         request_id = services.submit_pipeline(

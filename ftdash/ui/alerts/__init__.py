@@ -1,1 +1,1 @@
-"""The page of alerts: what fires now, and what has fired."""
+"""The page of alerts: those that fire now, and those that have fired."""

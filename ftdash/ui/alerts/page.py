@@ -1,4 +1,4 @@
-"""The page of alerts: what fires now, and what has fired before."""
+"""The page of alerts: those that fire now, and those that fired before."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render

@@ -32,7 +32,7 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskChange:
-    """How long until it acknowledged, and what changed in the order of `SUBTASK_COLUMNS`."""
+    """When it acknowledged, and the changes in the order of `SUBTASK_COLUMNS`."""
 
     name: str
     acknowledged: FigureRow
@@ -41,7 +41,7 @@ class SubtaskChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`subtasks` are those that changed most, of `subtask_count` that are known of both."""
+    """`subtasks` are those that changed most, of the `subtask_count` known in both."""
 
     other: CheckpointDetail
     sentence: str

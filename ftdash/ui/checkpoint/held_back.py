@@ -1,4 +1,4 @@
-"""What the subtasks of one checkpoint held back while they aligned, from barrier to barrier."""
+"""The chart of what the subtasks of one checkpoint held back while they aligned."""
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
 from ftdash.formats import duration, plural, size
@@ -7,14 +7,14 @@ from ftdash.ui.metrics.figures import SYMBOLS
 from ftdash.ui.pipelines.sample_figures import DASHES, SERIES
 
 CHANNELS_MAX = 10
-"""As many as can be told apart by colour and dash; the table below the chart has all of them."""
+"""As many as colours and dashes can distinguish; the table below the chart has all of them."""
 
 Held = tuple[SubtaskTimeline, ChannelTimeline]
 
 
 def held_back(timeline: AlignmentTimeline | None) -> Figure | None:
-    """One line a channel, the fullest first: a step at each arrival that was measured, and no
-    line beyond the last barrier, when the channel was served again."""
+    """One line per channel, the fullest first: a step at each measured arrival, and no line beyond
+    the last barrier, when the channel was read again."""
     fullest = sorted(
         (held for held in held_channels(timeline) if held[1].steps),
         key=lambda held: -held[1].buffered_records,
@@ -26,7 +26,7 @@ def held_back(timeline: AlignmentTimeline | None) -> Figure | None:
 
 
 def held_channels(timeline: AlignmentTimeline | None) -> list[Held]:
-    """Those that made records wait, in the order of the timeline."""
+    """The channels that made records wait, in the order of the timeline."""
     subtasks = timeline.subtasks if timeline else []
     return [(s, c) for s in subtasks for c in s.channels if c.blocked_ms > 0 and c.buffered_records]
 

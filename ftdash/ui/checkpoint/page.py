@@ -1,6 +1,4 @@
-"""The page of one checkpoint: every figure by operator and subtask, its alignment, and another one
-beside it.
-"""
+"""The page of one checkpoint: all figures by operator and subtask, its alignment, a comparison."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -63,7 +61,7 @@ class CheckpointView:
         return self.detail.timeline
 
 
-# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+# Plotly fills style elements and sets style attributes, and accepts no nonce.
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
 @require_GET
 @never_cache
@@ -81,7 +79,7 @@ def regions(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse
 
 
 def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> CheckpointView:
-    """Raises Http404 for a pipeline, a run of it, or a checkpoint of that, that does not exist."""
+    """Raises Http404 if the pipeline, its run or the run's checkpoint does not exist."""
     found = job_queries.pipeline_page(name)
     if found is None:
         raise Http404(f"There is no pipeline named {name}.")

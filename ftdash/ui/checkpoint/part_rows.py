@@ -66,7 +66,7 @@ def spread_rows(spread: SubtaskSpread) -> list[SpreadRow]:
 
 
 def type_words(found: MeasuredCheckpoint) -> str:
-    """As Flink's page has it; the last checkpoint of a run has no name there."""
+    """As on Flink's page, which has no name for the last checkpoint of a run."""
     if found.row.kind == CheckpointKind.SAVEPOINT:
         return "savepoint to stop with" if found.ends_run else "savepoint"
     aligned = "unaligned" if found.is_unaligned else "aligned"

@@ -1,4 +1,4 @@
-"""What is told of each subtask in one checkpoint, and by which of it they are ordered. Pure."""
+"""The figures of each subtask in one checkpoint, and the order of subtasks by them. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Column:
 
     @property
     def key(self) -> str:
-        """What an address calls it."""
+        """Its name in addresses."""
         return slugify(self.label)
 
 
@@ -44,11 +44,11 @@ COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`choice` is the order that comes when it is chosen; None: by index."""
+    """`choice` is the order that choosing it leads to; None: by index."""
 
     label: str
     key: str
-    direction: str  # as ARIA has it; empty: they are not ordered by it
+    direction: str  # in ARIA's words; empty: they are not ordered by it
     choice: str | None
 
 
@@ -61,16 +61,16 @@ class SubtaskOrder:
 
     @classmethod
     def parse(cls, text: str) -> "SubtaskOrder":
-        """`alignment`, or `-alignment` for the greatest first. What names no figure is no order."""
+        """`alignment`, or `-alignment` for the greatest first. An unknown name means no order."""
         found = [each for each in COLUMNS if each.key == text.removeprefix("-")]
         return cls(found[0], text.startswith("-")) if found else cls()
 
     def headings(self) -> list[Heading]:
-        """Each leads to the greatest first, from there to the least, and back to no order."""
+        """Choosing one leads to the greatest first, then to the least, then back to no order."""
         return [self._heading(column) for column in COLUMNS]
 
     def indices(self, subtasks: Mapping[int, SubtaskTimeline], count: int) -> list[int]:
-        """Of all subtasks. Who has not acknowledged has no figures, and comes last."""
+        """Of all subtasks. Those that have not acknowledged have no figures, and come last."""
         column = self.column
         if column is None:
             return list(range(count))

@@ -1,6 +1,6 @@
-"""The history of checkpoints to take away, as CSV or JSON: what the page's filter lets through.
+"""The history of checkpoints as a CSV or JSON file: those that match the page's filter.
 
-It is sent while it is read, so that a history of any length takes the memory of one chunk.
+It is sent while it is read, so that a history of any length needs the memory of one chunk.
 """
 
 from dataclasses import fields
@@ -29,7 +29,7 @@ COLUMNS = [field.name for field in fields(CheckpointRow)]
 
 
 class Refusal(Exception):
-    """The filter cannot be understood; the sentences say why."""
+    """The filter is invalid; the sentences say why."""
 
 
 @require_GET
@@ -57,7 +57,7 @@ async def _download(
 
 
 def _wanted(name: str, query: QueryDict) -> tuple[RunBrief, HistoryFilter]:
-    """Raises Http404 where there is no run, and Refusal."""
+    """Raises Refusal, and Http404 if there is no run."""
     found = job_queries.pipeline_page(name)
     run = shown_run(found, Address.parse(query)) if found else None
     if run is None:

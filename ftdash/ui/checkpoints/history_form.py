@@ -1,6 +1,6 @@
-"""Which checkpoints of the history are shown: what a person may choose, in the address.
+"""The filter of the checkpoint history, in the address.
 
-What cannot be understood counts as not chosen, and the form says so beside the field.
+An invalid value counts as not chosen, and the form says so next to the field.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The page of a run's checkpoints: counts, the latest of each kind, all of them, and summaries.
 
-The address chooses the run, a filter, and the part of the history that is shown; without a choice
-it follows the newest.
+The address chooses the run, a filter, and the part of the history to show; without a choice it
+follows the newest.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class CheckpointsView:
     statistics: RunStatistics | None
     form: HistoryForm
     part: HistoryPart | None
-    is_following: bool  # the newest part is shown, and what arrives joins it
+    is_following: bool  # shows the newest part, which new checkpoints join
     summary: list[SummaryRow]
     settings: list[SettingRow]
     trends: Trends
@@ -67,7 +67,7 @@ class CheckpointsView:
         return min(self.statistics.counts.completed, COMPLETED_MAX) if self.statistics else 0
 
 
-# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+# Plotly fills style elements and sets style attributes, and accepts no nonce.
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
 @require_GET
 @never_cache
@@ -84,7 +84,7 @@ def regions(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def checkpoints_view(name: str, query: QueryDict) -> CheckpointsView:
-    """Raises Http404 for a pipeline, or a run of it, that does not exist."""
+    """Raises Http404 if the pipeline or its run does not exist."""
     found = job_queries.pipeline_page(name)
     if found is None:
         raise Http404(f"There is no pipeline named {name}.")

@@ -9,7 +9,7 @@ from ftdash.formats import UNKNOWN, duration, size
 from pipelines.domain.setting_table import DEFINITIONS
 
 SETTINGS = ("execution.checkpointing.", "state.", "restart-strategy.")
-"""What the keys of settings begin with that say how checkpoints are taken, and gone back to."""
+"""The prefixes of settings that control how checkpoints are taken and restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ _LABELS = [f"{100 * share:g} %" for share in QUANTILES]
 
 
 def summary_rows(summary: CheckpointDistributions) -> list[SummaryRow]:
-    """Least, mean and greatest, and between them the quantiles that Flink tells."""
+    """Least, mean and greatest, and the quantiles that Flink shows."""
     found = [(column(summary), written) for _, column, written in _COLUMNS]
     return [
         SummaryRow("Minimum", [_written(each, each.minimum, write) for each, write in found]),
@@ -54,7 +54,7 @@ def summary_rows(summary: CheckpointDistributions) -> list[SummaryRow]:
 
 
 def _written(found: Distribution, value: float, write: Callable[[float], str]) -> str:
-    """Zeros of nothing are not known."""
+    """Without measurements, zeros mean unknown."""
     return write(value) if found.quantiles else UNKNOWN
 
 
@@ -63,7 +63,7 @@ def _quantile(found: Distribution, index: int, write: Callable[[float], str]) ->
 
 
 def setting_rows(given: Mapping[str, str]) -> list[SettingRow]:
-    """How a run takes its checkpoints and goes back to them: each setting, given or by default."""
+    """How a run takes and restores its checkpoints: each setting, given or by default."""
     return [
         SettingRow(
             key=each.key,

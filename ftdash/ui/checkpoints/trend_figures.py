@@ -1,4 +1,4 @@
-"""How duration, alignment, size and what was buffered change from checkpoint to checkpoint."""
+"""How duration, alignment, size and buffered data change from checkpoint to checkpoint."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ftdash.ui.checkpoints.decimation import extremes
 from ftdash.ui.figures.style import Figure, Json, axis, in_both_zones, layout, moment, time_axis
 
 TREND_POINTS_MAX = 600
-"""Per trace: two for each pixel or so of a chart, and a page that stays light."""
+"""Per trace: about two per pixel of a chart, and the page stays light."""
 
 POINTS_MIN = 2
 DAY_AND_TIME = "%Y-%m-%d %H:%M:%S"
@@ -49,7 +49,7 @@ def buffered(trend: Trend) -> Figure | None:
 
 
 def line(name: str, series: int, history: CompletedHistory, values: Measured, unit: str) -> Json:
-    """Only what was measured; `series` is a colour of the style sheet, and a dash."""
+    """Only measured values; `series` is a colour of the style sheet, and a dash."""
     kept = extremes(values, TREND_POINTS_MAX)
     return {
         "type": "scatter",
@@ -69,7 +69,7 @@ def line(name: str, series: int, history: CompletedHistory, values: Measured, un
 
 
 def marks(name: str, found: list[FailedPoint]) -> list[Json]:
-    """Drawn where there are any."""
+    """One trace if there are any, else none."""
     if not found:
         return []
     after_ms = np.array([each.failed_after_ms for each in found])

@@ -1,4 +1,4 @@
-"""What the page says about the trends of checkpoints: charts, sentences, and a table. Pure."""
+"""The page's part about trends of checkpoints: charts, sentences, and a table. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Write = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """The greatest values among checkpoints that followed each other."""
+    """The greatest values among successive checkpoints."""
 
     first_id: int
     last_id: int
@@ -82,7 +82,7 @@ def _chart(
 
 
 def _drawn(known: int) -> str:
-    """No spike gets lost where not everything is drawn, and it is said."""
+    """Says that not everything is drawn; no spike is lost by that."""
     if known <= figures.TREND_POINTS_MAX:
         return ""
     each = count(2 * known / figures.TREND_POINTS_MAX)

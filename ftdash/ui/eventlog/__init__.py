@@ -1,1 +1,1 @@
-"""The event log: everything that happened, in one list, and as a file."""
+"""The event log: all events in one list, and as a file."""

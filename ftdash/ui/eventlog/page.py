@@ -1,4 +1,4 @@
-"""The page of events and audit: what happened and what people did, newest first, as asked for."""
+"""The page of events and audit: events and people's actions, newest first, filtered."""
 
 from dataclasses import dataclass, fields
 
@@ -27,10 +27,10 @@ NONSENSE = "What was asked for cannot be understood; choose it on the page of ev
 COLUMNS = [field.name for field in fields(Line) if field.name not in ("source", "row")]
 EVERYTHING = "everything"
 TIME = {"type": "datetime-local", "step": "1", "autocomplete": "off"}
-"""A browser that fills in again what was typed would do so in the viewer's zone."""
+"""No autocomplete: a browser would refill what was typed as if it were in the viewer's zone."""
 
 ZONE = "UTC"
-"""Of those who have no script; it names the viewer's zone and takes moments in it."""
+"""The default without scripts; the page's script sends the viewer's zone, and uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class EventsPage:
     seen: Observation
     log: LogPage
     is_first: bool
-    address: str  # what was asked for, without the place, as a query string
+    address: str  # the filter as a query string, without the place
 
     @property
     def sentence(self) -> str:
@@ -50,9 +50,9 @@ class EventsPage:
 
 
 class AskedForm(forms.Form):
-    """What is nonsense is shown with its error, and does not narrow down anything.
+    """An invalid field is shown with its error, and does not filter anything.
 
-    Whoever is asked for may have left no line: that is no nonsense, and nothing is found.
+    A person without a line in the log is a valid filter, and finds nothing.
     """
 
     pipeline = forms.CharField(required=False, widget=forms.Select())
@@ -73,7 +73,7 @@ class AskedForm(forms.Form):
     )
 
     def offer_choices(self) -> None:
-        """For who sees the form: finding everybody who ever asked reads a lot."""
+        """Only for a visible form: finding all people who ever asked reads a lot."""
         self._offer("pipeline", job_queries.pipeline_names())
         self._offer("actor", queries.actors())
 
@@ -135,7 +135,7 @@ async def as_json(request: HttpRequest) -> HttpResponseBase:
 
 
 def _asked(request: HttpRequest) -> Asked | None:
-    """None for what cannot be understood: nobody should take a file for what it is not."""
+    """None for an invalid filter: a file must not pass for what it is not."""
     form = AskedForm(request.GET)
     asked = form.asked()
     return None if form.errors else asked

@@ -1,4 +1,4 @@
-"""The alignment timeline: who waited for whom in one checkpoint."""
+"""The alignment timeline: which subtask waited for which in one checkpoint."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,13 @@ from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, pattern_of
 
 ROWS_MAX = 64
-"""Beyond it only the slowest subtasks are drawn; the table below the chart has all."""
+"""Above it, only the slowest subtasks are drawn; the table below the chart has all."""
 
 ROW_PX = 22
 
 
 def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
-    """One row a subtask with its phases, below it one row for each of its input channels."""
+    """One row per subtask with its phases, below it one row for each of its input channels."""
     if timeline is None or not timeline.subtasks:
         return None
     subtasks = subtasks_to_draw(timeline.subtasks)
@@ -32,7 +32,7 @@ def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
 
 
 def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
-    """All of them, or the slowest that fit; in the order given either way."""
+    """All of them, or the slowest that fit, in the given order."""
     room = ROWS_MAX
     drawn: set[tuple[str, int]] = set()
     for subtask in sorted(subtasks, key=lambda s: -s.acknowledged_ms):

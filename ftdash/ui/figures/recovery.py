@@ -75,7 +75,7 @@ def running_again_marks(recoveries: list[RecoveryView]) -> Json:
 
 
 def steps(recovery: RecoveryView) -> str:
-    """How long it took, and each phase of it."""
+    """Its duration, and that of each phase."""
     phases = ", ".join(
         f"{p.phase.replace('_', ' ')} {duration(p.duration_ms)}" for p in recovery.phases
     )
@@ -113,7 +113,7 @@ def rewind_spans(shown: RecoveryAxis) -> Json:
 
 
 def rewinds(shown: RecoveryAxis) -> list[tuple[RecoveryView, datetime]]:
-    """To the beginning where there was no point; without those whose point is not on the axis."""
+    """To the beginning if there was no point; without those whose point is not on the axis."""
     completed = {point.checkpoint_id: point.at for point in shown.points}
     ends = [
         (
@@ -151,7 +151,7 @@ def marks(
 
 
 def recovery_spans(recoveries: list[RecoveryView]) -> Json:
-    """One line from failure to running for each recovery; None lifts the pen between two."""
+    """One line from failure to running for each recovery; None separates two of them."""
     finished = [r for r in recoveries if r.running_at is not None][-POINTS_MAX // 3 :]
     times = [t for r in finished for t in (moment(r.started_at), moment(r.running_at), None)]
     return span("recovering", "recovery", times, width=9, color="@phase-align", dash="solid")

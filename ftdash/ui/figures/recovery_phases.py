@@ -1,4 +1,4 @@
-"""Where the time of each recovery went, phase by phase."""
+"""The time that each phase of each recovery took."""
 
 from ftdash.formats import duration
 from ftdash.jobs.answers import PhaseView, RecoveryAxis, RecoveryView

@@ -1,4 +1,4 @@
-"""What all figures share: layout, axes, patterns, and how moments and texts are written."""
+"""What all figures share: layout, axes, patterns, and the form of times and texts."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ Json = dict[str, object]
 Figure = dict[str, object]
 
 POINTS_MAX = 2_000
-"""Per trace; more than that no screen can show and every redraw pays for."""
+"""Per trace; no screen can show more, and every redraw costs time."""
 
 
 def layout(height: int, **more: object) -> Json:
@@ -29,7 +29,7 @@ def legend() -> Json:
 
 
 def short_legend(entry_px: int) -> Json:
-    """For short names: several fit in a row, also on a phone."""
+    """For short names: several fit in a row, even on a phone."""
     return {**legend(), "entrywidth": entry_px, "entrywidthmode": "pixels"}
 
 
@@ -45,9 +45,9 @@ def axis(**more: object) -> Json:
 
 
 def time_axis(**more: object) -> Json:
-    """Its ticks and its title are filled in by the page's script, which knows the viewer's zone.
+    """The page's script fills in its ticks and title, because it knows the viewer's zone.
 
-    They make no room for themselves at the sides: a range with marks in it follows from the width.
+    They reserve no space at the sides: a range with marks in it follows from the width.
     """
     return axis(
         type="date",
@@ -70,12 +70,12 @@ def pattern_of(shape: str) -> Json:
 
 
 def moment(at: datetime | None) -> int | None:
-    """The page's script has Plotly draw it, and fills in what the viewer's clock showed."""
+    """The page's script passes it to Plotly, and converts it to the viewer's clock."""
     return None if at is None else epoch_ms(at)
 
 
 def in_both_zones(written: str) -> str:
-    """Of a hover template: when it was, in the viewer's zone with UTC beside it."""
+    """For a hover template: the time in the viewer's zone, followed by UTC."""
     return f"%{{text|{written}}} (%{{x|{written}}} UTC)"
 
 

@@ -1,1 +1,1 @@
-"""Game days: starting a fault on purpose, watching it, and its score."""
+"""Game days: starts a fault on purpose, and shows its progress and the score."""

@@ -1,4 +1,4 @@
-"""What a game day has found so far, in sentences for a person. Pure."""
+"""The findings of a game day so far, in sentences. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""The pages of game days: the score, what is under way, one game day, and the form that asks.
+"""The pages of game days: the score, those under way, one game day, and the form for a new one.
 
-Everybody sees what was found; asking takes the admin role. What is under way is a row, so a person
-can leave and find it again.
+Everyone may see the results; starting one takes the admin role. A game day under way is a row, so
+you can leave and find it again.
 """
 
 from dataclasses import dataclass
@@ -150,7 +150,7 @@ def game_day_regions(request: HttpRequest, key: int) -> HttpResponse:
 
 
 def game_days_page(name: str | None) -> GameDaysPage:
-    """Raises Http404 for a pipeline that does not exist."""
+    """Raises Http404 if the pipeline does not exist."""
     candidates = [each for each in queries.candidates() if name in (None, each.name)]
     if name is not None and not candidates:
         raise Http404(f"There is no pipeline named {name}.")
@@ -158,7 +158,7 @@ def game_days_page(name: str | None) -> GameDaysPage:
 
 
 def game_day_page(key: int) -> GameDayPage:
-    """Raises Http404 for one that does not exist."""
+    """Raises Http404 if it does not exist."""
     day = queries.game_day(key)
     if day is None:
         raise Http404(f"There is no game day {key}.")
@@ -186,7 +186,7 @@ def start_game_day(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def stakes(page: PipelinePage, scores: list[Score]) -> str:
-    """What a game day costs, in numbers as far as they are known."""
+    """The cost of a game day, in numbers as far as they are known."""
     run = page.run
     if run is None:
         return ""

@@ -1,1 +1,1 @@
-"""The guarantee page of a pipeline: what it promises, its ledger, and its audits."""
+"""The guarantee page of a pipeline: its promise, its ledger, and its audits."""

@@ -1,6 +1,6 @@
-"""The page of a pipeline's guarantee: its level and reason, what proves it, and the ledger.
+"""The page of a pipeline's guarantee: its level and reason, the proof, and the ledger.
 
-Everybody sees what was found; asking for an audit takes the admin role.
+Everyone may see the results; asking for an audit takes the admin role.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class GuaranteeView:
 
     @property
     def last_found(self) -> AuditView | None:
-        """The newest that has come to an end with a report."""
+        """The newest one that has ended with a report."""
         return next((each for each in self.audits if each.report is not None), None)
 
 
@@ -73,7 +73,7 @@ def start_audit(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def guarantee_view(name: str) -> GuaranteeView:
-    """Raises Http404 for a pipeline that does not exist."""
+    """Raises Http404 if the pipeline does not exist."""
     shown = queries.pipeline_page(name)
     if shown is None:
         raise Http404(f"There is no pipeline named {name}.")

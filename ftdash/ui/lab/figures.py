@@ -1,4 +1,4 @@
-"""What each mode of a lab cost in control messages, and what it cost in time."""
+"""The charts of a lab: the cost of each mode in control messages, and in time."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ LATENCIES = (
 
 
 def lab_latency(report: LabReport | None) -> Figure | None:
-    """From when a view happened until it could be seen, in the run with faults."""
+    """The time from an event until it was visible, in the run with faults."""
     if report is None or not report.modes:
         return None
     return {
@@ -23,7 +23,7 @@ def lab_latency(report: LabReport | None) -> Figure | None:
 
 
 def lab_control(report: LabReport | None) -> Figure | None:
-    """Barriers and acks a record, of the undisturbed runs; on a logarithmic axis."""
+    """Barriers and acks per record in the undisturbed runs, on a logarithmic axis."""
     modes = [] if report is None else [mode for mode in report.modes if mode.cost is not None]
     if report is None or not modes:
         return None
@@ -57,7 +57,7 @@ def _trace(
     pattern: str,
     written: str,
 ) -> Json:
-    """Nothing is not drawn, rather than drawn as zero: a logarithmic axis has none."""
+    """Leaves out missing values instead of drawing zero, which a logarithmic axis lacks."""
     drawn = [
         (escaped(mode.mode), value) for mode, value in zip(modes, values, strict=True) if value
     ]

@@ -1,6 +1,6 @@
-"""The page of the lab: what the modes did, side by side; and the form that asks for another one.
+"""The page of the lab: the modes side by side, and the form for another lab.
 
-Everybody sees what was found; asking takes the admin role. What is under way is a row, so a person
+Everyone may see the results; starting one takes the admin role. A lab under way is a row, so you
 can leave and find it again.
 """
 
@@ -47,7 +47,7 @@ class LabPage:
 
 
 class LabForm(forms.Form):
-    """A field for each number of the options; what may stand in it, the options decide."""
+    """A field for each number of the options, which decide what is valid."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -71,7 +71,7 @@ class LabForm(forms.Form):
         return LabOptions(**numbers, modes=tuple(self.cleaned_data["modes"]))
 
 
-# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+# Plotly fills style elements and sets style attributes, and accepts no nonce.
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
 @require_GET
 @never_cache

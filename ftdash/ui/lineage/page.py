@@ -18,7 +18,7 @@ from ftdash.ui.shared_regions import shared
 RUNS_MAX = 60
 POINTS_LISTED = 6
 INDENTS_MAX = 8
-"""Deeper than this the tree grows no more to the right; the column beside names the parent."""
+"""The tree is indented no further than this; the column next to it names the parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class LineageRow:
 
     @property
     def branch(self) -> str:
-        """What stands before the name; a reader of the screen hears the column instead."""
+        """The tree lines before the name; screen readers get the column instead."""
         depth = self.run.depth
         return "" if depth == 0 else "\N{NO-BREAK SPACE}" * 3 * min(depth - 1, INDENTS_MAX) + "└─"
 
@@ -38,7 +38,7 @@ class LineageRow:
 
     @property
     def kept(self) -> list[LineagePoint]:
-        """Newest first: what a run can be restored from."""
+        """Newest first: the points from which a run can be restored."""
         return [point for point in reversed(self.run.points) if point.is_available]
 
     @property
@@ -59,7 +59,7 @@ class LineageView:
 
     @property
     def cut_at(self) -> int | None:
-        """So many runs are shown at most, and there may be older ones."""
+        """The most runs that are shown, if there may be older ones."""
         return RUNS_MAX if len(self.rows) >= RUNS_MAX else None
 
 
@@ -77,7 +77,7 @@ def regions(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def lineage_view(name: str) -> LineageView:
-    """Raises Http404 for a pipeline that does not exist."""
+    """Raises Http404 if the pipeline does not exist."""
     shown = queries.pipeline_page(name)
     runs = lineage(name, RUNS_MAX)
     if shown is None or runs is None:
@@ -88,7 +88,7 @@ def lineage_view(name: str) -> LineageView:
 
 
 def sentence(shown: PipelinePage, runs: dict[str, LineageRun]) -> str:
-    """What the output of the newest run rests on."""
+    """Says on what the output of the newest run rests."""
     newest = runs.get(shown.run.run_id) if shown.run else None
     if newest is None:
         return "No run of this pipeline was started yet."
@@ -103,7 +103,7 @@ def sentence(shown: PipelinePage, runs: dict[str, LineageRun]) -> str:
 
 
 def _began(run: LineageRun) -> str:
-    """What is to be said of the first run of its tree."""
+    """Says how the first run of its tree began."""
     if run.tree_restored_from is None:
         return "began at the beginning"
     return f"was restored from {run.tree_restored_from}, which is not known here"

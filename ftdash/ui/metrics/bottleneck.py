@@ -1,7 +1,7 @@
-"""Which operator holds a dataflow up: the rule, and the sentence that names it. Pure.
+"""Decides which operator holds a dataflow up, and says so in a sentence. Pure.
 
-Backpressure is seen upstream of what causes it: the one to look at is the busiest subtask of those
-that records of a backpressured operator go to. Source: Flink, "Monitoring Back Pressure".
+Backpressure shows upstream of its cause. The cause is the busiest subtask among those that get the
+records of a backpressured operator. Source: Flink, "Monitoring Back Pressure".
 """
 
 from collections.abc import Mapping
@@ -13,25 +13,25 @@ from ftdash.metrics.queries.loads import SubtaskLoad
 from ftdash.ui.metrics.operator_rows import OperatorRow
 
 BACKPRESSURED_FROM = 0.1
-"""Flink calls less than this OK."""
+"""Below this, Flink calls backpressure OK."""
 
 BUSY_FROM = 0.5
-"""Who works less than this does not hold others up by working."""
+"""A subtask that works less than this does not hold others up by working."""
 
 UNEVEN_FROM = 0.25
-"""So far above the mean of its operator's subtasks, one subtask stands out."""
+"""A subtask that far above the mean of its operator's subtasks stands out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """`row` is downstream of `held_up`, the last operator on the way that is backpressured."""
+    """`row` is downstream of `held_up`, the last backpressured operator on the way."""
 
     row: OperatorRow
     held_up: OperatorRow
 
     @property
     def is_busy(self) -> bool:
-        """Otherwise it, too, waits for something that is no operator."""
+        """False: it waits too, for something that is not an operator."""
         return self.row.busiest.busy_ratio >= BUSY_FROM
 
     @property
@@ -43,7 +43,7 @@ def bottleneck(rows: list[OperatorRow], vertices: list[VertexView]) -> Bottlenec
     """`rows` are in topological order. None: nothing is backpressured."""
     inputs = {vertex.uid: vertex.inputs for vertex in vertices}
     held_up = [row for row in rows if row.backpressured_ratio >= BACKPRESSURED_FROM]
-    for row in reversed(held_up):  # what comes after the last one of them takes no more
+    for row in reversed(held_up):  # operators after the last of them are not held up
         behind = _downstream(row.uid, inputs)
         suspects = [each for each in rows if each.uid in behind]
         if suspects:
@@ -88,7 +88,7 @@ def _named(load: SubtaskLoad) -> str:
 
 
 def _downstream(uid: str, inputs: Mapping[str, list[str]]) -> set[str]:
-    """All that records of `uid` can come to; `inputs` is in topological order."""
+    """All vertices that records of `uid` can reach; `inputs` is in topological order."""
     reached = {uid}
     for vertex, sources in inputs.items():
         if reached.intersection(sources):

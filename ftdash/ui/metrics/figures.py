@@ -1,4 +1,4 @@
-"""The charts of the metrics page: one line per operator over the samples that are kept."""
+"""The charts of the metrics page: one line per operator over the stored samples."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -22,12 +22,12 @@ from ftdash.ui.pipelines.sample_figures import DASHES, LINE_POINTS_MIN, SERIES, 
 
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up")
 OPERATORS_MAX = 25
-"""As many as can be told apart by dash and symbol; the table below a chart holds all of them."""
+"""As many as dashes and symbols can distinguish; the table below a chart has all of them."""
 
 Trends = dict[str, list[VertexMoment]]
 Value = float | None
 Measured = Callable[[VertexMoment], tuple[Value, str]]
-"""What is drawn of a moment, and how it is written for who points at it."""
+"""The drawn value of a moment, and its text for the hover label."""
 
 
 def busy(trends: Trends) -> Figure | None:
@@ -83,7 +83,7 @@ def figure(trends: Trends, measured: Measured, title: str, **more: object) -> Fi
 
 
 def line(name: str, index: int, moments: list[VertexMoment], measured: Measured) -> Json | None:
-    """Broken where the run was silent; None where less than two moments are known."""
+    """Broken where the run was silent; None if fewer than two moments are known."""
     values = [measured(each) for each in moments]
     if sum(value is not None for value, _ in values) < LINE_POINTS_MIN:
         return None
@@ -110,11 +110,11 @@ def line(name: str, index: int, moments: list[VertexMoment], measured: Measured)
 
 
 def silence_of(times: list[datetime]) -> timedelta:
-    """Of samples that are thinned out the usual distance is longer than a second."""
+    """In decimated samples, the usual distance is longer than a second."""
     gaps = [(b - a).total_seconds() for a, b in pairwise(times)]
     return max(SILENCE, timedelta(seconds=3 * median(gaps)))
 
 
 def template(name: str) -> str:
-    """Within a hover template Plotly fills in what stands in `%{}`."""
+    """In a hover template, Plotly replaces `%{}` expressions."""
     return escaped(name).replace("%{", "% {")

@@ -1,4 +1,4 @@
-"""The metrics page: what each operator of the newest run does, and has done of late."""
+"""The metrics page: what each operator of the newest run does now, and did recently."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ from ftdash.ui.shared_regions import shared
 
 TREND_ROWS_MAX = 30
 PASTS_MAX = 16
-"""Of so many runs the charts are kept, each until its next sample."""
+"""How many runs' charts are kept, each until the run's next sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class MetricsView:
         return is_past(self.page.run, self.loads)
 
 
-# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+# Plotly fills style elements and sets style attributes, and accepts no nonce.
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
 @require_GET
 @never_cache
@@ -70,7 +70,7 @@ def metrics_regions(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def metrics_view(name: str) -> MetricsView:
-    """Raises Http404 for a pipeline that does not exist."""
+    """Raises Http404 if the pipeline does not exist."""
     page = job_queries.pipeline_page(name)
     if page is None:
         raise Http404(f"There is no pipeline named {name}.")
@@ -93,9 +93,9 @@ def metrics_view(name: str) -> MetricsView:
 
 @lru_cache(maxsize=PASTS_MAX)
 def past_of(run_id: str, newest_at: datetime, attempt: int, uids: tuple[str, ...]) -> Past:
-    """Drawn once a sample for all who look on: it is most of what the page costs.
+    """Drawn once per sample for all viewers, because it is most of the page's cost.
 
-    `newest_at` and `attempt` are those of the newest sample, and tell one past from the next.
+    `newest_at` and `attempt` are those of the newest sample, and identify the past.
     """
     found = trends(run_id)
     ordered = {uid: found[uid] for uid in uids if uid in found}

@@ -1,6 +1,6 @@
 """The dataflow of a run as a drawing: a box for each operator, an arrow for each edge. Pure.
 
-The template draws it in SVG, whose attributes are no styles: the pages allow no inline ones.
+The template draws it in SVG attributes, because the pages allow no inline styles.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ PADDING = 12
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`row` None: no subtask of it has reported."""
+    """`row` None: none of its subtasks has reported."""
 
     vertex: VertexView
     row: OperatorRow | None
@@ -48,18 +48,18 @@ class Box:
 class Arrow:
     source: str
     target: str
-    kinds: str  # "hash"; of several edges between the two, all of them
+    kinds: str  # "hash"; if several edges connect the two, all their kinds
     path: str  # SVG
     label_x: float
     label_y: float
-    is_held_up: bool  # its source waits for those that it sends to
+    is_held_up: bool  # its source waits for its receivers
 
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
     sentence: str
     at: datetime | None  # when the loads were reported
-    is_past: bool  # they were so once; now nobody knows, or nothing runs
+    is_past: bool  # they are former loads; the present ones are unknown, or nothing runs
     width: int
     height: int
     boxes: list[Box]  # in topological order
@@ -86,7 +86,7 @@ def dataflow(run: RunView | None, loads: RunLoads | None) -> Dataflow:
 
 
 def _corners(placed: Layers) -> dict[Stop, tuple[float, float]]:
-    """The upper left corner of each stop; every column stands in the middle."""
+    """The upper left corner of each stop; every column is centred."""
     tallest = max(map(len, placed.columns), default=0)
     return {
         stop: (
@@ -123,7 +123,7 @@ def _arrows(
     held_up = {row.uid for row in rows if row.backpressured_ratio >= BACKPRESSURED_FROM}
     kinds: dict[tuple[str, str], list[str]] = {}
     for vertex in vertices:
-        edges = vertex.edges or [""] * len(vertex.inputs)  # journals older than it
+        edges = vertex.edges or [""] * len(vertex.inputs)  # empty in old journals
         for source, kind in zip(vertex.inputs, edges, strict=True):
             kinds.setdefault((source, vertex.uid), []).append(kind)
     return [
@@ -139,7 +139,7 @@ def _arrow(
     corners: dict[Stop, tuple[float, float]],
     held_up: set[str],
 ) -> Arrow:
-    """A curve across each gap, and straight on where it passes a column."""
+    """A curve across each gap, and a straight line past each column."""
     middles = [(corners[stop][0], corners[stop][1] + BOX_HEIGHT / 2) for stop in route]
     x, y = middles[0][0] + BOX_WIDTH, middles[0][1]
     path = [f"M{x:g} {y:g}"]

@@ -1,7 +1,7 @@
-"""Where the vertices of a dataflow stand: columns from the sources on, few crossings. Pure.
+"""Places the vertices of a dataflow: columns from the sources on, few crossings. Pure.
 
-Whoever comes to an edge over several columns finds a place kept free for it, so that no edge goes
-through a vertex. Source: Sugiyama, Tagawa and Toda 1981, with the barycenter rule.
+An edge across several columns gets a free place in each, so that no edge goes through a vertex.
+Source: Sugiyama, Tagawa and Toda 1981, with the barycenter rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ SWEEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """`columns`: from top to bottom, each. `routes`: the stops of each edge, both ends included."""
+    """`columns` each go from top to bottom. `routes` are the stops of each edge, with both ends."""
 
     columns: list[list[Stop]]
     routes: dict[tuple[str, str], list[Stop]]
 
 
 def layers(inputs: Mapping[str, Sequence[str]]) -> Layers:
-    """Of `{vertex: its inputs}`, in topological order.
+    """Takes `{vertex: its inputs}`, in topological order.
 
-    1. A vertex stands right of all its inputs, a source just left of whom it feeds first.
-    2. An edge over several columns gets a stop in each that it passes.
-    3. A few times to and fro: within a column, in the order of the mean row of the neighbours.
+    1. A vertex is right of all its inputs; a source is just left of its first receiver.
+    2. An edge across several columns gets a stop in each of them.
+    3. A few sweeps back and forth order each column by the mean row of the neighbours.
     """
     column = _columns(inputs)
     edges = dict.fromkeys((source, uid) for uid, sources in inputs.items() for source in sources)
@@ -76,7 +76,7 @@ def _sort(columns: list[list[Stop]], routes: Mapping[tuple[str, str], list[Stop]
 def _sort_column(
     stops: list[Stop], beside: list[Stop], neighbours: Mapping[Stop, list[Stop]]
 ) -> None:
-    """Stable: who has no neighbour there keeps its row, as far as the others let it."""
+    """Stable: a stop without a neighbour there keeps its row as far as the others allow."""
     row = {stop: index for index, stop in enumerate(beside)}
 
     def mean_row(place: tuple[int, Stop]) -> float:

@@ -1,7 +1,7 @@
-"""The pages. Each is rendered whole, and once more as regions that an open tab takes in.
+"""The pages. Each is rendered whole, and also as regions that an open tab replaces.
 
 All regions of one refresh come from one read, so that the numbers on a page belong together.
-Nothing is decided here: what is shown comes from the queries.
+Decides nothing: the queries supply what is shown.
 """
 
 from csp.constants import SELF, UNSAFE_INLINE
@@ -37,7 +37,7 @@ def fleet_context() -> dict[str, object]:
     return {"fleet": shown, "sentence": sentences.fleet(shown), "firing": firing}
 
 
-# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+# Plotly fills style elements and sets style attributes, and accepts no nonce.
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
 @require_GET
 @never_cache
@@ -65,5 +65,5 @@ async def event_stream(request: HttpRequest) -> StreamingHttpResponse:
     response = StreamingHttpResponse(
         events.messages(board), content_type="text/event-stream; charset=utf-8"
     )
-    response["X-Accel-Buffering"] = "no"  # a proxy that buffers would hold the messages back
+    response["X-Accel-Buffering"] = "no"  # a buffering proxy would hold the messages back
     return response

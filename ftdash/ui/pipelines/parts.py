@@ -1,4 +1,4 @@
-"""The parts of a pipeline's page that are made from the answers of the queries. Pure."""
+"""The parts of a pipeline's page, made from the answers of the queries. Pure."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from ftdash.ui.pipelines.sample_figures import memory, throughput
 from pipelines.domain.status import RecoveryPhase
 
 BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "change", "kill", "cancel")
-"""Actions in the order in which they stand."""
+"""Actions in their order on the page."""
 
 COUNTER_LABELS = {
     "unmatched_left": "Without a match in the other input",
@@ -36,7 +36,7 @@ PHASES = tuple(phase.value for phase in RecoveryPhase)
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One figure and the sentence above it; None when there is nothing to draw."""
+    """One figure and the sentence above it; None if there is nothing to draw."""
 
     name: str
     sentence: str
@@ -70,7 +70,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRow:
-    """A recovery with the duration of each of `PHASES`, None where it was not reached."""
+    """A recovery with the duration of each of `PHASES`; None if it was not reached."""
 
     recovery: RecoveryView
     durations: list[float | None]
@@ -89,7 +89,7 @@ def charts(
 
 
 def worth_showing(page: PipelinePage, slug: str) -> bool:
-    """A start is offered when nothing runs, everything else when something does."""
+    """Offers a start if nothing runs, and everything else if something does."""
     kind = ACTIONS[slug].kind
     is_live = page.run is not None and not page.run.state.is_terminal
     if kind in STARTS:

@@ -1,4 +1,4 @@
-"""The small charts of what a run reports once a second: throughput and memory."""
+"""The small charts of a run's reports, one per second: throughput and memory."""
 
 from datetime import timedelta
 
@@ -18,11 +18,11 @@ from ftdash.ui.figures.style import (
 LINE_POINTS_MIN = 2
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SERIES = ("@series-1", "@series-2", "@series-3", "@series-4", "@series-5")
-"""Repeated beyond five slots; hovering then still tells neighbours apart."""
+"""They repeat after five slots; hovering still distinguishes neighbours."""
 SILENCE = timedelta(seconds=3)
-"""A run reports once a second: after longer than this nobody knows what was in between."""
+"""A run reports once a second: after a longer silence, the time in between is unknown."""
 SAMPLES_MAX = POINTS_MAX // 2
-"""Every sample may be followed by a gap, which is a point, too."""
+"""Each sample may be followed by a gap, which is a point too."""
 
 
 def throughput(samples: list[SamplePoint]) -> Figure | None:
@@ -65,7 +65,7 @@ def line(
     values: list[float],
     hovers: list[str],
 ) -> Json:
-    """Broken wherever the run was silent: a line through it would claim what nobody measured."""
+    """Broken wherever the run was silent, because a line would claim unmeasured values."""
     points: list[tuple[int | None, float | None, str]] = [
         (moment(s.at), v, h) for s, v, h in zip(samples, values, hovers, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What a pipeline's page shows for the address it was asked with: one read, one value.
+"""The content of a pipeline's page for one address: one read, one value.
 
 The address chooses the run, the checkpoint whose timeline is drawn, and the page of the history;
 without a choice the page follows the newest.
@@ -99,7 +99,7 @@ class PipelineView:
 
     @property
     def recent_notices(self) -> list[Notice]:
-        """What is still news stands at the top; the rest is in the history below."""
+        """The notices that are still news, for the top; the history below has the rest."""
         since = self.page.now - NEWS_FOR
         return [notice for notice in self.notices if notice.at > since][:RECENT_NOTICES_MAX]
 
@@ -123,7 +123,7 @@ class PipelineView:
 
     @property
     def is_silent(self) -> bool:
-        """What was last reported may be anything by now."""
+        """True if the last report may be outdated."""
         run = self.page.run
         return run is not None and run.state in (ShownState.STALE, ShownState.UNKNOWN)
 
@@ -145,7 +145,7 @@ class PipelineView:
 
 
 def pipeline_view(name: str, address: Address) -> PipelineView:
-    """Raises Http404 for a pipeline, or a run of it, that does not exist."""
+    """Raises Http404 if the pipeline or its run does not exist."""
     page = job_queries.pipeline_page(name)
     if page is None:
         raise Http404(f"There is no pipeline named {name}.")
@@ -183,7 +183,7 @@ def shown_run(page: PipelinePage, address: Address) -> RunBrief | None:
 
 
 def data_at(page: PipelinePage) -> datetime | None:
-    """A run that has ended is as fresh as the projector; a live one as its driver's last word."""
+    """An ended run is as fresh as the projector; a live one as its driver's last report."""
     if page.run is None or page.run.state.is_terminal or page.run.state is ShownState.CREATED:
         return page.projector.at
     return page.run.as_of

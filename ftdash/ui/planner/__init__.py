@@ -1,1 +1,1 @@
-"""The planner: what an interval and a parallelism would cost."""
+"""The planner: the costs of an interval and a parallelism."""

@@ -1,6 +1,6 @@
-"""The planner's estimates of what is written and of a recovery, beside what was measured. Pure.
+"""The planner's estimates of writes and of a recovery, next to the measurements. Pure.
 
-An estimate that lacks an input says which.
+An estimate that lacks an input says which one.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The share of the time that is lost to checkpoints and to failures, by interval."""
+"""The share of time lost to checkpoints and to failures, by interval."""
 
 from ftdash.formats import duration, percent
 from ftdash.ui.figures.style import Figure, Json, axis, layout
@@ -6,7 +6,7 @@ from pipelines.domain.interval_advice import Costs, lost_ratio
 
 POINTS = 60
 SPAN = 30.0
-"""Drawn from a thirtieth of the best interval to thirty times of it."""
+"""The chart goes from a thirtieth of the best interval to thirty times it."""
 
 
 def lost_time(costs: Costs, best_ms: float, now_ms: float | None) -> Figure | None:

@@ -1,4 +1,4 @@
-"""What a person may presume in place of what was measured. An empty field is as measured."""
+"""The form for assumptions that replace measurements. An empty field means as measured."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ def _field(label: str, help_text: str, least: float = 0.0) -> forms.FloatField:
 
 
 class PlannerForm(forms.Form):
-    """In the units that people say them in."""
+    """In people's usual units."""
 
     interval_s = _field("Interval, s", "From one checkpoint to the next.", 0.001)
     cost_ms = _field("Cost of a checkpoint, ms", "What it takes from the work.")
@@ -34,7 +34,7 @@ class PlannerForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Presumed:
-    """Measured, or as the form says. None: neither."""
+    """Measured, or from the form. None: neither."""
 
     interval_ms: float | None
     cost_ms: float | None
@@ -45,7 +45,7 @@ class Presumed:
 
 
 def presumed(facts: PlanningFacts, form: PlannerForm) -> Presumed:
-    """What cannot be read as a number counts as left empty; the form says so beside the field."""
+    """A value that is not a number counts as empty; the form says so next to the field."""
     form.is_valid()
     given: dict[str, float | None] = form.cleaned_data
     costs, failures = facts.costs, facts.failures

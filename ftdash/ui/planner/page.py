@@ -1,4 +1,4 @@
-"""The planner: how often to checkpoint, what that writes, and how long a recovery would take."""
+"""The planner: how often to checkpoint, how much that writes, and how long a recovery takes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,11 +41,11 @@ class PlannerView:
 
     @property
     def is_presumed(self) -> bool:
-        """Something on the page follows from what was filled in, not from what was measured."""
+        """True if something on the page follows from the form, not from measurements."""
         return any(value is not None for value in self.form.cleaned_data.values())
 
 
-# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+# Plotly fills style elements and sets style attributes, and accepts no nonce.
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
 @require_GET
 @never_cache
@@ -62,7 +62,7 @@ def planner_regions(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def planner_view(name: str, query: QueryDict) -> PlannerView:
-    """Raises Http404 for a pipeline that does not exist."""
+    """Raises Http404 if the pipeline does not exist."""
     page = job_queries.pipeline_page(name)
     if page is None:
         raise Http404(f"There is no pipeline named {name}.")

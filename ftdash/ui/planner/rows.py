@@ -1,4 +1,4 @@
-"""The planner's advice in a sentence, and the intervals that matter with what each loses. Pure."""
+"""The planner's advice in a sentence, and the important intervals with their losses. Pure."""
 
 from dataclasses import dataclass
 
@@ -21,11 +21,11 @@ class IntervalRow:
     name: str
     interval_ms: float
     lost: str
-    records_again: float | None  # on the mean, after a failure
+    records_again: float | None  # on average, after a failure
 
 
 def costs_of(given: Presumed, facts: PlanningFacts) -> Costs | None:
-    """None while the cost of a checkpoint or the rate of failures is not known."""
+    """None while the cost of a checkpoint or the failure rate is unknown."""
     if given.cost_ms is None or not given.between_failures_ms:
         return None
     return Costs(given.cost_ms, given.between_failures_ms, mean_recovery_ms(facts))
@@ -87,7 +87,7 @@ def interval_rows(
 
 
 def share(ratio: float) -> str:
-    """Two digits, for it may be small."""
+    """Two digits, because it may be small."""
     return f"{100 * ratio:.2g} %" if ratio < 1 else f"{count(100 * ratio)} %"
 
 

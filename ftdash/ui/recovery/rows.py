@@ -1,4 +1,4 @@
-"""The tables of the recovery page, made from what the queries answer. Pure."""
+"""The tables of the recovery page, made from the answers of the queries. Pure."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,7 +12,7 @@ _SEVERAL = {"late end of input": "late ends of input"}
 
 
 def median_durations(recoveries: Sequence[RecoveryView]) -> list[float | None]:
-    """Of each of `PHASES`, over the recoveries that reached it; None: none did."""
+    """The median of each of `PHASES` over the recoveries that reached it; None: none did."""
     columns = zip(*(durations_of(each) for each in recoveries), strict=True)
     medians = [_median([ms for ms in column if ms is not None]) for column in columns]
     return medians or [None] * len(PHASES)
@@ -30,7 +30,7 @@ def zombie_sentence(zombies: ZombiesView) -> str:
 
 
 def if_it_died(run: RunView | None) -> str:
-    """What a failure now would cost, and what that rests on."""
+    """The cost of a failure now, and the measurements behind it."""
     if run is None or run.state.is_terminal:
         return "Nothing runs, so nothing can die."
     if run.records_to_replay is None:
@@ -43,7 +43,7 @@ def if_it_died(run: RunView | None) -> str:
 
 
 def estimate(point: FitPoint, recovery_count: int) -> str:
-    """The same of a restore from a point."""
+    """The same for a restore from a point."""
     if point.records_to_replay is None:
         return "How much would be read again is not known."
     about = "About " if point.records_to_replay else ""

@@ -1,1 +1,1 @@
-"""Savepoints: all of a pipeline's, one, what it holds, and two compared."""
+"""Savepoints: all of a pipeline's, one of them, its contents, and a comparison of two."""

@@ -1,6 +1,6 @@
-"""What differs between two savepoints: asked for, watched while a worker compares, and shown.
+"""The differences between two savepoints: request, progress of the worker, and result.
 
-Everybody sees what was found; asking for a comparison takes the admin role.
+Everyone may see the results; asking for a comparison takes the admin role.
 """
 
 from django.contrib import messages
@@ -24,7 +24,7 @@ CHOICES_MAX = 200
 @require_GET
 @never_cache
 def compare(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """From the savepoint that `from` names to this one."""
+    """From the savepoint in `from` to this one."""
     right = existing(savepoint_key)
     found = savepoint_queries.savepoints(right.pipeline, 1, CHOICES_MAX)
     others = [each for each in found.rows if each.key != savepoint_key and not each.is_disposed]
@@ -60,7 +60,7 @@ def start_comparison(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 
 
 def _compared(right: Savepoint, known: list[Savepoint]) -> list[Savepoint]:
-    """Those whose comparison with it can be looked at, newest first."""
+    """The savepoints with an existing comparison with it, newest first."""
     by_path = {each.path: each for each in known}
     return [by_path[path] for path in comparisons.compared_with(right.path) if path in by_path]
 

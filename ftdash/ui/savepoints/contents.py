@@ -1,6 +1,6 @@
-"""What is inside of a savepoint, for who looks: its manifest, its operators, the rows of a state.
+"""The contents of a savepoint: its manifest, its operators, the rows of a state.
 
-A savepoint never changes, so these pages are not live. Everybody who may see pages may look.
+A savepoint never changes, so these pages are not live. Everyone who may see pages may see them.
 """
 
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ PART_SHELF_LIFE = "savepoints/one/shelf_life.html"
 
 
 class FilterForm(forms.Form):
-    """Which rows to show; the state stays in the address."""
+    """Which rows to show; the address has the state."""
 
     uid = forms.CharField(widget=forms.HiddenInput())
     state = forms.CharField(widget=forms.HiddenInput())
@@ -56,7 +56,7 @@ def manifest(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 @require_GET
 @never_cache
 def shelf_life(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """A part of the savepoint's page, which does not wait for what sources answer."""
+    """A part of the savepoint's page, which does not wait for the sources' answers."""
     point = existing(savepoint_key)
     context: dict[str, object] = {"point": point, "now": timezone.now()}
     try:
@@ -70,7 +70,7 @@ def shelf_life(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 @require_GET
 @never_cache
 def operators(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """A part of the savepoint's page, which does not wait for it; or a page of its own."""
+    """A part of the savepoint's page, which does not wait for it; or a separate page."""
     context: dict[str, object] = {"point": existing(savepoint_key)}
     try:
         context["operators"] = contents.operators_in(existing(savepoint_key).path)

@@ -1,6 +1,6 @@
-"""The pages of savepoints: all of a pipeline's, and one with what is known of it.
+"""The pages of savepoints: all of a pipeline's, and one with everything known of it.
 
-To look is for everybody; to have every byte of one read again takes the admin role.
+Everyone may look; having every byte of one read again takes the admin role.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class SavepointView:
     page: PipelinePage
     data_at: datetime | None
     point: Savepoint
-    others: list[str]  # pipelines that it may be tried on too
+    others: list[str]  # pipelines on which it may be tried too
 
     @property
     def restore(self) -> ActionOffer:
@@ -86,7 +86,7 @@ def savepoint_regions(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 @never_cache
 @permission_required("jobs.operate", raise_exception=True)
 def restore_into(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """To the restore of the pipeline that was chosen, with its preflight."""
+    """Redirects to the restore of the chosen pipeline, with its preflight."""
     point = existing(savepoint_key)
     chosen = request.GET.get("into", "")
     if queries.pipeline_page(chosen) is None:
@@ -111,13 +111,13 @@ def verify(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 @require_GET
 @never_cache
 def verification(request: HttpRequest, savepoint_key: str) -> HttpResponse:
-    """How far that has come; whoever asks also wakes a reading that has stopped halfway."""
+    """The progress of that; asking also wakes a reading that has stopped halfway."""
     point_services.inspection_of(existing(savepoint_key).path)
     return render(request, "savepoints/one/verification.html", {"point": existing(savepoint_key)})
 
 
 def savepoints_view(request: HttpRequest, name: str) -> SavepointsView:
-    """Raises Http404 for a pipeline that does not exist."""
+    """Raises Http404 if the pipeline does not exist."""
     page = queries.pipeline_page(name)
     if page is None:
         raise Http404(f"There is no pipeline named {name}.")
@@ -127,7 +127,7 @@ def savepoints_view(request: HttpRequest, name: str) -> SavepointsView:
 
 
 def savepoint_view(savepoint_key: str) -> SavepointView:
-    """Raises Http404 for a savepoint that does not exist."""
+    """Raises Http404 if the savepoint does not exist."""
     point = existing(savepoint_key)
     page = queries.pipeline_page(point.pipeline)
     if page is None:

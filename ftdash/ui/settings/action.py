@@ -1,4 +1,4 @@
-"""What a change of settings is: its words, its form, what it would mean, and who carries it out."""
+"""A change of settings: its words, its form, its consequence, and the function that does it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of it; `secret` is shown once."""
+    """The outcome; `secret` is shown once."""
 
     note: str
     secret: str = ""
@@ -19,7 +19,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class SettingsAction:
-    """`consequence` is told before the button, and raises Http404 where `of` is nothing.
+    """`consequence` is shown before the button, and raises Http404 if `of` names nothing.
 
     `shows_secret`: its answer may show one, so a form counts once (`ftdash.accounts.sent_forms`).
     """
@@ -31,7 +31,7 @@ class SettingsAction:
     carry_out: Callable[[str, Values, str], Done]
     back: str = "settings"  # the page it belongs to
     shows_secret: bool = False
-    subject: Callable[[str], str] = str  # what people call what `of` names
+    subject: Callable[[str], str] = str  # people's name for what `of` names
 
     @property
     def is_destructive(self) -> bool:

@@ -1,7 +1,7 @@
-"""What an admin may change beside pipelines: one table, and one view that asks the services.
+"""What an admin may change other than pipelines: one table, one view that calls the services.
 
-A secret that was made is on the answer itself and on no other page, so the answer is no redirect;
-sent again by a reload, the same form changes nothing and says so.
+A new secret is on the answer itself and on no other page, so the answer is no redirect. If a reload
+sends the form again, it changes nothing and says so.
 """
 
 from contextlib import nullcontext
@@ -53,7 +53,7 @@ def act(request: HttpRequest, action: str) -> HttpResponse:
 
 
 def _carried_out(request: HttpRequest, chosen: SettingsAction, form: SettingsForm) -> Done | None:
-    """None: it was refused, and why is in the form."""
+    """None: it was refused, and the form says why."""
     if not form.is_valid():
         return None
     is_once, mark = chosen.shows_secret, request.POST.get("mark", "")

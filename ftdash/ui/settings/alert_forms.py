@@ -1,4 +1,4 @@
-"""What an admin fills in for rules and channels of alerts; the services decide what may stand."""
+"""The forms for rules and channels of alerts; the services decide which values are valid."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ _NUMBERS = {
 
 
 class BandForm(SettingsForm):
-    """The two thresholds, and how long each has to hold; of a rule there is, as they are now."""
+    """The two thresholds, and how long each has to hold; an existing rule's as they are now."""
 
     def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
         super().__init__(*args, of=of, **kwargs)
@@ -62,7 +62,7 @@ def _pipelines() -> list[tuple[str, str]]:
 
 
 class PipelineField(forms.ChoiceField):
-    """One of them, or all: None."""
+    """One pipeline, or None for all."""
 
     def __init__(self) -> None:
         super().__init__(label="Of", required=False, choices=_pipelines)

@@ -1,4 +1,4 @@
-"""What an admin may change about alerts: rules, channels, and who looks after what fires."""
+"""What an admin may change about alerts: rules, channels, and acknowledgements."""
 
 from django.http import Http404
 

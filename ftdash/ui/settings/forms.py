@@ -1,7 +1,7 @@
-"""What an admin fills in to change settings: the reason always, the rest by kind.
+"""The forms to change settings: the reason always, the other fields by kind.
 
-Fields say what they are and no more: what may be done, the services decide, whose refusal is shown
-in the form it came from.
+Fields only describe themselves: the services decide what is possible, and their refusal is shown in
+the form.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ NEVER = ("", "never")
 
 
 class SettingsForm(forms.Form):
-    """`of` names what is changed: a person, a token; empty where something is made."""
+    """`of` names what to change: a person, a token; empty if something is made."""
 
     reason = forms.CharField(
         label="Why",
@@ -40,7 +40,7 @@ class SettingsForm(forms.Form):
 
 
 class ConfirmedSettingsForm(SettingsForm):
-    """For what takes something away: the name has to be typed."""
+    """For changes that take something away: the admin has to type the name."""
 
     confirmation = forms.CharField(
         label="Type the name to confirm", widget=forms.TextInput(attrs=PLAIN_TEXT)
@@ -63,7 +63,7 @@ class InviteForm(SettingsForm):
 
 
 class RoleForm(SettingsForm):
-    """Of somebody who has one: the other is what it can be changed to."""
+    """For a person with a role; offers the other one."""
 
     role = forms.ChoiceField(label="Role", choices=ROLES)
 

@@ -1,4 +1,4 @@
-"""What an admin may change about how long history is kept: each choice says what it deletes."""
+"""What an admin may change about how long history is kept; each choice says what it deletes."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page of settings, which everybody sees; and the one where people change their password."""
+"""The page of settings, which everyone sees, and the page to change your own password."""
 
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
@@ -22,7 +22,7 @@ LOG_MAX = 50
 @require_GET
 @never_cache
 def settings(request: HttpRequest) -> HttpResponse:
-    """What is counted over all rows is read once, and not again with every refresh."""
+    """Reads counts over all rows once, and not again with every refresh."""
     context = settings_context() | {"history": history_queries.kept()}
     return render(request, "settings/page.html", context)
 
@@ -48,7 +48,7 @@ def settings_context() -> dict[str, object]:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def password(request: HttpRequest) -> HttpResponse:
-    """Everybody's own; whoever came with a one-time password sees nothing else before."""
+    """For everyone; a person with a one-time password sees nothing else before."""
     form = OwnPasswordForm(request.user, request.POST if request.method == "POST" else None)
     is_first = first_sign_in.MUST_CHOOSE in request.session
     context = {"form": form, "is_first": is_first}

@@ -1,8 +1,8 @@
 """Template filters and tags over `ftdash.formats`, and the two kinds of time on a page.
 
-`moment` is a point in time, rewritten by the page's script in the viewer's zone with UTC in the
-title. `clock` is an age that ticks: it carries its value at the time of rendering, so that a
-viewer's clock that is wrong does no harm.
+`moment` is a point in time, which the page's script converts to the viewer's zone, with UTC in the
+title. `clock` is an age that ticks: it contains its value at the time of rendering, so that a wrong
+clock of the viewer does no harm.
 """
 
 import re
@@ -34,7 +34,7 @@ register.filter("short_path", formats.short_path)
 
 @register.filter
 def age_ms(since: datetime | None) -> int | str:
-    """For scripts: how old something was when the page was rendered; empty when unknown."""
+    """For scripts: the age at the time of rendering; empty if unknown."""
     if since is None:
         return ""
     return max(0, round((timezone.now() - since).total_seconds() * 1000))
@@ -42,14 +42,14 @@ def age_ms(since: datetime | None) -> int | str:
 
 @register.filter
 def silent_in_ms(seen: Heard) -> int | str:
-    """For scripts: when to ask who has fallen silent; empty when somebody has by now."""
+    """For scripts: when to check for silence again; empty if something is silent already."""
     left = silent_in(seen)
     return "" if left is None else round(left / timedelta(milliseconds=1))
 
 
 @register.filter
 def breakable(setting: object) -> SafeString:
-    """Breaks behind a dot or an underscore, so that no word of a key or a value is torn."""
+    """Allows breaks after a dot or an underscore, so that no word of a key or a value is torn."""
     parts = re.split(r"(?<=[._])(?=\w)", str(setting))
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
@@ -61,7 +61,7 @@ def milliseconds(between: timedelta | None) -> float | None:
 
 @register.inclusion_tag("parts/ratio_bar.html")
 def ratio_bar(busy: float, backpressured: float) -> dict[str, str]:
-    """Drawn in SVG, whose attributes are no styles: the pages allow no inline ones."""
+    """Drawn in SVG attributes, because the pages allow no inline styles."""
     return {
         "busy_width": f"{100 * busy:.1f}",
         "backpressured_start": f"{100 * busy:.1f}",
@@ -76,7 +76,7 @@ def most(values: list[float]) -> float | None:
 
 @register.inclusion_tag("parts/sparkline.html")
 def sparkline(values: list[float]) -> dict[str, str]:
-    """From zero up, oldest on the left; what it says stands beside it in words."""
+    """From zero up, oldest on the left; the text next to it says the same."""
     highest = max(values, default=0.0) or 1.0
     step = 100 / max(1, len(values) - 1)
     heights = [23 - 22 * value / highest for value in values]
