@@ -348,7 +348,7 @@ SAMPLE_RETENTION_S = 1800
 """Samples older than this, measured from a run's newest, are deleted; an admin may change it."""
 
 HISTORY_RETENTION_DAYS = 90
-"""Failed and discarded checkpoints, events, alerts and labs older than this are deleted; likewise."""
+"""Days that failed and discarded checkpoints, events, alerts and labs are kept, by default."""
 
 JOURNAL_RETENTION_DAYS = int(os.environ.get("FTDASH_JOURNAL_RETENTION_DAYS", "30"))
 """Segments of a run's journal that ended longer ago, and have been read, are deleted. The older
