@@ -66,8 +66,9 @@ def test_a_poison_record_is_named_with_split_and_offset_and_ends_the_run(tmp_pat
 def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Path) -> None:
     poison_total = sum(range(6 * KEYS, 60, KEYS)) + sum(range(0, 6 * KEYS, KEYS))  # key 0, 1st min
     paced = {"poison_total": str(poison_total), "hours_per_s": "0.2"}
+    apart = {"pipeline.coalescing.max-rows": "1"}  # joined batches may be of several splits
 
-    with hosted_run(tmp_path, paced) as run:
+    with hosted_run(tmp_path, paced, settings=apart) as run:
         run.wait_for(lambda _: len(failures(run)) >= 1, STEP_S)
         failure = failures(run)[0]
 
