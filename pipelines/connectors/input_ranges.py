@@ -8,6 +8,7 @@ have no ranges.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.split_packs import Pack
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.ledger import SplitRange
 from pipelines.domain.snapshots import Json
@@ -21,7 +22,7 @@ def ranges(before: Sequence[Json], after: Sequence[Json]) -> list[SplitRange]:
     if _are(after, "frontier"):
         return list(_numbered(_numbered_of(before), _numbered_of(after)))
     if _are(after, "splits"):
-        return list(_named(_splits_by_name(before), _splits_by_name(after)))
+        return list(_named(*_splits_by_name(before, after)))
     return []
 
 
@@ -66,9 +67,20 @@ def _between(old: _Numbered, new: _Numbered) -> range:
     return range(old.first_unread, new.last_frontier)
 
 
-def _splits_by_name(positions: Sequence[Json]) -> dict[str, SplitProgress]:
-    every = [NamedPositions.from_json(each) for each in positions]
-    return {split.name: split for each in every for split in each.splits}
+def _splits_by_name(
+    before: Sequence[Json], after: Sequence[Json]
+) -> tuple[dict[str, SplitProgress], dict[str, SplitProgress]]:
+    """Without those that both have in the same pack: they were finished before."""
+    old, new = ([NamedPositions.from_json(each) for each in cut] for cut in (before, after))
+    both = _packs(old) & _packs(new)
+    found_old, found_new = (
+        {split.name: split for each in cut for split in each.every(both)} for cut in (old, new)
+    )
+    return found_old, found_new
+
+
+def _packs(positions: Iterable[NamedPositions]) -> set[Pack]:
+    return {pack for each in positions for pack in each.finished}
 
 
 def _named(old: dict[str, SplitProgress], new: dict[str, SplitProgress]) -> Iterator[SplitRange]:

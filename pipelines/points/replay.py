@@ -105,7 +105,7 @@ def _prepared(
 def _progress(snapshots: list[OperatorSnapshot]) -> dict[str, SplitProgress]:
     """By the name of the file."""
     positions = [NamedPositions.from_json(s.replayed) for s in snapshots if s.replayed is not None]
-    splits = [split for each in positions for split in each.splits]
+    splits = [split for each in positions for split in each.every()]
     return {split.name.removeprefix(REPLAYED_PREFIX): split for split in splits}
 
 

@@ -15,7 +15,7 @@ import msgspec
 from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import tune
 from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import ProtocolError
+from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import Message
 
@@ -33,6 +33,10 @@ def prepare(connection: socket.socket, heartbeat: Heartbeat) -> None:
     """What a socket needs to become a control link, before it is encrypted or used."""
     tune(connection, heartbeat.timeout_ms)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
+
+
+class MessageTooLong(Rejected):
+    """To send it again would end the same way."""
 
 
 class ControlLink(Generic[T]):
@@ -57,9 +61,15 @@ class ControlLink(Generic[T]):
         return self._heard_ms
 
     def send(self, message: Message) -> None:
-        """Raises OSError when the connection is gone, or the other side takes nothing any more;
-        then it is closed, because half a frame may have been sent."""
+        """Raises MessageTooLong, and then nothing was sent. Raises OSError when the connection is
+        gone, or the other side takes nothing any more; then it is closed, because half a frame may
+        have been sent."""
         payload = self._encoder.encode(message)
+        if len(payload) > MAX_FRAME_BYTES:
+            raise MessageTooLong(
+                f"A message of kind {type(message).__name__} takes {len(payload):,} bytes; at most"
+                f" {MAX_FRAME_BYTES:,} can be sent."
+            )
         with self._sending:
             try:
                 self._connection.sendall(_LENGTH.pack(len(payload)) + payload)

@@ -141,4 +141,4 @@ def _rows_named(manifest: Manifest) -> Iterator[str]:
             positions = NamedPositions.from_json(stored)
         except msgspec.ValidationError:
             continue  # of another kind of source, or none
-        yield from (rows_of(split.name) for split in positions.splits)
+        yield from map(rows_of, positions.names())

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.phases import SubtaskPhases
@@ -22,6 +23,7 @@ from pipelines.runtime.control import (
     ReservationWanted,
     SourcesEnded,
 )
+from pipelines.runtime.control_link import MessageTooLong
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.subtask.operator_failure import (
@@ -69,15 +71,25 @@ class SubtaskReports:
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
     ) -> None:
         head = snapshot.operators[0]
-        self._send(
-            Acknowledged(
-                checkpoint_id=checkpoint_id,
-                snapshot=snapshot,
-                phases=phases,
-                source_records=head.counters.get("records_read", 0),
-                watermark_ms=head.watermark_ms,
-            )
+        message = Acknowledged(
+            checkpoint_id=checkpoint_id,
+            snapshot=snapshot,
+            phases=phases,
+            source_records=head.counters.get("records_read", 0),
+            watermark_ms=head.watermark_ms,
         )
+        try:
+            self._send(message)
+        except MessageTooLong as error:
+            declined = Declined(
+                checkpoint_id=checkpoint_id,
+                vertex=snapshot.vertex,
+                subtask=snapshot.subtask,
+                reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+                message=f"{error} It lists the files and positions of one subtask's snapshot:"
+                " raise the parallelism, or let the sources have fewer splits.",
+            )
+            self._send(declined)
 
     def declined(self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception) -> None:
         self._send(

@@ -5,6 +5,7 @@ barrier up. What cannot be asked now is asked again; only the first look has to 
 without it nobody knows where to begin.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
@@ -14,20 +15,26 @@ from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.source import (
     Batch,
+    BeginsOnce,
     ConfirmsSplits,
     GrowingSource,
     KnowsPending,
     TellsProgress,
 )
+from pipelines.connectors.split_packs import PACK_NAMES, pack_of
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import Json
 
+UNREAD_MAX = 10_000
+"""Splits that positions hold besides those that are finished; a directory may have a million."""
+
 
 class FoundSplits:
     """Guarantee: a split is read by the subtask that owns it and by no other, and every split that
-    a checkpoint knows keeps its position. Every unfinished one is in the backlog at all times.
+    a checkpoint knows keeps its position. Every unfinished one of these is in the backlog at all
+    times.
     """
 
     def __init__(
@@ -47,10 +54,18 @@ class FoundSplits:
         self._parallelism = parallelism
         self._clock = clock
         old = [NamedPositions.from_json(one) for one in restored]
-        self._splits = list(owned(old, self._owner, subtask))
-        self._known = {split.name for positions in old for split in positions.splits}
+        share = owned(old, self._owner, subtask)
+        self._splits = dict(enumerate(share.splits))  # by index; without those that are packed
+        self._count = len(share.splits)
+        self._finished = share.finished
+        self._known = share.known
         self._had_looked = [positions.has_looked for positions in old]
         self._beginning = beginning
+        # Found, and not in the positions: who is restored finds them again. Where it matters when a
+        # split was found, and where nothing is found later, all of them are in the positions.
+        self._left: deque[SplitProgress] = deque()
+        finds_again = self.may_grow and not isinstance(source, BeginsOnce)
+        self._unread_max = UNREAD_MAX if finds_again else 1 << 62
         self._unconfirmed: set[int] = set()  # splits that handed out records since the last answer
         self._reader = source.open()
         self._looking = looking or ThreadPoolExecutor(1, thread_name_prefix="find-splits")
@@ -74,23 +89,27 @@ class FoundSplits:
         return self._reader if isinstance(self._reader, KnowsPending) else None
 
     def initial(self) -> SplitPositions:
-        unfinished = [(i, s.offset) for i, s in enumerate(self._splits) if not s.is_finished]
-        return SplitPositions(tuple(unfinished), len(self._splits), 1)
+        unfinished = [(i, s.offset) for i, s in self._splits.items() if not s.is_finished]
+        return SplitPositions(tuple(unfinished), self._count, 1)
 
     def grown(self, positions: SplitPositions) -> SplitPositions:
         """Raises Retryable when the first look fails, Rejected when any does for good."""
         found = [split for split in self._found() if split.name not in self._known]
         self._known.update(split.name for split in found)
-        mine = [split for split in found if self._owner(split.name) == self._subtask]
-        if not mine:
+        self._left.extend(split for split in found if self._owner(split.name) == self._subtask)
+        if not self._left or 2 * len(positions.backlog) > self._unread_max:
             return positions
-        first = len(self._splits)
-        self._splits += mine
-        added = tuple((first + i, split.offset) for i, split in enumerate(mine))
-        return SplitPositions((*positions.backlog, *added), len(self._splits), 1)
+        room = self._unread_max - len(positions.backlog)
+        mine = [self._left.popleft() for _ in range(min(room, len(self._left)))]
+        new = dict(enumerate(mine, self._count))
+        self._splits.update(new)
+        self._count += len(new)
+        added = tuple((index, split.offset) for index, split in new.items())
+        return SplitPositions((*positions.backlog, *added), self._count, 1)
 
     def name_of(self, index: int) -> str | None:
-        return self._splits[index].name if index < len(self._splits) else None
+        """A split that is packed is finished, and nobody asks for it again."""
+        return self._splits[index].name if index in self._splits else None
 
     def read(self, index: int, offset: int, still_open: Collection[int]) -> Iterator[Batch]:
         split = msgspec.structs.replace(self._splits[index], offset=offset)
@@ -118,19 +137,29 @@ class FoundSplits:
 
     def to_json(self, positions: SplitPositions) -> Json:
         offsets = dict(positions.backlog)
+        self._pack_finished(offsets)
         return NamedPositions(
             tuple(
                 msgspec.structs.replace(
                     split, offset=offsets.get(i, split.offset), is_finished=i not in offsets
                 )
-                for i, split in enumerate(self._splits)
+                for i, split in self._splits.items()
             ),
             has_looked=self._looked_ms is not None or not self._begins,
+            finished=tuple(self._finished),
         ).to_json()
 
     def close(self) -> None:
         self._looking.shutdown(wait=False, cancel_futures=True)
         self._reader.close()
+
+    def _pack_finished(self, unfinished: Collection[int]) -> None:
+        """Only whole packs, and none of splits whose end the source has to know."""
+        done = [i for i, s in self._splits.items() if i not in unfinished and s.end_offset is None]
+        for start in range(0, len(done) - PACK_NAMES + 1, PACK_NAMES):
+            full = done[start : start + PACK_NAMES]
+            self._finished.append(pack_of(self._splits.pop(index).name for index in full))
+            self._unconfirmed.difference_update(full)
 
     def _owner(self, name: str) -> int:
         return self._source.owner(name, self._parallelism)

@@ -4,8 +4,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 
+from pipelines.connectors import split_packs
 from pipelines.connectors.reachability import named_problems_of
 from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
@@ -13,6 +15,7 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStat
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Json
+from pipelines.runtime.control_link import MAX_FRAME_BYTES
 from pipelines.runtime.subtask import found_splits
 from pipelines.runtime.subtask.source_reader import SourceReader
 from tests.unit.runtime.fakes import ManualClock, keys_of
@@ -251,6 +254,100 @@ def test_what_cannot_be_asked_at_a_cut_is_asked_at_the_next_even_if_it_has_ended
     reader.confirm()
 
     assert source.asked == [["a", "b"], ["a", "b"], ["b"]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finished_are_packed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a plain set of all names; names and order are of no kind."""
+    monkeypatch.setattr(found_splits, "PACK_NAMES", 3)
+    monkeypatch.setattr(split_packs, "PACK_NAMES", 3)
+    chance = random.Random(seed)
+    monkeypatch.setattr(found_splits, "UNREAD_MAX", chance.choice([2, 3, 10_000]))
+    clock, keys = ManualClock(), iter(range(1_000_000))
+    source = GrowingLog({}, batch_rows=chance.randint(1, 3))
+    source.concurrent_splits = chance.randint(1, 3)
+    restored: tuple[Json, ...] = ()
+    read: list[int] = []
+
+    for parallelism in [chance.randint(1, 3) for _ in range(5)]:
+        readers = [reader_of(source, clock, restored, i, parallelism) for i in range(parallelism)]
+        for _ in range(chance.randint(0, 30)):
+            if chance.random() < 0.5:
+                name = f"{chance.randrange(10**9)}-{len(source.logs)}"
+                source.logs[name] = [(n, next(keys), n) for n in range(chance.randint(0, 4))]
+                source.ended.add(name)
+            clock.now_ms += 1_100.0
+            reader = chance.choice(readers)
+            batch = reader.next()
+            read += [] if batch is None else keys_of(batch)
+            if chance.random() < 0.3:
+                reader.positions()
+        restored = tuple(reader.positions() for reader in readers)
+        known = [name for one in restored for name in NamedPositions.from_json(one).names()]
+        assert len(known) == len(set(known))
+    for subtask in range(2):
+        reader = reader_of(source, clock, restored, subtask, 2)
+        for _ in range(len(source.logs) + 1):  # an empty file leaves nothing to read for a moment
+            read += drained(reader)
+
+    assert sorted(read) == sorted(key for log in source.logs.values() for _, key, _ in log)
+
+
+@pytest.mark.slow
+def test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names with a random part, as Spark's have it, are the ones that pack the worst."""
+    chance = random.Random(7)
+    names = (f"part-{n:08}-{chance.randbytes(16).hex()}.parquet" for n in range(1_000_000))
+    stored = NamedPositions((), True, tuple(split_packs.packs_of(list(names)))).to_json()
+    source = GrowingLog({"late": [(0, 7, 7)], "open": []}, ended={"late"})
+    reader = reader_of(source, ManualClock(), (stored,))
+    assert drained(reader) == [7]
+    packed: list[object] = []
+    monkeypatch.setattr(found_splits, "pack_of", packed.append)
+
+    positions = NamedPositions.from_json(reader.positions())
+
+    assert packed == []  # a pack is made once
+    assert [split.name for split in positions.splits] == ["late", "open"]
+    assert len(positions.finished) == 1_000
+    assert len(msgspec.json.encode(positions)) < MAX_FRAME_BYTES / 2
+
+
+def test_positions_hold_so_many_unread_splits_and_all_are_read_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(found_splits, "UNREAD_MAX", 4)
+    logs = {f"{n:02}": [(0, n, n)] for n in range(20)}
+    growing = GrowingLog(logs, ended=set(logs), concurrent_splits=1)
+    bounded = GrowingLog(logs, ended=set(logs), concurrent_splits=1, discovery_interval_ms=None)
+    reader, whole = reader_of(growing, ManualClock()), reader_of(bounded, ManualClock())
+    first, _ = reader.next(), whole.next()
+
+    unread = [s for s in NamedPositions.from_json(reader.positions()).splits if not s.is_finished]
+    after = drained(reader_of(growing, ManualClock(), (reader.positions(),)))
+
+    assert len(unread) == 4
+    assert keys_of(first) + after == keys_of(first) + drained(reader) == list(range(20))
+    assert len(NamedPositions.from_json(whole.positions()).splits) == 20  # it finds no others later
+
+
+def test_a_split_whose_end_the_source_must_know_is_not_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(found_splits, "PACK_NAMES", 2)
+    logs = {name: [(0, 7, 7)] for name in "abcd"}
+    bounded = reader_of(GrowingLog(logs, discovery_interval_ms=None), ManualClock())
+    growing = reader_of(GrowingLog(logs, ended=set("abc")), ManualClock())
+    drained(bounded), drained(growing)
+
+    assert NamedPositions.from_json(bounded.positions()).finished == ()
+    open_, kept = NamedPositions.from_json(growing.positions()), "cd"
+    assert [split_packs.names_in(pack) for pack in open_.finished] == [["a", "b"]]
+    assert "".join(split.name for split in open_.splits) == kept
 
 
 def reader_of(

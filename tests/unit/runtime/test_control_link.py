@@ -1,0 +1,63 @@
+"""What is too long for one message is not sent, says so, and spoils neither link nor attempt."""
+
+import socket
+from contextlib import closing
+
+import pytest
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
+from pipelines.runtime import control_link
+from pipelines.runtime.control import MASTER_DECODER, SLOT_DECODER, Declined, FromMaster, FromSlot
+from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime.slot.subtask_reports import SubtaskReports
+from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
+
+CHECKPOINT, FILES = CheckpointId(7), Uid("files")
+LONG = "x" * 2_000
+
+
+def test_a_snapshot_that_is_too_long_declines_its_checkpoint_and_the_link_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control_link, "MAX_FRAME_BYTES", 1_500)
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        slot = ControlLink[FromMaster](ours, MASTER_DECODER, lambda: 0.0)
+        master = ControlLink[FromSlot](theirs, SLOT_DECODER, lambda: 0.0)
+        reports = SubtaskReports(slot.send, lambda point: None, CheckpointLocations())
+
+        reports.acknowledged(CHECKPOINT, snapshot_of(LONG), phases())
+        declined = master.receive()
+        reports.acknowledged(CHECKPOINT, snapshot_of("short"), phases())
+        acknowledged = master.receive()
+
+    assert isinstance(declined, Declined)
+    assert (declined.vertex, declined.subtask) == (FILES, 1)
+    assert declined.reason is CheckpointFailureReason.CHECKPOINT_DECLINED
+    assert "kind Acknowledged takes 2," in declined.message
+    assert "at most 1,500 can be sent" in declined.message
+    assert "raise the parallelism" in declined.message
+    assert type(acknowledged).__name__ == "Acknowledged"
+
+
+def snapshot_of(text: str) -> SubtaskSnapshot:
+    operator = OperatorSnapshot(uid=FILES, positions=text)
+    return SubtaskSnapshot(vertex=FILES, subtask=1, operators=[operator])
+
+
+def phases() -> SubtaskPhases:
+    return SubtaskPhases(
+        vertex=FILES,
+        subtask=1,
+        start_delay_ms=0.0,
+        alignment_ms=0.0,
+        sync_ms=0.0,
+        async_ms=0.0,
+        acknowledged_ms=0.0,
+        state_bytes=0,
+        uploaded_bytes=0,
+        channels=[],
+    )
