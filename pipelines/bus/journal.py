@@ -1,13 +1,14 @@
 """The journal of a run: one event a line, appended by the driver that holds the lease.
 
 What is in the journal happened; everything else that shows events is made from it. A line is one
-`write()`, so that a crash tears at most the last one, and a torn line is cut off by the next
-writer. A line survives the death of the driver. What somebody was told by it (`DECISIVE`) survives
-the loss of the machine, too, with everything before it; of the rest the last seconds may be gone,
-and a reader that had seen them is told (`JournalCutShort`) and starts over.
+`write()`, so a crash tears at most the last one, and the next writer cuts a torn line off. A line
+survives the death of the driver. A decisive line (`DECISIVE`) also survives the loss of the
+machine, with everything before it. Of the other lines the last seconds may be lost; a reader that
+had seen them gets `JournalCutShort` and starts over.
 
-A run may go on for months: the journal is cut into segments of bounded size (`journal_segments`),
-and a driver that takes over reads the newest one alone. When old ones go is decided elsewhere.
+A run may go on for months. So the journal is cut into segments of bounded size
+(`journal_segments`), and a driver that takes over reads only the newest. Others decide when old
+segments are deleted.
 """
 
 import logging
@@ -64,7 +65,7 @@ DECISIVE = (
     LedgerAdvanced,
     DamageRemembered,
 )
-"""Synced before anybody hears of them: what a person asked for, how the run stands, what its output
+"""Synced before anyone hears of them: what a person requested, how the run stands, what its output
 consists of, and which files are damaged."""
 
 _encoder = msgspec.json.Encoder()
@@ -73,10 +74,10 @@ log = logging.getLogger("ftdash.journal")
 
 
 class JournalWriter:
-    """Appends events with sequence numbers that have no gaps, across drivers too.
+    """Appends events with sequence numbers that have no gaps, not even across drivers.
 
-    Needs the run's lease: two writers would interleave their sequences. `check_held` is asked
-    before each line and raises when the lease is lost.
+    Needs the run's lease: two writers would interleave their sequences. Calls `check_held` before
+    each line; it raises when the lease is lost.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class JournalWriter:
         self._file = os.open(self._segment.path, APPENDING | os.O_CREAT, 0o644)
         make_durable(path.parent)
         self._size, last = end_of(self._segment.path)
-        self._full_size = segment_bytes  # from then on a new segment is due
+        self._full_size = segment_bytes  # from this size on, a new segment is due
         self._sequence = last.sequence if last else 0
         self._silent_ms = max(0.0, clock.wall_ms() - _heard_at_ms(last)) if last else 0.0
         self._opened_ms = clock.monotonic_ms()
@@ -112,12 +113,12 @@ class JournalWriter:
     def last_heard_ms(self) -> float:
         """Monotonic: when the driver before this one wrote its last line; without one, now.
 
-        Told by the wall clock, so never later than when this journal was opened.
+        Computed from the wall clock, and so never later than when this journal was opened.
         """
         return self._opened_ms - self._silent_ms
 
     def append(self, event: Event, attempt: Attempt) -> Envelope:
-        """From any thread. Raises Retryable when the disk takes no more; nothing is then kept."""
+        """From any thread. Raises Retryable if the disk takes no more; then nothing is kept."""
         check(isinstance(event, EngineEvent), "only events of the engine are journalled")
         with self._lock:
             self._check_held()
@@ -132,10 +133,10 @@ class JournalWriter:
     def newest(
         self, kind: type[E], is_wanted: Callable[[E], bool] = lambda event: True
     ) -> E | None:
-        """The last event of this kind that is wanted, of any driver; reads from the end. None:
-        there is none.
+        """The last wanted event of this kind, of any driver; reads from the end. None: there is
+        none.
 
-        Raises UndecodableEvent when a line that may hold it cannot be read.
+        Raises UndecodableEvent if a line that may hold it cannot be read.
         """
         return newest_event(self._path, kind, is_wanted)
 
@@ -156,11 +157,11 @@ class JournalWriter:
         )
 
     def _begin_segment(self, attempt: Attempt) -> None:
-        """Go on in a new file, whose first line sums up what was before.
+        """Goes on in a new file, whose first line sums up what was before.
 
-        1. What was before is made durable, or a loss of power would tear a hole into the journal.
-        2. The new file appears whole. 3. Only then is anything written to it. Where that fails, the
-        journal goes on as it is, and it is tried again later.
+        1. Sync what was before: else a loss of power would tear a hole into the journal. 2. Make
+        the new file appear whole. 3. Only then write to it. If that fails, the journal goes on as
+        it is, and tries again later.
         """
         try:
             os.fdatasync(self._file)
@@ -215,6 +216,6 @@ class JournalWriter:
 
 
 def _heard_at_ms(last: Envelope) -> float:
-    """Of the driver itself: that it was replaced is said by the control plane."""
+    """When the driver itself last wrote: the control plane writes that it was replaced."""
     silent_ms = last.event.silent_ms if isinstance(last.event, DriverReplaced) else 0.0
     return last.at_ms - silent_ms

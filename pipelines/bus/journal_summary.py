@@ -1,8 +1,8 @@
-"""What of a journal is still needed when its older segments are gone: the newest word on each
-matter, and what is under way.
+"""Decides what a journal still needs of its older segments: the newest event of each matter, and
+all that is under way.
 
 Pure: lines in, lines out, each as it was written. A driver that takes over finds in the summary
-what the ones before it have put down; the projector and the audit go on from it.
+what earlier drivers have recorded; the projector and the audit go on from it.
 """
 
 from collections import deque
@@ -40,11 +40,11 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
 
 REQUESTS_KEPT = 100
-"""A request is marked as answered right after its answer, so the newest one would nearly do; and
-no more than that many are under way at once."""
+"""A request is marked as answered right after its answer, so the newest one would nearly do. At
+most this many are under way at once."""
 
 REPEATS_KEPT = 20
-"""An attempt that begins where the one before it began says nothing again; one for each sink."""
+"""An attempt that begins where the last one began reports none again; one for each sink."""
 
 _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RunStarted: 1,
@@ -55,7 +55,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     CheckpointCommitted: 1,
     DamageRemembered: 1,
     LedgerBegun: 1,
-    LedgerAdvanced: 2,  # what a checkpoint gave begins where the one before it ends
+    LedgerAdvanced: 2,  # a checkpoint's share begins where the one before it ends
     RequestAccepted: REQUESTS_KEPT,
     RequestEnded: REQUESTS_KEPT,
     OutputPublishedAgain: REPEATS_KEPT,
@@ -63,7 +63,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RecordsIsolated: None,
 }
 SUMMED_UP: frozenset[type[Event]] = frozenset({*_KEPT, JobStatusChanged})
-"""Kinds of which nobody needs more than what is kept."""
+"""Kinds of which the kept events are all that readers need."""
 
 _ONE_EACH = (JobStatusChanged, SlotConnected)
 _UNDER_WAY = (CheckpointTriggered, SubtaskAcknowledged, RecoveryPhaseReached)
@@ -88,10 +88,10 @@ Told = tuple[int, bytes]  # sequence and line
 
 
 class JournalSummary:
-    """Is told every line of a segment, its first one first. Raises what `UNDECODABLE` names."""
+    """Takes every line of a segment, from its first one. Raises what `UNDECODABLE` names."""
 
     def __init__(self) -> None:
-        self._kept: dict[object, deque[Told]] = {}  # by what they are the newest word on
+        self._kept: dict[object, deque[Told]] = {}  # by matter
         self._checkpoints: dict[CheckpointId, list[Told]] = {}  # under way
         self._recovery: list[Told] = []  # under way
         self._phases: set[RecoveryPhase] = set()
@@ -108,7 +108,7 @@ class JournalSummary:
         self._follow(envelope.event, told)
 
     def continued(self) -> JournalContinued:
-        """The first line of the segment that follows."""
+        """The first line of the next segment."""
         kept = [told for lines in self._kept.values() for told in lines]
         checkpoints = [told for lines in self._checkpoints.values() for told in lines]
         return JournalContinued(kept=_raw(kept), under_way=_raw([*checkpoints, *self._recovery]))
@@ -155,7 +155,7 @@ class JournalSummary:
 
 
 def envelopes_of(lines: Iterable[msgspec.Raw]) -> list[Envelope]:
-    """Lines of a summary, read."""
+    """Decodes the lines of a summary."""
     return [_decoder.decode(line) for line in lines]
 
 

@@ -1,12 +1,12 @@
-"""Who may drive a run: one process at a time, and each start of its dataflow under a new number.
+"""Decides which process may drive a run: one at a time, each attempt under a new number.
 
 The lock is the kernel's (`flock`), so it ends with its holder, however that dies. The numbers are
-files created with O_EXCL, so none is ever given out twice, whoever holds the lock; of the files the
-newest stay.
+files created with O_EXCL, so none is ever given out twice, whichever process holds the lock. The
+newest of these files stay.
 
-A holder that hangs keeps its lock. `Lease.take_over` takes the run away from it: it puts another
-file in the place of the locked one. The old holder finds that out by the record of the owner, and
-does so before everything that it makes durable.
+A holder that hangs keeps its lock. `Lease.take_over` takes the run away from it by replacing the
+locked file with another one. The old holder finds that out by the record of the owner; it checks
+that record before everything that it makes durable.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory
 
 PROBE_TOLERANCE_S = 0.5
-"""Whoever asks for the owner holds the lock shared for an instant; a driver waits that out."""
+"""A process that asks for the owner briefly holds the lock shared; a driver waits that out."""
 
 START_TIME_TOLERANCE_S = 0.1
 """Rounding only: start times count from the boot of the machine."""
@@ -39,18 +39,18 @@ START_TIME_TOLERANCE_S = 0.1
 ATTEMPT_TRIES_MAX = 100
 
 ATTEMPTS_KEPT = 20
-"""Numbers that still have their file. A number whose file is gone is told by so many newer ones."""
+"""Numbers that still have their file. So many newer files show that an older number was used."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that holds a lease. A process id alone may be somebody else by now."""
+    """The process that holds a lease. Its id alone may belong to another process by now."""
 
     pid: int
     process_began_s: float  # after the boot of the machine, so that a step of its clock is no end
     host: str
     acquired_at: float  # seconds since the epoch
     epoch: int = 0  # grows with every owner; 0: of a version that shows no signs of life
-    home: str = ""  # where its process id means something; empty: not known, taken for here
+    home: str = ""  # where its process id is valid; empty: not known, taken for here
 
     @classmethod
     def this_process(cls, epoch: int = 0) -> "Owner":
@@ -65,7 +65,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether its process, if it lives, can be seen and ended from here."""
+        """True if this process could see and end the owner's process, if that lives."""
         return self.home in ("", home())
 
     @property
@@ -73,7 +73,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return self.process() is not None
 
     def process(self) -> psutil.Process | None:
-        """The very process, or None when it is gone or elsewhere."""
+        """The very process; None if it is gone or elsewhere."""
         if not self.is_here:
             return None
         try:
@@ -87,10 +87,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LeaseHeld(Exception):
-    """Somebody else drives this run."""
+    """Another process drives this run."""
 
     run_directory: RunDirectory
-    owner: Owner | None  # None: it has not said yet who it is
+    owner: Owner | None  # None: it has not recorded itself yet
 
     def __str__(self) -> str:
         who = f"process {self.owner.pid} on {self.owner.host}" if self.owner else "another process"
@@ -98,7 +98,7 @@ class LeaseHeld(Exception):
 
 
 class LeaseLost(Exception):
-    """Somebody else has taken the run over: nothing may be written for it any more."""
+    """Another process has taken the run over: this one may write nothing more for it."""
 
     def __init__(self, run_directory: RunDirectory, owner: Owner | None) -> None:
         who = f"process {owner.pid} on {owner.host}" if owner else "another process"
@@ -111,8 +111,8 @@ class Lease:
     """Held until `close` or the death of this process; children do not inherit it.
 
     The lock can still be lost where its file is: deleted, restored from a backup, on a disk that
-    was away. Then another driver takes the run over, and this one finds that out by the record of
-    the owner, which whoever takes over replaces first.
+    was away. Then another driver takes the run over. This one finds that out by the record of
+    the owner, which the new driver replaces first.
     """
 
     def __init__(self, run_directory: RunDirectory, descriptor: int) -> None:
@@ -126,7 +126,7 @@ class Lease:
 
     @classmethod
     def acquire(cls, run_directory: RunDirectory) -> "Lease":
-        """Raises LeaseHeld when another process has it, or has just taken it over."""
+        """Raises LeaseHeld if another process has it, or has just taken it over."""
         make_directory(run_directory.path)
         descriptor = os.open(run_directory.lease_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -144,13 +144,13 @@ class Lease:
 
     @classmethod
     def take_over(cls, run_directory: RunDirectory, owner: Owner) -> "Lease":
-        """Fence off the `owner`, who holds the lease and hangs, wherever it is. When it goes on,
+        """Fence off the `owner`, which holds the lease and hangs, wherever it is. If it goes on,
         its lease is lost.
 
-        1. Nobody else takes over meanwhile, and the owner is still the same. 2. A new lock, which
-        is held already, takes the place of the old one. 3. The record names this process.
+        1. Keep others from taking over, and check that the owner is still the same. 2. Replace the
+        old lock with a new one that is held already. 3. Name this process in the record.
 
-        Raises LeaseHeld when somebody else owns the run by now.
+        Raises LeaseHeld if another process owns the run by now.
         """
         guard = os.open(run_directory.lease_guard, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -179,17 +179,17 @@ class Lease:
 
     @property
     def epoch(self) -> int:
-        """Of this lease; every later owner has a greater one."""
+        """This lease's number; every later owner has a greater one."""
         return self._epoch
 
     def check_held(self) -> None:
-        """Raises LeaseLost when somebody else has taken the run over. Cheap: one stat."""
+        """Raises LeaseLost if another process has taken the run over. Cheap: one stat."""
         if not self._is_recorded():
             raise LeaseLost(self._directory, _recorded_owner(self._directory))
 
     def next_attempt(self) -> Attempt:
-        """A number above all that were ever given out in this run, the machine's loss included:
-        slots on other machines outlive that. Raises LeaseLost."""
+        """A number above all that were ever given out in this run, even if the machine was lost
+        meanwhile: slots on other machines outlive it. Raises LeaseLost."""
         check(self._descriptor is not None, "attempts are numbered under the lease")
         self.check_held()
         make_directory(self._directory.attempts)
@@ -206,17 +206,17 @@ class Lease:
         return _newest_attempt(self._directory)
 
     def is_current(self, attempt: Attempt) -> bool:
-        """Whether nothing newer was started, by this or by any other driver."""
+        """True if neither this nor any other driver has started anything newer."""
         is_held = self._descriptor is not None and self._is_recorded()
         return is_held and attempt == self.attempts_so_far()
 
     def _is_long_past(self, number: int) -> bool:
-        """Its file may have been there and be deleted. So it is for a driver that has looked for
-        the newest number, stood still, and creates the next one when others were given out."""
+        """True if the number's file may have existed and been deleted: a driver may look for the
+        newest number, stand still while others are given out, and then create the next one."""
         return number <= self.attempts_so_far() - ATTEMPTS_KEPT
 
     def _delete_long_past(self) -> None:
-        """Called when a newer number is durable: the newest of all never goes."""
+        """Call when a newer number is durable: the newest of all is never deleted."""
         for number in sorted(_attempts_in(self._directory))[:-ATTEMPTS_KEPT]:
             (self._directory.attempts / str(number)).unlink(missing_ok=True)
 
@@ -241,14 +241,14 @@ class Lease:
 
 
 def is_driven(run_directory: RunDirectory) -> bool:
-    """Whether a process holds the lease, on this machine or another one, alive or stopped."""
+    """True if a process holds the lease, on this machine or another one, alive or stopped."""
     return _is_locked(run_directory.lease_lock)
 
 
 def owner_of(run_directory: RunDirectory) -> Owner | None:
-    """Who drives this run right now: holds the lock, and lives. None when nobody does.
+    """The process that holds the lock now and lives; None if there is none.
 
-    Of an owner elsewhere the lock alone tells that it lives.
+    For an owner elsewhere, the lock alone shows that it lives.
     """
     if not _is_locked(run_directory.lease_lock):
         return None
@@ -258,7 +258,7 @@ def owner_of(run_directory: RunDirectory) -> Owner | None:
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:
-    """Differs for every file that ever had this name; None while there is none."""
+    """Differs for every file that ever had this name; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -278,25 +278,25 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _record_this_process(run_directory: RunDirectory) -> None:
-    """It holds the lock. From now on the owner before it has lost the lease."""
+    """This process holds the lock. From now on the owner before it has lost the lease."""
     before = _recorded_owner(run_directory)
     owner = Owner.this_process(1 if before is None else before.epoch + 1)
     replace_atomically(run_directory.lease_file, msgspec.json.encode(owner))
 
 
 def _check_in_place(descriptor: int, path: Path) -> None:
-    """Raises BlockingIOError when another lock has taken the place of this one."""
+    """Raises BlockingIOError if another lock has replaced this one."""
     ours = os.fstat(descriptor)
     try:
         theirs = path.stat()
     except FileNotFoundError:
-        return  # deleted; who locks what is created next replaces the record
+        return  # deleted; the next process to lock it replaces the record
     if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
         raise BlockingIOError(f"{path} was replaced")
 
 
 def _locked_anew(path: Path) -> int:
-    """A lock in the place of the one that is held; no one else ever finds it free."""
+    """Replaces the held lock with a new one, which no other process ever finds free."""
     descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.replace(name, path)
@@ -318,7 +318,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
-    """None, too, for a record of another version of this program: the lock is what decides."""
+    """None also for a record of another version of this program: the lock decides."""
     try:
         return msgspec.json.decode(run_directory.lease_file.read_bytes(), type=Owner)
     except (FileNotFoundError, *UNDECODABLE):
@@ -330,7 +330,7 @@ def _newest_attempt(run_directory: RunDirectory) -> Attempt:
 
 
 def _attempts_in(run_directory: RunDirectory) -> list[int]:
-    """What is no number in that directory is none of ours, such as an open file deleted on NFS."""
+    """Ignores names that are no number, such as an open file deleted on NFS."""
     if not run_directory.attempts.is_dir():
         return []
     return [int(name) for name in os.listdir(run_directory.attempts) if name.isdecimal()]

@@ -1,8 +1,8 @@
-"""When a process began, on a clock that nobody sets: what tells it from a later one of its id.
+"""When a process began, on a clock that no one sets: tells it from a later one with its id.
 
 `psutil` gives wall time, which is computed from the time of boot and so moves with every step of
 the machine's clock; a living driver would then be taken for dead. Linux counts from the boot.
-An id means something only among processes that see each other, which is what `home` names.
+An id is valid only among processes that see each other, which is what `home` names.
 """
 
 import os
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 
-_START_FIELD = 19  # of those behind the name, which may hold anything
+_START_FIELD = 19  # of the fields behind the name, which may hold any character
 
 
 def began_after_boot_s(pid: int) -> float:
-    """Seconds, where the system tells; elsewhere since the epoch. Raises psutil.NoSuchProcess."""
+    """Seconds, if the system has them; otherwise since the epoch. Raises psutil.NoSuchProcess."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -30,8 +30,8 @@ def began_after_boot_s(pid: int) -> float:
 
 @cache
 def home() -> str:
-    """The boot of this machine and the namespace of its process ids: in another one, the same id
-    is another process."""
+    """This machine's boot and its namespace of process ids: in another one, the same id is another
+    process."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"

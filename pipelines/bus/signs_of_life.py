@@ -1,7 +1,7 @@
 """The driver's signs of life: one small file in the run's directory, written over and over.
 
-It lies on the disk of the journal, and each sign is synced: where that disk stands still, no sign
-appears. The file is overwritten in place, so that a driver that dies leaves nothing beside it.
+It lies on the disk of the journal, and each sign is synced: if that disk stands still, no sign
+appears. The file is overwritten in place, so that a driver that dies leaves no other file.
 """
 
 import os
@@ -17,7 +17,7 @@ SIGN_BYTES = 192
 
 
 def give_sign(run_directory: RunDirectory, sign: DriverSign) -> None:
-    """Raises OSError when the disk does not take it."""
+    """Raises OSError if the disk does not take it."""
     content = msgspec.json.encode(sign).ljust(SIGN_BYTES)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(run_directory.sign_file, flags, 0o600)

@@ -1,6 +1,6 @@
-"""What a start would do to the output that is there: for the preflight and for who submits.
+"""Says what a start would do to the existing output, for the preflight and at a submission.
 
-Asks the targets, which are as they were afterwards.
+Asks the targets and leaves them as they are.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,8 @@ from pipelines.stream import Pipeline
 
 
 def takeovers(pipeline: Pipeline, installation: str) -> Iterator[str]:
-    """A sentence for each target that a run of another installation holds, or that does not say
-    who holds it. Nothing of the runs of `installation` itself: that they follow each other goes
-    without saying."""
+    """A sentence for each target that a run of another installation holds, or that cannot say which
+    run holds it. Runs of `installation` itself follow each other without a sentence."""
     for uid, sink in pipeline.sinks.items():
         if not isinstance(sink, HoldsTarget):
             continue
@@ -37,7 +36,7 @@ def takeovers(pipeline: Pipeline, installation: str) -> Iterator[str]:
 
 
 def repeated(pipeline: Pipeline, newest_run: str, manifest: Manifest | None) -> Iterator[str]:
-    """A sentence for each target at which readers see records again that they have already seen.
+    """A sentence for each target that shows its readers records that they have already seen.
 
     `newest_run`: the directory of the newest run of the pipeline; empty: there is none. `manifest`
     None: the new run starts from nothing.

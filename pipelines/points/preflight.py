@@ -1,9 +1,9 @@
-"""The preflight of a restore: everything that speaks for or against it, without touching anything.
+"""The preflight of a restore: finds all that speaks for or against it, and touches nothing.
 
 Builds the pipeline, reads the manifest, looks at every file, asks the sources, and starts nothing.
-Files are read, or, where somebody waits, only asked for their lengths: reading takes as long as
-there is state and can be had in steps (`points.inspection`). The verdict is for a person and for
-the service that restores; the driver holds the point against the same rules again when it starts,
+It reads the files or, if a person waits, only checks their lengths: reading takes as long as there
+is state, and can be done in steps (`points.inspection`). The verdict is for a person and for the
+service that restores. The driver holds the point against the same rules again when it starts,
 because time passes in between.
 """
 
@@ -35,7 +35,7 @@ DAMAGES_NAMED_MAX = 3
 class RestoreQuestion:
     """May `flow` start from the point at `path`? `parameters`, `settings`: of the new run.
 
-    `reads_files`: byte for byte; otherwise they are only asked whether they are there, whole.
+    `reads_files`: byte for byte; otherwise it only checks that they are there, whole.
     """
 
     path: str
@@ -47,13 +47,13 @@ class RestoreQuestion:
     reads_files: bool = True
     measured: Measured = field(default_factory=Measured)
     settings: Mapping[str, str] = field(default_factory=dict)
-    refused_before: str = ""  # why, when a run wanted to start there; empty: it was not
+    refused_before: str = ""  # why an earlier start there was refused; empty: it was not
     installation: str = ""  # of the new run
     newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
-    """Raises Rejected when `path` lies outside the storage; all else is in the verdict."""
+    """Raises Rejected if `path` lies outside the storage; all else is in the verdict."""
     try:
         manifest = store.manifest(question.path)
     except CorruptSnapshot as error:
@@ -122,7 +122,7 @@ def _manifest_finding(manifest: Manifest) -> Finding:
 
 
 def _refused_before(question: RestoreQuestion) -> Iterator[Finding]:
-    """What was wrong may have been put right since."""
+    """The problem may have been solved since."""
     if question.refused_before:
         text = f"It was refused before. {question.refused_before}"
         yield Finding(Check.MANIFEST, Outcome.NOTE, text)

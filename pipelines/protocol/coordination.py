@@ -1,13 +1,13 @@
-"""The life of checkpoints between their trigger and their end, as the coordinator sees it.
+"""Decides the life of checkpoints between their trigger and their end: the coordinator.
 
-Pure. A checkpoint collects one acknowledgement of every subtask, is then finalized (the host
-publishes the manifest), and only a published manifest makes it complete. Anything else aborts it,
-for a named reason. Several may be under way; a completed one subsumes those before it, except
-savepoints, which somebody waits for. Manifests are written one after the other, so what is durable
-and what is reported as complete never differ by more than one.
+Pure. A checkpoint collects one acknowledgement of every subtask and is then finalized: the host
+publishes the manifest, and only a published manifest makes it complete. Anything else aborts it,
+for a named reason. Several may be under way. A completed one subsumes those before it, except
+savepoints, whose requesters wait for them. Manifests are written one after the other, so the
+durable ones and those reported as complete never differ by more than one.
 
-How many may be under way, and when the next one starts, is `triggering`; which failures count
-against the run is `tolerance`.
+`triggering` decides how many may be under way and when the next one starts; `tolerance` decides
+which failures count against the run.
 
 Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`.
 """
@@ -35,7 +35,7 @@ from pipelines.protocol.tolerance import FailureTolerance
 from pipelines.protocol.triggering import TriggerRequest
 
 ABANDONED_REMEMBERED_MAX = 1_000
-"""Of so many aborted checkpoints late files are still recognised."""
+"""How many aborted checkpoints the coordinator remembers, to recognise their late files."""
 
 
 class CheckpointCoordinator:
@@ -43,7 +43,7 @@ class CheckpointCoordinator:
     manifest was published; every `Inject` is followed by exactly one `Complete` or
     `AbortCheckpoint`; ids are never used twice; at most one `Finalize` awaits its outcome.
 
-    Needs a host that passes in acknowledgements of the current attempt only (see `fencing`).
+    Needs a host that passes in only acknowledgements of the current attempt (see `fencing`).
     """
 
     def __init__(self, *, first_id: CheckpointId, tolerable_failures: int) -> None:
@@ -51,7 +51,7 @@ class CheckpointCoordinator:
         self._tolerance = FailureTolerance(tolerable_failures)
         self._subtasks = AttemptSubtasks()
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of their ids
-        self._writing: CheckpointId | None = None  # its manifest
+        self._writing: CheckpointId | None = None  # the one whose manifest is being written
         self._abandoned: dict[CheckpointId, AbortCheckpoint] = {}  # by this attempt, oldest first
 
     @property
@@ -60,7 +60,7 @@ class CheckpointCoordinator:
         return self._next_id
 
     def tolerate(self, failures: int) -> None:
-        """From the next failure on, so many in a row are tolerated."""
+        """From the next failure on, tolerates so many in a row."""
         self._tolerance.tolerable = failures
 
     def on_running(self, subtasks: Iterable[SubtaskId]) -> None:
@@ -74,11 +74,11 @@ class CheckpointCoordinator:
         why: str,
         failed: Collection[SubtaskId] = (),
     ) -> list[CoordinationEffect]:
-        """The attempt is over; `failed` are the subtasks that were lost, if that is why.
+        """The attempt is over; `failed` are the subtasks whose loss ended it, if any.
 
-        What still needed an acknowledgement of theirs ends as TASK_FAILURE, the rest for `reason`.
-        A manifest that is being written may still become durable: the host passes its outcome in
-        first.
+        Checkpoints that still needed their acknowledgement end as TASK_FAILURE, the others for
+        `reason`. A manifest that is being written may still become durable: the host passes its
+        outcome in first.
         """
         check(self._writing is None, "the outcome of a manifest is passed in first")
         lost, aborted = frozenset(failed), []
@@ -99,7 +99,7 @@ class CheckpointCoordinator:
     def on_untriggered(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> list[CoordinationEffect]:
-        """Where it would be stored could not be prepared; no subtask has heard of it."""
+        """The host could not prepare its location; no subtask has heard of it."""
         pending = self._pending.get(checkpoint_id)
         return [] if pending is None else self._fail(pending, reason, why)
 
@@ -120,7 +120,7 @@ class CheckpointCoordinator:
     ) -> list[CoordinationEffect]:
         """Too late once all have acknowledged: nothing is missing any more.
 
-        The decline that others follow may come behind theirs; it counts all the same.
+        A decline that others follow may arrive after theirs; it counts all the same.
         """
         pending = self._pending.get(checkpoint_id)
         if pending is None:
@@ -141,7 +141,7 @@ class CheckpointCoordinator:
         return self._fail(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, why)
 
     def on_published(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        """Complete it, subsume what is older, go on with the next manifest."""
+        """Completes it, subsumes older ones, goes on with the next manifest."""
         published = self._take_written(checkpoint_id)
         del self._pending[checkpoint_id]
         self._tolerance.on_completed(checkpoint_id)
@@ -161,8 +161,8 @@ class CheckpointCoordinator:
         return [aborted, *self._finalize_next(), *attempt_failed]
 
     def on_damaged(self, checkpoint_id: CheckpointId, why: str) -> list[CoordinationEffect]:
-        """Its manifest was not written, because it refers to a file that is damaged. No subtask has
-        failed, and the next checkpoint writes that file again, so it counts against nothing."""
+        """Its manifest was not written, because it refers to a damaged file. No subtask has failed,
+        and the next checkpoint writes that file again, so this failure is not counted."""
         pending = self._take_written(checkpoint_id)
         reason = CheckpointFailureReason.DAMAGED_FILE
         return [self._abort(pending, reason, why), *self._finalize_next()]
@@ -184,7 +184,7 @@ class CheckpointCoordinator:
         check(writing is not None or not has_ready, "what all acknowledged is being written")
 
     def _finalize_next(self) -> list[CoordinationEffect]:
-        """The oldest that all have acknowledged, unless a manifest is being written."""
+        """Finalizes the oldest that all have acknowledged, unless a manifest is being written."""
         if self._writing is not None:
             return []
         ready = next((p for p in self._pending.values() if p.is_ready), None)

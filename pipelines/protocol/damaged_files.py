@@ -1,9 +1,9 @@
-"""Which shared files of a run are known to be damaged, and what may still be built on.
+"""Decides which shared files of a run are known to be damaged, and what may be built on.
 
 Pure. An increment refers to files that earlier checkpoints wrote, so a damaged file stays in the
-chain until its content is written again. The state is in the subtasks: a checkpoint whose barrier
-says `BUILD_ON_NOTHING` writes all of it under new names. Who finds damage, and which points are
-marked because of it, is the host's matter. Ours; Flink does not look at a file before it restores.
+chain until its content is written again. The subtasks have that content: a checkpoint whose barrier
+says `BUILD_ON_NOTHING` writes all of it under new names. The host finds damage and marks points
+because of it. Ours; Flink does not look at a file before it restores.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class DamagedFiles:
     """
 
     def __init__(self, remembered: Iterable[str] = ()) -> None:
-        """`remembered`: by an earlier driver of the run."""
+        """`remembered`: what an earlier driver of the run found damaged."""
         self._damaged = set(remembered)
         self._was_refused = False  # a checkpoint, since the last one that completed
 
@@ -31,7 +31,7 @@ class DamagedFiles:
         return frozenset(self._damaged)
 
     def damaged_among(self, files: Iterable[str]) -> list[str]:
-        """For a manifest: it is not published if there are any."""
+        """For a manifest: the host does not publish it if there are any."""
         return sorted(self._damaged.intersection(files))
 
     def must_begin_anew(self, confirmed: Iterable[str]) -> bool:
@@ -39,28 +39,28 @@ class DamagedFiles:
         return self._was_refused or bool(self.damaged_among(confirmed))
 
     def on_found(self, files: Iterable[str]) -> list[str]:
-        """Those of the damaged files that were not known."""
+        """Returns the damaged files that were not known."""
         new = sorted(set(files) - self._damaged)
         self._damaged.update(new)
         return new
 
     def on_whole(self, files: Iterable[str]) -> list[str]:
-        """Those that were remembered and are whole again: somebody has put them back."""
+        """Returns those that were remembered and are whole again, because they were put back."""
         mended = self.damaged_among(files)
         self._damaged.difference_update(mended)
         return mended
 
     def on_refused(self) -> None:
-        """A checkpoint was not published because of damage: what subtasks build on has some."""
+        """A checkpoint was not published because of damage: subtasks build on damaged files."""
         self._was_refused = True
 
     def on_completed(self, files: Iterable[str]) -> None:
-        """Whatever is built on it from now on is whole."""
+        """What is built on this checkpoint from now on is whole."""
         if not self.damaged_among(files):
             self._was_refused = False
 
     def on_needed(self, files: Names) -> None:
-        """All that a retained checkpoint refers to or one under way may: no other comes back."""
+        """All that a retained checkpoint refers to or one under way may; forget the other files."""
         self._damaged.intersection_update(files)
 
     def validate_state(self) -> None:

@@ -1,8 +1,9 @@
-"""Whether a driver still lives, judged by how long its signs of life have not moved.
+"""Decides whether a driver still lives, by how long its signs of life have not moved.
 
-Pure: told of each look, by the clock of the process that looks. It compares no clocks: a sign holds
-numbers that grow, and no time. A gap between two looks counts for at most half of the timeout. So
-a machine that slept, or a supervision that was away, takes no driver for hung by its first look.
+Pure: the host passes in each look, with the clock of the process that looks. The watch compares no
+clocks: a sign holds numbers that grow, and no time. A gap between two looks counts for at most half
+of the timeout. So after a machine slept, or the supervision was away, the first look takes no
+driver for hung.
 
 Source: failure detectors by heartbeats (Chandra and Toueg, 1996). This one may be wrong, so a
 driver that is replaced is also killed or fenced.
@@ -15,10 +16,10 @@ from pipelines.domain.driver_sign import LONG_STEP_MAX_MS, DriverSign
 from pipelines.domain.errors import check
 
 GAP_SHARE_MAX = 0.5
-"""Of the timeout, what one gap between two looks can count for."""
+"""The share of the timeout that one gap between two looks can count for."""
 
 SILENCE_SHARE = 0.25
-"""Of the timeout: a driver that has shown nothing for this long is called silent."""
+"""Share of the timeout: a driver that has shown nothing for this long is called silent."""
 
 
 class Trouble(Enum):
@@ -33,16 +34,16 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Longer than usual; nothing is done about it yet."""
+    """Longer than usual; the supervision does nothing about it yet."""
 
     trouble: Trouble
     for_ms: float
-    limit_ms: float  # from when on it counts as hung
+    limit_ms: float  # from here on it counts as hung
 
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """To be replaced."""
+    """The supervision has to replace it."""
 
     trouble: Trouble
     for_ms: float
@@ -50,7 +51,7 @@ class Hung:
 
 
 class DriverWatch:
-    """Over the drivers of one run, one after another.
+    """Watches the drivers of one run, one after another.
 
     Guarantee: `Hung` needs at least two looks after the last that found a move, and at least the
     timeout between them. Needs a monotonic clock, the same for all looks.
@@ -66,8 +67,8 @@ class DriverWatch:
     def on_look(
         self, epoch: int, sign: DriverSign | None, now_ms: float, timeout_ms: float
     ) -> Lives | Silent | Hung:
-        """`epoch` is that of the driver that holds the lease; `sign` the newest that was found,
-        of any driver. A driver that has shown none yet has the same time for its first.
+        """`epoch` is that of the driver that holds the lease; `sign` the newest that was found, of
+        any driver. A driver without a sign yet has the same time for its first one.
         """
         own = sign if sign is not None and sign.epoch == epoch else None
         if epoch != self._epoch:
@@ -88,7 +89,7 @@ class DriverWatch:
         self._silent_ms = self._still_ms = 0.0
 
     def _count(self, sign: DriverSign | None, gap_ms: float) -> None:
-        """What has moved begins at nothing; an old sign that turns up again has not moved."""
+        """A sign or loop that has moved begins at 0; an old sign that turns up has not moved."""
         before = self._sign
         self._silent_ms += gap_ms
         self._still_ms += gap_ms

@@ -1,4 +1,4 @@
-"""Which completed points are kept for recovery, and which may be deleted.
+"""Decides which completed points are kept for recovery, and which may be deleted.
 
 Pure. Source: Flink, `execution.checkpointing.num-retained` and its retention flags. Savepoints
 belong to the person who took them and are never deleted here, unless the run has claimed the one
@@ -27,13 +27,13 @@ class RetainedPoint:
     is_claimed: bool = False  # of another run, taken over: ours to delete, older than all our own
 
     def order(self) -> tuple[bool, CheckpointId]:
-        """Ids count within one run; what was claimed lies before them, whatever its id."""
+        """Ids count within one run; a claimed point lies before them, whatever its id."""
         return not self.is_claimed, self.checkpoint_id
 
 
 class RetainedPoints:
     """Guarantee: the newest `count` whole checkpoints are never up for deletion, and every older
-    one is, whole or not. What was found damaged is offered only behind every whole one.
+    one is, whole or not. `candidates` offers damaged points only behind every whole one.
     """
 
     def __init__(self, count: int, points: tuple[RetainedPoint, ...] = ()) -> None:
@@ -51,16 +51,16 @@ class RetainedPoints:
         return self._points[::-1]
 
     def candidates(self) -> list[RetainedPoint]:
-        """For a recovery: the whole ones, from the newest on, then the others. Somebody may have
-        mended one of these, and a run that has points never starts afresh."""
+        """For a recovery: the whole ones, newest first, then the others. One of these may be mended
+        by now, and a run that has points never starts afresh."""
         return sorted(self.every_newest_first(), key=lambda point: point in self._damaged)
 
     def damage_of(self, point: RetainedPoint) -> str | None:
-        """Why it is marked; None: as far as is known it is whole."""
+        """Why it is marked; None: it is not known to be damaged."""
         return self._damaged.get(point)
 
     def on_completed(self, point: RetainedPoint, damage: str | None = None) -> list[RetainedPoint]:
-        """Record the point; what it makes superfluous, oldest first.
+        """Records the point; returns those it makes superfluous, oldest first.
 
         `damage`: why it cannot be used, if that is known already.
         """
@@ -75,16 +75,16 @@ class RetainedPoints:
         return self._give_up([p for p in self._points if not p.is_savepoint and p.order() < oldest])
 
     def on_damaged(self, point: RetainedPoint, why: str) -> None:
-        """It does not verify, or refers to a file that is damaged."""
+        """The point does not verify, or refers to a damaged file."""
         check(point in self._points, "a point that is kept is marked", point=point)
         self._damaged[point] = why
 
     def on_whole(self, point: RetainedPoint) -> None:
-        """It was read again, and every file is as it was written."""
+        """The point was read again, and every file is as it was written."""
         self._damaged.pop(point, None)
 
     def on_run_ended(self, status: JobStatus, policy: ExternalizedRetention) -> list[RetainedPoint]:
-        """What nobody can want any more, oldest first.
+        """The points that are of no more use, oldest first.
 
         Savepoints stay whatever the policy, and so does a claimed point that nothing has replaced.
         """

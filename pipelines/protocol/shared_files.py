@@ -1,9 +1,9 @@
-"""Which files of a run's shared directory are still needed, and which are to be deleted.
+"""Decides which files of a run's shared directory are still needed, and which to delete.
 
 Pure. An increment refers to files of the newest completed checkpoint that its subtask knows of, so
-a file outlives the checkpoint that wrote it. The barrier tells every subtask which checkpoint is
-complete (`confirmed_id`), and no increment refers to anything older; that bounds how long a file
-of a discarded checkpoint may still be asked for. Savepoints and claimed points share nothing.
+a file outlives the checkpoint that wrote it. The barrier informs every subtask which checkpoint is
+complete (`confirmed_id`), and no increment refers to an older one. That bounds how long a file of a
+discarded checkpoint may still be referred to. Savepoints and claimed points share nothing.
 
 Source: Flink's `SharedStateRegistry`; that files wait for checkpoints under way is ours.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pipelines.domain.errors import check
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 
-_NAME = re.compile(r"\.?c(\d+)-a\d+-")  # with a dot: being written when its slot died
+_NAME = re.compile(r"\.?c(\d+)-a\d+-")  # with a dot: its slot died while it was being written
 Names = frozenset[str]
 
 
@@ -26,25 +26,24 @@ def shared_name(checkpoint_id: CheckpointId, attempt: Attempt, rest: str) -> str
 
 @dataclass(slots=True)
 class _Leaving:
-    """A discarded checkpoint, to which checkpoints that were under way then may still refer."""
+    """A discarded checkpoint, to which checkpoints then under way may still refer."""
 
     files: Names
     under_way: set[CheckpointId]
 
 
 class SharedFiles:
-    """Guarantee: a file is named for deletion only if it is known that no retained checkpoint
-    refers to it and none under way can; and once nothing is under way, every other file has been
-    named, those included that nobody acknowledged, as soon as the host reports what it finds in
-    the directory.
+    """Guarantee: names a file for deletion only if it is known that no retained checkpoint refers
+    to it and none under way can. Once nothing is under way, it has named every other file, even
+    those that no subtask acknowledged, as soon as the host reports what it finds in the directory.
 
     Needs a host that reports every trigger before the barrier leaves and every end, and subtasks
     that keep to the barrier's `confirmed_id`.
     """
 
     def __init__(self, retained: Mapping[CheckpointId, Iterable[str] | None]) -> None:
-        """`retained`: what an earlier driver of the run has left, with the files of each; None:
-        its manifest could not be read, so it may refer to any file that is not younger."""
+        """`retained`: the checkpoints that an earlier driver of the run has left, with the files of
+        each; None: its manifest cannot be read, so it may refer to any file that is not younger."""
         self._retained = {point: frozenset(files or ()) for point, files in retained.items()}
         self._unread = {point for point, files in retained.items() if files is None}
         self._under_way: set[CheckpointId] = set()
@@ -67,11 +66,11 @@ class SharedFiles:
         return bool(self._unread)
 
     def files_of(self, checkpoint_id: CheckpointId) -> Names:
-        """None for a checkpoint that is not retained, or could not be read."""
+        """Empty for a checkpoint that is not retained, or could not be read."""
         return self._retained.get(checkpoint_id, frozenset())
 
     def is_unread(self, checkpoint_id: CheckpointId) -> bool:
-        """What it refers to is not known, so its end releases files that only a listing finds."""
+        """Its files are not known, so its end releases files that only a listing finds."""
         return checkpoint_id in self._unread
 
     def on_triggered(self, checkpoint_id: CheckpointId) -> None:
@@ -79,23 +78,23 @@ class SharedFiles:
         self._under_way.add(checkpoint_id)
 
     def on_completed(self, checkpoint_id: CheckpointId, files: Iterable[str]) -> list[str]:
-        """Files to delete. A savepoint refers to none and is `on_aborted` here, without files."""
+        """Files to delete. A savepoint refers to none; report it as `on_aborted`, without files."""
         self._retained[checkpoint_id] = frozenset(files)
         return self._ended(checkpoint_id, frozenset())
 
     def on_aborted(self, checkpoint_id: CheckpointId, files: Iterable[str]) -> list[str]:
-        """Files to delete, given those that were acknowledged before the checkpoint failed."""
+        """Returns files to delete; `files` were acknowledged before the checkpoint failed."""
         return self._ended(checkpoint_id, frozenset(files))
 
     def on_discarded(self, checkpoint_id: CheckpointId) -> list[str]:
-        """Files to delete, after retention let go of a checkpoint."""
+        """Returns files to delete, after retention let go of a checkpoint."""
         files = self._retained.pop(checkpoint_id, frozenset())
         self._unread.discard(checkpoint_id)
         self._leaving.append(_Leaving(files, set(self._under_way)))
         return self._released(frozenset())
 
     def on_listed(self, names: Iterable[str]) -> list[str]:
-        """Files to delete among those found: written for a checkpoint that has ended."""
+        """Returns files to delete among those found: written for a checkpoint that has ended."""
         needed = self.needed
         return sorted(n for n in names if n not in needed and self._is_over(n))
 
@@ -120,13 +119,13 @@ class SharedFiles:
         return sorted(name for name in left if not self._is_of_unread(name))
 
     def _is_over(self, name: str) -> bool:
-        """A name that is not of this form was not written here and is left alone."""
+        """A name in another form was not written here and is left alone."""
         match = _NAME.match(name)
         has_ended = match is not None and CheckpointId(int(match[1])) not in self._under_way
         return has_ended and not self._is_of_unread(name)
 
     def _is_of_unread(self, name: str) -> bool:
-        """A point that could not be read may refer to it: none refers to what came after it."""
+        """A point that could not be read may refer to it: none refers to files that came later."""
         if not self._unread:
             return False
         match = _NAME.match(name)

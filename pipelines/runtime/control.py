@@ -1,7 +1,7 @@
-"""What a slot and the job master say to each other, as JSON frames on the control connection.
+"""The messages between a slot and the job master: JSON frames on the control connection.
 
-The unions `FromSlot` and `FromMaster` list who says what. The connection belongs to one attempt;
-its end is the slot's end.
+The unions `FromSlot` and `FromMaster` list which side sends what. The connection belongs to one
+attempt; its end is the slot's end.
 """
 
 import msgspec
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """First message of a slot: who it is, and where its data port listens."""
+    """First message of a slot: its number and process, and where its data port listens."""
 
     slot: int
     pid: int
@@ -32,7 +32,7 @@ class Hello(Message, frozen=True, kw_only=True):
 
 
 class Restoring(Message, frozen=True, kw_only=True):
-    """The deployment has got on since the slot said so last."""
+    """The deployment has progressed since the slot's last report."""
 
     progress: RestoreProgress
 
@@ -87,7 +87,7 @@ class Failed(Message, frozen=True, kw_only=True):
     cause: str
     detail: str
     is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
-    lost_output_of: CheckpointId | None = None  # what it counts on is gone: fatal, too
+    lost_output_of: CheckpointId | None = None  # the output that it counts on is gone: fatal, too
     damaged_file: str | None = None  # of the point that it starts from: fatal for that point
     error: OperatorError | None = None  # None: no operator raised it
 
@@ -99,9 +99,9 @@ class PeerLost(Message, frozen=True, kw_only=True):
 
 
 class StrangerTurnedAway(Message, frozen=True, kw_only=True):
-    """Somebody without the attempt's token, or of an older attempt, tried the data port."""
+    """A peer without the attempt's token, or of an older attempt, tried the data port."""
 
-    attempt: Attempt  # the one it claimed; 0 when it claimed none
+    attempt: Attempt  # the one it claimed; 0 if it claimed none
     what: str
 
 
@@ -140,16 +140,16 @@ class Deploy(Message, frozen=True, kw_only=True):
     compresses_snapshots: bool
     digests_output: bool
     restore_location: str | None
-    restore_manifest: Manifest | None  # of a point in the master's memory; otherwise it is read
+    restore_manifest: Manifest | None  # of a point in the master's memory; else the slot reads it
     faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
     inputs: InputOptions = InputOptions()
     state: StateOptions
     forgets_state: bool = False  # at most once, after a failure: see RestorePoint
-    dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
+    dropped_states: list[tuple[Uid, str]] = []  # in the point, but the slot does not restore them
     quarantine: str = ""  # the directory of the quarantines of all sources
     isolation: Isolation = Isolation()
-    replayed_sources: list[Uid] = []  # whose quarantine is read again
+    replayed_sources: list[Uid] = []  # sources whose quarantine is read again
     beginning: bytes = b""  # of the run, see `connectors.beginning`
 
 
@@ -178,7 +178,7 @@ class Aborted(Message, frozen=True, kw_only=True):
 class Die(Message, frozen=True, kw_only=True):
     """Kill this slot's own process with SIGKILL: a fault on purpose.
 
-    `within_s` after it was heard the moment is not waited for any more.
+    The slot stops waiting for the moment `within_s` after it heard of it.
     """
 
     moment: KillMoment

@@ -1,6 +1,6 @@
-"""Puts together whom a job master hands things to. Decides nothing.
+"""Assembles the parts of a job master. Decides nothing.
 
-Everybody is given what he needs of the others, so the order is that of who knows whom.
+Each part gets the others that it uses, so the order follows from which part uses which.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The life of a run's attempts, one after the other: begin, deploy, run, end.
 
-Decides neither why an attempt ends (`failures`) nor where the next one starts (`next_start`); it
-brings up what it is given and fences what it ends.
+`failures` decides why an attempt ends, and `next_start` where the next one starts. This module
+brings up the attempt that it is given and fences the one that it ends.
 """
 
 from collections.abc import Collection
@@ -63,7 +63,7 @@ class Attempts:
 
     @property
     def newest(self) -> Attempt:
-        """Begun, and perhaps over; 0 before the first."""
+        """Has begun, and may be over; 0 before the first."""
         return self._fence.current
 
     @property
@@ -78,18 +78,18 @@ class Attempts:
 
     @property
     def is_stage_over(self) -> bool:
-        """No slot of the newest attempt is left, as far as whoever started them knows."""
+        """No slot of the newest attempt is left, as far as its host knows."""
         return self._stage_is_over
 
     @property
     def restart_due_ms(self) -> float | None:
-        """Monotonic; None: none is waited for, or it waits for the end of a stage."""
+        """Monotonic; None: no restart is due, or it waits for the end of a stage."""
         return self._restart_due_ms if self._stage_is_over else None
 
     def admit(self, attempt: Attempt, claim: str | None) -> AttemptHost | None:
         """None: the speaker's attempt is over.
 
-        What it claimed is reported, unless it was on its way when the attempt ended.
+        Reports what it claimed, unless the claim was on its way when the attempt ended.
         """
         stale = self._fence.admit(attempt)
         if stale is None:
@@ -106,10 +106,10 @@ class Attempts:
     # Begin.
 
     def begin_first(self, stages: StageHost) -> None:
-        """A driver that replaces a dead one recovers; a new run starts where it was told to.
+        """A driver that replaces a dead one recovers; a new run starts where its spec says.
 
-        Raises Rejected when it cannot start as asked, TargetTaken, EndsNotReady, and Retryable
-        when the storage does not answer.
+        Raises Rejected if it cannot start as requested, TargetTaken, EndsNotReady, and Retryable
+        if the storage does not answer.
         """
         self._stages = stages
         resumes = self._parts.lease.attempts_so_far() > 0
@@ -117,7 +117,7 @@ class Attempts:
         self._begin()
 
     def restart_after(self, delay_ms: float) -> None:
-        """Raises Rejected when there is no point to start from."""
+        """Raises Rejected if there is no point to start from."""
         self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
         with self._parts.loop.long_step():
             self._next.choose()
@@ -154,7 +154,7 @@ class Attempts:
             self._stages.start(self._address, spec.parallelism)
 
     def clean_up(self) -> None:
-        """What the run leaves in its targets, at its end. Raises LeaseLost."""
+        """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""
         with self._parts.loop.long_step():
             self._next.clean_up_own()
 
@@ -183,7 +183,7 @@ class Attempts:
         host.on_deployed(slot, self._parts.clock.monotonic_ms())
         if host.readiness is not Readiness.BEGINNING:
             return
-        if self._end.is_due:  # with the restore everything is committed
+        if self._end.is_due:  # the restore has committed everything
             self.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run has ended.")
             self._end.on_all_committed()
         else:
@@ -207,7 +207,7 @@ class Attempts:
         self._next.on_output_lost(checkpoint_id, why)
 
     def on_damage_met(self, file: str, why: str) -> bool:
-        """Whether there is another point to go back to."""
+        """True if there is another point to go back to."""
         return self._next.on_damage_met(file, why)
 
     def on_stage_ended(self, attempt: Attempt) -> None:
@@ -218,7 +218,7 @@ class Attempts:
     # End.
 
     def on_slot_ended(self, slot: int) -> bool:
-        """True: it was the last one, the attempt has ended by itself."""
+        """True: it was the last slot, so the attempt has ended by itself."""
         host = self.current()
         host.on_ended(slot)
         if not host.have_all_ended:
@@ -233,9 +233,9 @@ class Attempts:
     def end(
         self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
     ) -> None:
-        """Fence the attempt: its connections close, which ends every slot of it.
+        """Fences the attempt: closes its connections, which ends all of its slots.
 
-        `failed` are the subtasks whose loss is why.
+        `failed` are the subtasks whose loss is the cause.
         """
         if self._host is None:
             return
@@ -245,7 +245,7 @@ class Attempts:
         self._fence.on_ended()
 
     def abandon(self) -> None:
-        """End its slots, and say nothing: somebody else speaks for the run now."""
+        """Ends its slots and reports nothing: another driver speaks for the run now."""
         host, self._host = self._host, None
         if host is None:
             return

@@ -1,8 +1,7 @@
-"""From a trigger to its barriers: the place is made ready, then every slot is told.
+"""Takes a checkpoint from its trigger to its barriers: prepares its location, informs every slot.
 
 One checkpoint after the other, so that slots hear of them in the order of their ids, however long
-the storage takes. Decides nothing: what may start is `trigger_desk`'s.
-
+the storage takes. Decides nothing: `trigger_desk` decides what may start.
 Source: Flink, `CheckpointCoordinator.startTriggeringCheckpoint`.
 """
 
@@ -38,7 +37,7 @@ class BarrierInjection:
         return self._preparing is not None
 
     def begin(self, effect: Inject, timeout_ms: float) -> Underway:
-        """It is under way from now on; `prepare` comes next."""
+        """The checkpoint is under way from now on; call `prepare` next."""
         around, request = self._around, effect.request
         now_ms = around.clock.monotonic_ms()
         underway = Underway(
@@ -67,13 +66,13 @@ class BarrierInjection:
         self._files.prepare(attempt, underway.checkpoint_id, underway.location)
 
     def on_prepared(self, underway: Underway, attempt: AttemptHost | None) -> None:
-        """Its barriers start; None: the attempt has ended meanwhile."""
+        """Starts its barriers; None: the attempt has ended meanwhile."""
         self.on_over(underway.checkpoint_id)
         if attempt is not None:
             attempt.broadcast(self._message(underway))
 
     def on_over(self, checkpoint_id: CheckpointId) -> None:
-        """It was given up: whatever becomes of its place, the next one may start."""
+        """The checkpoint is prepared or over: the next one may start, whatever becomes of it."""
         if self._preparing == checkpoint_id:
             self._preparing = None
 

@@ -1,7 +1,7 @@
 """Carries out what the coordinator machines decide: barriers, manifests, retention, answers.
 
-Runs on the job master's thread; files are written and deleted by `point_files` on an executor, and
-the outcome of a manifest comes back as an event. Decides nothing itself.
+Runs on the job master's thread. `point_files` writes and deletes files on an executor, and reports
+the outcome of a manifest as an event. Decides nothing itself.
 """
 
 from collections.abc import Collection
@@ -53,7 +53,7 @@ class CheckpointHost:
         listener: CheckpointListener,
         damaged_files: Collection[str] = (),
     ) -> None:
-        """`damaged_files`: that earlier drivers of the run remember."""
+        """`damaged_files`: those that earlier drivers of the run remember."""
         self._around = surroundings
         self._listener = listener
         self._settings = surroundings.settings
@@ -84,7 +84,7 @@ class CheckpointHost:
     def last_committed_ms(self) -> int | None:
         return self._commits.newest_ms
 
-    # What the job master passes on.
+    # Called by the job master.
 
     def on_running(self, attempt: AttemptHost) -> None:
         """All slots run: checkpoints may be triggered."""
@@ -103,7 +103,7 @@ class CheckpointHost:
     ) -> None:
         """The attempt is over, because `failed` were lost or for another `reason`.
 
-        A manifest on its way is waited for: it may make a point.
+        Waits for a manifest that is being written: it may make a point.
         """
         while (writing := self._writing()) is not None:
             if writing.publication is not None:
@@ -114,20 +114,20 @@ class CheckpointHost:
         self.triggers.on_stopped()
 
     def on_settings(self, settings: Settings) -> None:
-        """Checkpoints that are under way keep the timeout that they started with."""
+        """Checkpoints under way keep the timeout that they started with."""
         self._settings = settings
         self._coordinator.tolerate(settings.tolerable_failed_checkpoints)
         self.triggers.on_settings(settings)
 
     def on_run_ended(self, status: JobStatus) -> None:
-        """What a killed slot had begun to write has nobody else who would take it away."""
+        """Sweeps: nothing else would delete what a killed slot had begun to write."""
         attempt = self._around.fence.current
         self._keeper.on_run_ended(status)
         self._files.sweep(attempt, self._coordinator.next_id)
         self._shared.sweep(attempt)
 
     def on_time(self) -> float | None:
-        """Expire what is late and start what is due; when to be called again, monotonic."""
+        """Expires late checkpoints and starts due ones; returns when to call again, monotonic."""
         now_ms = self._around.clock.monotonic_ms()
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
@@ -184,7 +184,7 @@ class CheckpointHost:
                 effects = self._coordinator.on_unpublished(written.checkpoint_id, why)
         self._carry_out(effects)
 
-    # What the machines decide.
+    # Decided by the machines.
 
     def _start(self, request: TriggerRequest) -> None:
         self._carry_out(self._coordinator.on_trigger(request))
@@ -224,7 +224,7 @@ class CheckpointHost:
         underway.publication = self._files.publish(attempt.attempt, underway.location, manifest)
 
     def _writing(self) -> Underway | None:
-        """The one whose manifest is on its way."""
+        """The checkpoint whose manifest is being written."""
         return next((u for u in self._underway.values() if u.publication is not None), None)
 
     def _complete(self, effect: Complete) -> None:

@@ -1,9 +1,9 @@
-"""Whether the control loop of a driver gets on, for the threads that speak for it meanwhile.
+"""Decides whether a driver's control loop gets on, for the threads that speak for it meanwhile.
 
 The loop writes the journal, so it stands still while the disk does. That is no reason to end the
 slots: heartbeats to them and the driver's signs of life come from threads of their own. The
 heartbeats stop when the loop has stood still for too long, and the slots end themselves. The signs
-of life tell the control plane how far the loop has come, and it replaces the driver.
+of life show the control plane how far the loop has come, and it replaces the driver.
 """
 
 import math
@@ -34,7 +34,7 @@ class ControlLoop:
         return self._long_steps > 0
 
     def set_timeout(self, timeout_ms: float) -> None:
-        """Once the settings of the run are known."""
+        """Call once the settings of the run are known."""
         self._timeout_ms = timeout_ms
 
     def on_turn(self) -> None:
@@ -47,7 +47,7 @@ class ControlLoop:
 
     @contextmanager
     def long_step(self) -> Iterator[None]:
-        """While no attempt runs."""
+        """For a step that takes long, while no attempt runs."""
         self.tick()
         self._long_steps += 1
         try:

@@ -1,8 +1,9 @@
-"""What a run remembers of damage: which files, and which of its points cannot be used for it.
+"""Remembers damage for a run: which files are damaged, and which points cannot be used for it.
 
-Hears of every damaged file, whoever found it, and says so once: in the journal, where the next
-driver of the run finds it, and by a mark on each point that refers to the file. What may be built
-on is `protocol.damaged_files`; which point a recovery takes, `protocol.recovery`.
+Hears of every damaged file, from any finder, and reports it once: in the journal, where the next
+driver of the run finds it, and by a mark on each point that refers to the file.
+`protocol.damaged_files` decides what may be built on, `protocol.recovery` which point a recovery
+takes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +28,7 @@ class DamageMemory:
         emit: Callable[[Event], None],
         remembered: Collection[str] = (),
     ) -> None:
-        """`remembered`: what earlier drivers of the run have put down. It was said then."""
+        """`remembered`: what earlier drivers of the run have recorded and reported."""
         self._points = points
         self._shared = shared
         self._emit = emit
@@ -40,13 +41,13 @@ class DamageMemory:
     def remembered(self) -> frozenset[str]:
         return self._files.remembered
 
-    # What is found.
+    # Findings.
 
     def on_found(
         self, point: RetainedPoint, damages: Sequence[Damage], by: DamageFinder, said: str
     ) -> None:
-        """`point` does not verify, for the reason that is `said`; nothing else follows from a point
-        that retention has deleted meanwhile, but other points may share its files."""
+        """`point` does not verify, for the reason `said`. If retention has deleted it meanwhile,
+        only its files matter: other points may share them."""
         is_kept = point in self._points.every_newest_first()
         if is_kept and self._points.damage_of(point) != said:
             self._points.on_damaged(point, said)
@@ -54,12 +55,12 @@ class DamageMemory:
         self.on_damages(point, damages, by)
 
     def on_damages(self, point: RetainedPoint, damages: Sequence[Damage], by: DamageFinder) -> None:
-        """As `on_found`, where others say that `point` does not verify."""
+        """Like `on_found`, if the caller reports that `point` does not verify."""
         if _shares(point):
             self._on_damaged_files([damage for damage in damages if damage.is_shared], by)
 
     def _on_damaged_files(self, damages: Sequence[Damage], by: DamageFinder) -> None:
-        """Of the run's shared directory. One that no checkpoint needs was deleted on purpose."""
+        """In the run's shared directory. A file that no checkpoint needs was deleted on purpose."""
         needed = self._shared.needed
         problems = {each.file: each.problem for each in damages if each.file in needed}
         new = self._files.on_found(problems)
@@ -79,7 +80,7 @@ class DamageMemory:
             self._mark(point, names)
 
     def on_whole(self, points: Collection[RetainedPoint], known: Collection[str]) -> None:
-        """Every byte of these was read, while `known` was remembered."""
+        """Every byte of these points was read, while `known` was remembered."""
         names = [self._shared.files_of(p.checkpoint_id) for p in points if _shares(p)]
         mended = self._files.on_whole(frozenset().union(*names).intersection(known))
         if mended:
@@ -90,14 +91,14 @@ class DamageMemory:
                 self._points.on_whole(point)
 
     def on_read_whole(self, point: RetainedPoint) -> None:
-        """By a recovery, though it was marked."""
+        """A recovery has read the point, which was marked, and found it whole."""
         self.on_whole([point], self.remembered)
 
-    # What follows for checkpoints.
+    # Consequences for checkpoints.
 
     def confirmed_id(self) -> CheckpointId:
-        """For the barrier of the next checkpoint: the newest complete one, if its files are whole
-        as far as is known."""
+        """For the barrier of the next checkpoint: the newest completed one, if its files are not
+        known to be damaged."""
         confirmed_id = self._shared.confirmed_id
         if confirmed_id == NO_CHECKPOINT:
             return confirmed_id
@@ -106,7 +107,7 @@ class DamageMemory:
         return BUILD_ON_NOTHING if begins_anew or confirmed_id not in whole else confirmed_id
 
     def problem_of(self, manifest: Manifest) -> str | None:
-        """Why this manifest is not to be published; None: it refers to nothing damaged."""
+        """Why this manifest must not be published; None: it refers to nothing damaged."""
         names = self._files.damaged_among(shared_names(manifest.subtasks))
         if not names:
             return None
@@ -114,12 +115,12 @@ class DamageMemory:
         return f"{_refers_to(names)} The next checkpoint writes its content again."
 
     def on_missing(self, damages: Sequence[Damage]) -> None:
-        """The files of a checkpoint were not there when its manifest was about to be written."""
+        """Files of a checkpoint were missing when its manifest was about to be written."""
         self._files.on_refused()
         self._on_damaged_files(damages, DamageFinder.CHECKPOINT)
 
     def on_completed(self, point: RetainedPoint) -> str | None:
-        """Why it cannot be used all the same; None: it refers to nothing damaged."""
+        """Why the point cannot be used all the same; None: it refers to nothing damaged."""
         self._forget()
         if not _shares(point):
             return None
@@ -133,7 +134,7 @@ class DamageMemory:
             self._emit(RestorePointRefused(path=point.location, message=_refers_to(names)))
 
     def _referring(self, files: frozenset[str]) -> list[tuple[RetainedPoint, list[str]]]:
-        """The retained points that need one of the files, and which."""
+        """The retained points that need some of the files, and which files."""
         found = [
             (point, sorted(files & self._shared.files_of(point.checkpoint_id)))
             for point in self._points.every_newest_first()
@@ -150,7 +151,7 @@ class DamageMemory:
 
 
 def _shares(point: RetainedPoint) -> bool:
-    """Savepoints have their own files, and what was claimed those of another run."""
+    """Savepoints have their own files, and a claimed point has those of another run."""
     return not (point.is_savepoint or point.is_claimed)
 
 

@@ -1,7 +1,7 @@
-"""One run from its directory to its end, under a lease, on whatever host starts slots.
+"""Drives one run from its directory to its end, under a lease, on any host that starts slots.
 
-Reads what was asked for, refuses it in a sentence or hosts the job master until the run is over.
-Knows nothing of Spark: where slots run is passed in.
+Reads the spec, and refuses it in a sentence or hosts the job master until the run is over. Knows
+nothing of Spark: the caller passes in where slots run.
 """
 
 import logging
@@ -48,22 +48,22 @@ OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextMana
 """Brings up what slots run on; left when the run is over."""
 
 EXIT_LEASE_HELD = 3
-"""Status of a driver process whose run another driver has."""
+"""Exit status of a driver process whose run another driver has."""
 
 log = logging.getLogger("ftdash.driver")
 
-_ending = threading.Lock()  # held from the sentence on to the end of the process
+_ending = threading.Lock()  # held from the log line until the process has ended
 
 
 def end_at_once(lost: LeaseLost) -> NoReturn:
-    """From any thread: the run is another driver's, so nothing more is to be written for it."""
-    _ending.acquire()  # for good, so that a second thread says nothing more
+    """From any thread: another driver has the run, so this one may write nothing more for it."""
+    _ending.acquire()  # for good, so that a second thread logs nothing more
     log.error("Stopped: %s", lost)
     os._exit(EXIT_LEASE_HELD)
 
 
 def _leave_to_the_loop(lost: LeaseLost) -> None:
-    """Which finds it out at the next thing that it writes."""
+    """The loop finds it out at the next thing that it writes."""
     log.warning("%s", lost)
 
 
@@ -73,15 +73,15 @@ def drive(
     open_stages: OpenStages,
     on_lost: Callable[[LeaseLost], None] = _leave_to_the_loop,
 ) -> JobStatus:
-    """Until the run is over; what cannot be run as asked is FAILED, with the reason. A run that was
-    over before is not begun again, and nothing follows in its journal.
+    """Runs until the run is over; a run that cannot start as requested is FAILED, with the reason.
+    A run that was over before does not begin again, and its journal gets no new line.
 
-    `on_lost` is called on another thread as soon as another driver has the run. A process that does
+    Calls `on_lost` on another thread as soon as another driver has the run. A process that does
     nothing else ends itself there (`end_at_once`): it may have been stopped in the middle of
     anything.
 
-    Raises LeaseLost when another driver has taken the run over: nothing of this one lives on; and
-    Retryable when a system that a run in progress works with does not answer: try again later.
+    Raises LeaseLost if another driver has taken the run over: nothing of this one lives on.
+    Raises Retryable if a system that a run in progress needs does not answer: try again later.
     """
     ended = last_event(directory.journal_file)
     if isinstance(ended, RunEnded):
@@ -127,7 +127,7 @@ def _host(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
     pipeline.check_fits(settings)
-    # What a restored or resumed run has read already need not be there any more.
+    # Input that a restored or resumed run has read already may be gone.
     is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0
     if is_fresh:
         pipeline.validate_sources(settings)
@@ -168,7 +168,7 @@ def _keep_data_frame(
     *,
     is_fresh: bool,
 ) -> None:
-    """A start that goes on somewhere reads the rows that are kept. Raises Rejected."""
+    """A start that goes on from a point reads the rows that are kept. Raises Rejected."""
     kept.leave_note()
     if source.has_rows and not is_fresh:
         return
@@ -181,13 +181,13 @@ def _keep_data_frame(
 
 
 def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:
-    """Those of the start, or what a person has made of them since."""
+    """The settings of the start, or what a person has changed them to since."""
     newest = journal.newest(SettingsChanged)
     return newest.settings if newest is not None else spec.settings
 
 
 def _may_pass(refusal: BaseException | None) -> bool:
-    """Whether it goes back to a system that was away, rather than to what was asked."""
+    """True if its cause is a system that was away, and not the request."""
     while refusal is not None and not isinstance(refusal, Retryable):
         refusal = refusal.__cause__
     return refusal is not None

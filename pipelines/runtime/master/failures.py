@@ -1,8 +1,7 @@
-"""What counts as a failure of the attempt, and what follows it.
+"""Decides what counts as a failure of the attempt, and what follows it.
 
-Hears of lost slots, failed subtasks, silence and stages that end or never start; records the
+Hears of lost slots, failed subtasks, silence and stages that end or never start. Records the
 failure, has the attempt ended, and does what the restart strategy grants.
-
 Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandler`.
 """
 
@@ -35,7 +34,7 @@ from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.starting_point import EndsNotReady
 
 SLOT_LOST_GRACE_MS = 250.0
-"""How long a lost data connection or stage waits for the news that a slot died: it says more."""
+"""How long a lost data connection or stage waits for the report of a dead slot: it says more."""
 
 
 class Failures:
@@ -61,7 +60,7 @@ class Failures:
             over_min_ms=parts.settings.repeated_failure_ms,
         )
         self._draws = random.Random(parts.spec.run_id)  # for jitter
-        self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
+        self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and the failure
         self._choice_due_ms: float | None = None  # when to ask the storage again for a start
 
     @property
@@ -74,7 +73,7 @@ class Failures:
         """A checkpoint completed."""
         self._restart.on_progress()
 
-    # What is heard.
+    # Reports.
 
     def on_slot_lost(self, slot: int, problem: str) -> None:
         attempt = self._attempts.current()
@@ -106,11 +105,11 @@ class Failures:
                 no_restart = final_reason(event, repeated, is_fatal=is_fatal)
                 why = restart_reason(event, repeated)
                 self.fail(event, now_ms, no_restart=no_restart, why_it_restarts=why)
-        if lost_output_of is not None:  # by now it is known which points there are
+        if lost_output_of is not None:  # by now the points are known
             self._attempts.on_output_lost(lost_output_of, message.cause)
 
     def _goes_back(self, message: Failed) -> bool:
-        """A slot has met a damaged file: the next attempt starts from a point without it."""
+        """True if a slot has met a damaged file and the next attempt has a point without it."""
         file = message.damaged_file
         return file is not None and self._attempts.on_damage_met(file, message.cause)
 
@@ -150,7 +149,7 @@ class Failures:
             return
 
     def _look_for_a_standstill(self, now_ms: float) -> None:
-        """An attempt may take as long as it likes to run, if it gets on."""
+        """An attempt may take any time until it runs, as long as it gets on."""
         host, settings = self._attempts.host, self._parts.settings
         if host is None or self._record.status is not JobStatus.INITIALIZING:
             return
@@ -180,7 +179,7 @@ class Failures:
             f" (execution.state-recovery.standstill-timeout); slots that did not end it: {slots}."
         )
 
-    # What follows.
+    # Consequences.
 
     def fail(
         self,
@@ -191,8 +190,8 @@ class Failures:
         why_it_restarts: str | None = None,
         is_helped: bool = False,
     ) -> None:
-        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless none can help or
-        the next attempt does something about it. `why_it_restarts` None: because of the cause."""
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless no restart can help
+        or the next attempt removes the cause. `why_it_restarts` None: because of the cause."""
         if self._attempts.host is None:
             return
         self._repeated.on_attempt_over(self._clock.monotonic_ms() - self._attempts.began_ms)
@@ -214,7 +213,7 @@ class Failures:
                 self._give_up(reason, f"{event.cause} {reason}")
 
     def _failed_subtasks(self, event: FailureOccurred) -> frozenset[SubtaskId]:
-        """The one that reported, or all of a slot that was lost."""
+        """The subtask that reported, or all of a lost slot."""
         if event.vertex is not None and event.subtask is not None:
             return frozenset({SubtaskId(event.vertex, event.subtask)})
         if event.slot is None:
@@ -223,15 +222,15 @@ class Failures:
         return frozenset(SubtaskId(shape.uid, event.slot) for shape in shapes)
 
     def begin_first(self, stages: StageHost) -> None:
-        """Raises Rejected when it cannot start as asked, Retryable when the storage is silent."""
+        """Raises Rejected if it cannot start as requested, Retryable if the storage is silent."""
         self._counted(lambda: self._attempts.begin_first(stages))
 
     def begin_when_due(self, now_ms: float) -> None:
         self._counted(lambda: self._attempts.begin_when_due(now_ms))
 
     def _counted(self, begin: Callable[[], None]) -> None:
-        """An end of the pipeline does not answer: a failure like any other, though no slot died.
-        Where another run writes by now, no restart takes anything over."""
+        """A source or target that does not answer is a failure like any other, though no slot died.
+        If another run writes to a target by now, no restart takes it over."""
         try:
             begin()
         except TargetTaken as error:
@@ -258,7 +257,7 @@ class Failures:
             self._ask_again_later(f"Where to restart from cannot be told: {error}")
 
     def _ask_again_later(self, cause: str) -> None:
-        """It counts as a failure, so that the restart strategy bounds how often it is asked."""
+        """Counts as a failure, so that the restart strategy bounds how often this is repeated."""
         self._record.emit(FailureOccurred(cause=cause))
         now_ms = self._clock.monotonic_ms()
         match self._restart.on_failure(now_ms, self._draws.uniform(-1, 1)):

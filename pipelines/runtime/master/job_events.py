@@ -1,4 +1,4 @@
-"""What the job master's loop handles: one queue, one thread, one thing at a time."""
+"""The events of the job master's loop: one queue, one thread, one thing at a time."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class SlotGone:
 
 @dataclass(frozen=True, slots=True)
 class StrangerRefused:
-    """Somebody connected without the token, or with an older attempt's."""
+    """A peer connected without the token, or with an older attempt's."""
 
     attempt: Attempt
     what: str
@@ -52,7 +52,7 @@ class StageEnded:
 
 @dataclass(frozen=True, slots=True)
 class LocationPrepared:
-    """Where a checkpoint will be stored is ready, or cannot be made ready."""
+    """The location of a checkpoint is ready, or cannot be made ready."""
 
     checkpoint_id: CheckpointId
     reason: CheckpointFailureReason | None = None  # None: it is ready
@@ -61,7 +61,7 @@ class LocationPrepared:
 
 @dataclass(frozen=True, slots=True)
 class FilesMissing:
-    """A manifest was not written: files of earlier checkpoints that it refers to are gone."""
+    """A manifest was not written: it refers to files of earlier checkpoints that are gone."""
 
     damages: tuple[Damage, ...]
 
@@ -74,8 +74,8 @@ class ManifestWritten:
 
 @dataclass(frozen=True, slots=True)
 class PointsLookedAt:
-    """The retained points were read again, from the newest on; each damaged one with its damages,
-    the first of which says why. `known` are the damaged files that were remembered before."""
+    """The retained points were read again, newest first; each damaged one with its damages,
+    whose first one says why. `known` are the damaged files that were remembered before."""
 
     whole: tuple[RetainedPoint, ...]
     damaged: tuple[tuple[RetainedPoint, tuple[Damage, ...]], ...]
@@ -85,7 +85,7 @@ class PointsLookedAt:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """Something beside the master's thread has raised what nobody expected; the driver ends."""
+    """Work outside the master's thread has raised an unexpected error; the driver ends."""
 
     error: BaseException
 

@@ -1,8 +1,8 @@
 """The job master: one thread, one queue, every decision of a run in one place.
 
-Hands what it hears to who decides: `slot_reports` (what slots say), `attempts`, `failures`,
-`command_desk`, `checkpoint_host`, which host the machines of `pipelines.protocol`. Records never
-pass here.
+Passes what it hears to the part that decides: `slot_reports` (messages of slots), `attempts`,
+`failures`, `command_desk`, `checkpoint_host`, which host the machines of `pipelines.protocol`.
+Records never pass here.
 
 Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the whole job restarts).
 """
@@ -62,12 +62,12 @@ class JobMaster(CheckpointListener):
         self._events.put(event)
 
     def run(self, stages: StageHost) -> JobStatus:
-        """Until the run is over. Whatever it raises, no slot of this driver lives on.
+        """Runs until the run is over. If it raises, no slot of this driver lives on.
 
         Raises:
-            Rejected: it cannot start as asked.
-            LeaseLost: another driver has taken it over.
-            Retryable: a system that it works with is away; another driver may resume it.
+            Rejected: the run cannot start as requested.
+            LeaseLost: another driver has taken the run over.
+            Retryable: a system that it needs is away; another driver may resume the run.
         """
         try:
             return self._run(stages)
@@ -93,9 +93,9 @@ class JobMaster(CheckpointListener):
         self._failures.begin_first(stages)
 
     def take_turn(self, *, may_wait: bool = True) -> bool:
-        """Do what is due, then hear one event, if need be after waiting for it.
+        """Do what is due, then take one event, if need be after waiting for it.
 
-        False: nothing was heard. Raises LeaseLost.
+        False: there was no event. Raises LeaseLost.
         """
         self._parts.loop.on_turn()
         self._on_time()
@@ -107,7 +107,7 @@ class JobMaster(CheckpointListener):
 
     @property
     def has_ended(self) -> bool:
-        """Nothing more is to be done but `finish`."""
+        """Only `finish` is left to do."""
         return self._record.outcome is not None
 
     def _next_event(self, *, may_wait: bool) -> JobEvent | None:
@@ -158,7 +158,7 @@ class JobMaster(CheckpointListener):
         )
         return min(due_ms for due_ms in dues if due_ms is not None)
 
-    # What becomes of checkpoints.
+    # Outcomes of checkpoints.
 
     def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
         self._end.on_publishing(request, path)
@@ -179,7 +179,7 @@ class JobMaster(CheckpointListener):
     # The end.
 
     def finish(self, *, may_wait: bool = True) -> JobStatus:
-        """Answer what is still open, and put down how the run ended."""
+        """Answer open requests, and record how the run ended."""
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
         with self._parts.loop.long_step():
@@ -194,7 +194,7 @@ class JobMaster(CheckpointListener):
         return self._close(status, reason)
 
     def _wait_for_slots(self) -> None:
-        """What a slot writes while it dies is swept with the rest, or nobody ever would."""
+        """Sweeps also what a slot writes while it dies: nothing would ever delete it later."""
         deadline_ms = self._clock.monotonic_ms() + STAGE_END_TIMEOUT_MS
         while not self._attempts.is_stage_over:
             left_ms = deadline_ms - self._clock.monotonic_ms()
@@ -211,8 +211,8 @@ class JobMaster(CheckpointListener):
                     raise error
 
     def _finish_again(self, over: JobStatusChanged) -> JobStatus:
-        """The driver before this one died while it cleaned up: nothing is started any more."""
-        self._fence.on_attempt(self._parts.lease.attempts_so_far())  # so that files may be deleted
+        """The driver before this one died while it cleaned up: this one starts nothing more."""
+        self._fence.on_attempt(self._parts.lease.attempts_so_far())  # so that it may delete files
         return self._close(over.status, over.reason)
 
     def _close(self, status: JobStatus, reason: str) -> JobStatus:
@@ -222,14 +222,14 @@ class JobMaster(CheckpointListener):
         self._verifier.close()
         self._control.close()
         self._check_work()
-        if status is not JobStatus.FINISHED:  # then everything is committed
+        if status is not JobStatus.FINISHED:  # a finished run has committed everything
             self._attempts.clean_up()
         self._record.emit(RunEnded(status=status, reason=reason))
         return status
 
     def _check_work(self) -> None:
-        """Whatever has failed since the loop ended: a run that is over is never swept again, so it
-        is not over yet, and the next driver repeats this."""
+        """Raises what has failed since the loop ended: a run that is over is never swept again. So
+        it is not over yet, and the next driver repeats this."""
         while not self._events.empty():
             event = self._events.get()
             if isinstance(event, WorkFailed):

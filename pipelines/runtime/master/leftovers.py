@@ -1,9 +1,9 @@
-"""Ends what a pipeline's runs left unfinished in its targets and no recovery point needs.
+"""Ends unfinished output that a pipeline's runs left in its targets and no recovery point needs.
 
 Output that was written, staged or prepared for a checkpoint that never completed stays in the
-target when its run is cancelled or killed: no later checkpoint commits it. A run ends what earlier
-runs of its pipeline left before it writes, and what it leaves itself when it ends. Only the run
-that holds the target may do so (`domain.ownership`); the target checks that.
+target when its run is cancelled or killed: no later checkpoint commits it. Before it writes, a run
+ends what earlier runs of its pipeline left; when it ends, it ends its own. Only the run that holds
+the target may do so (`domain.ownership`); the target checks that.
 """
 
 import logging
@@ -18,10 +18,10 @@ from pipelines.domain.patience import waiting_at_most
 from pipelines.runtime.master.needed_output import Need, NeededOutput
 
 RUNS_NAMED_MAX = 20
-"""In one event."""
+"""The limit for one event."""
 
 PATIENCE_AT_THE_END_S = 10.0
-"""For one question to a target when the run is over but for this."""
+"""The limit for one request to a target when only this is left of the run."""
 
 NEEDED = "A recovery point needs them: a run that restores it commits them."
 
@@ -30,7 +30,7 @@ log = logging.getLogger("ftdash.driver")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Unfinished output of one kind that has one fate. `why_kept` None: it is discarded."""
+    """Unfinished output of one kind with one fate. `why_kept` None: it is discarded."""
 
     what: str
     why_kept: str | None
@@ -48,7 +48,7 @@ class Share:
 
 
 def shares(found: Iterable[Unfinished], need: Need) -> list[Share]:
-    """Discard what no point needs and of whose run that is known; keep everything else. Pure."""
+    """Discards what no point needs, unless its run is in doubt; keeps everything else. Pure."""
     by_fate: dict[tuple[str, str | None], list[Unfinished]] = {}
     for item in found:
         why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)
@@ -58,7 +58,7 @@ def shares(found: Iterable[Unfinished], need: Need) -> list[Share]:
 
 
 class Leftovers:
-    """Of all targets of one run. `emit` writes to its journal; `check_held` raises when another
+    """Handles all targets of one run. `emit` writes to its journal. `check_held` raises if another
     driver has the run, which may have begun to write since its points were looked at."""
 
     def __init__(
@@ -74,9 +74,9 @@ class Leftovers:
         self._check_held = check_held
 
     def discard_earlier(self, sinks: Iterable[tuple[Uid, Sink]], start: str | None) -> None:
-        """What other runs left, before this one writes. `start`: the point that it starts from.
+        """Ends what other runs left, before this one writes. `start`: the point it starts from.
 
-        Raises TargetTaken when another run holds a target, Retryable.
+        Raises TargetTaken if another run holds a target, Retryable.
         """
         for uid, sink in sinks:
             if isinstance(sink, LeavesUnfinished):
@@ -89,8 +89,8 @@ class Leftovers:
                     self._say_refused(uid, sink, refusal)
 
     def discard_own(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
-        """What this run leaves, when none of its subtasks writes any more. A target that does not
-        answer, or that another run holds by now, is left to the next run of the pipeline."""
+        """Ends what this run leaves, once none of its subtasks writes any more. A target that does
+        not answer, or that another run holds by now, is left to the next run of the pipeline."""
         for uid, sink in sinks:
             if isinstance(sink, LeavesUnfinished):
                 try:

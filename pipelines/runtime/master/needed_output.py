@@ -1,8 +1,8 @@
-"""Which unfinished output the recovery points of a pipeline's runs still need.
+"""Decides which unfinished output the recovery points of a pipeline's runs still need.
 
 Reads points and changes nothing. A point needs what its committables name: a run that restores it
-commits that first. What cannot be read is not taken for absent: the run is then in doubt, and what
-it left stays.
+commits that first. A point that cannot be read does not count as absent: its run is then in doubt,
+and its output stays.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -25,12 +25,12 @@ from pipelines.storage.store import CheckpointStore
 
 
 class InDoubt(Exception):
-    """What the points of a run need cannot be told. Says why in a sentence."""
+    """It is not known what the points of a run need. Says why in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`names`: of output that a point needs. `doubts`: why that cannot be told of a run."""
+    """`names`: of output that a point needs. `doubts`: why that is not known of a run."""
 
     names: frozenset[str] = frozenset()
     doubts: Mapping[RunId, str] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NeededOutput:
-    """As the driver of the run in `own` sees it. `storage_roots`: the first one holds all runs."""
+    """As the driver of the run in `own` sees it. The first of `storage_roots` holds all runs."""
 
     own: RunDirectory
     store: CheckpointStore
     storage_roots: Collection[str]
 
     def of(self, runs: Collection[RunId], start: str | None) -> Need:
-        """Needed by points of these runs of the pipeline, or by the point at `start`.
+        """The output that points of these runs of the pipeline need, or the point at `start`.
 
         Only a run's own points name its unfinished output: a run that restores one of them commits
         that before it takes a point of its own.
@@ -61,7 +61,7 @@ class NeededOutput:
         return Need(frozenset(names), doubts)
 
     def _named_by_run(self, run: RunDirectory, start: str | None) -> set[str]:
-        """The lease is looked at first: without a driver, no point is added meanwhile."""
+        """Looks at the lease first: without a driver, the run adds no point meanwhile."""
         try:
             if not run.spec_file.exists():
                 raise InDoubt(f"This installation knows nothing of run {run.run_id}.")
@@ -75,7 +75,7 @@ class NeededOutput:
             raise InDoubt(f"The points of run {run.run_id} cannot be read: {error}") from error
 
     def _places(self, run: RunDirectory) -> list[SnapshotPlaces]:
-        """Where its settings send points: those of its start, and those that it has since."""
+        """Where its settings send points: the settings of its start, and those it has since."""
         spec = msgspec.json.decode(run.spec_file.read_bytes(), type=RunSpec)
         changed = newest_event(run.journal_file, SettingsChanged)
         given = [spec.settings, *([changed.settings] if changed is not None else [])]
@@ -85,7 +85,7 @@ class NeededOutput:
         of_all_runs = places.checkpoints.rpartition("/")[0]
         for root, filled in ((places.checkpoints, of_all_runs), (places.savepoints,) * 2):
             if scheme_of(root) == MEMORY:
-                continue  # they ended with their driver
+                continue  # these points ended with their driver
             names = self.store.names(root)
             if not names:
                 self._check_mounted(root, filled, run)
@@ -93,8 +93,8 @@ class NeededOutput:
             yield from self.store.published(root, among=own)
 
     def _check_mounted(self, root: str, filled: str, run: RunDirectory) -> None:
-        """Nothing in `root` means no point, or a disk that is not there: then `filled`, which holds
-        what other runs have as well, is empty too. Raises InDoubt."""
+        """An empty `root` has no point, or its disk is not mounted: then `filled`, which also holds
+        points of other runs, is empty, too. Raises InDoubt."""
         home = next(iter(self.storage_roots))
         if scheme_of(root) or root.startswith(f"{home.rstrip('/')}/") or self.store.names(filled):
             return
@@ -106,7 +106,7 @@ class NeededOutput:
 
 
 def _may_have_points(root: str, run: RunDirectory) -> bool:
-    """A journal of several segments tells the newest point only."""
+    """A journal of several segments has only the newest point."""
     is_cut_short = any(segment.base for segment in segments_of(run.journal_file))
     newest = newest_event(
         run.journal_file,
@@ -117,7 +117,7 @@ def _may_have_points(root: str, run: RunDirectory) -> bool:
 
 
 def named_by(manifest: Manifest) -> Iterator[str]:
-    """Every text in what the sinks of a point have prepared; a name of output is one of them."""
+    """All texts in what the sinks of a point have prepared; the names of output are among them."""
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
             yield from texts_in(operator.committables)
@@ -125,7 +125,7 @@ def named_by(manifest: Manifest) -> Iterator[str]:
 
 
 def texts_in(value: Json) -> Iterator[str]:
-    """Of plain JSON; the names of fields are none."""
+    """The texts in plain JSON, without the names of fields."""
     match value:
         case str():
             yield value

@@ -1,6 +1,6 @@
-"""Where the next attempt of a run starts: chosen, told to who follows, and made ready for.
+"""Prepares where the next attempt of a run starts: chooses, reports and makes ready.
 
-Decides with `run_end` whether the run goes on at all; which point it is, is `starting_point`'s.
+Decides with `run_end` whether the run goes on at all; `starting_point` decides at which point.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,7 @@ from pipelines.storage.store import Damage
 
 
 class NextStart:
-    """Of one run, over all its attempts."""
+    """For one run, over all its attempts."""
 
     def __init__(
         self, parts: RunParts, record: RunRecord, watchers: RunWatchers, end: RunEnd
@@ -59,11 +59,11 @@ class NextStart:
 
     @property
     def start(self) -> StartingPoint | None:
-        """Of the newest attempt, or of the one that comes next; None before the first choice."""
+        """The start of the newest attempt, or of the next one; None before the first choice."""
         return self._start
 
     def choose_first(self, *, resumes: bool) -> None:
-        """`resumes`: another driver of the run has come before. Raises as `choose` does."""
+        """`resumes`: another driver of the run came before. Raises what `choose` raises."""
         points = self._watchers.checkpoints.points.every_newest_first()
         known = {point.checkpoint_id for point in points if not point.is_claimed}
         start = self._chosen()
@@ -75,13 +75,13 @@ class NextStart:
         self._decide(start)
 
     def choose(self) -> None:
-        """Raises Rejected when there is no point to start from, Retryable when it is not known."""
+        """Raises Rejected if there is no point to start from, Retryable if that is not known."""
         self._decide(self._chosen())
 
     def hold_targets(self) -> None:
-        """Before an attempt has a number: without its targets the run does not go on.
+        """Call before an attempt has a number: without its targets the run does not go on.
 
-        Raises TargetTaken when another run has them, and EndsNotReady.
+        Raises TargetTaken if another run has them, and EndsNotReady.
         """
         try:
             self._claims.hold(self._chooser.targets())
@@ -101,13 +101,13 @@ class NextStart:
         self._chooser.rewind_sinks(start)
 
     def clean_up_own(self) -> None:
-        """When no slot of the run writes any more, and its points are those that it leaves."""
+        """Call when no slot of the run writes any more, and its points are those that it leaves."""
         self._parts.lease.check_held()
         self._leftovers.discard_own(self._chooser.targets())
 
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
-        """It was prepared for that checkpoint: whoever starts there, or at a later point, has to
-        commit it first."""
+        """The output was prepared for that checkpoint: a run that starts there, or at a later
+        point, has to commit it first."""
         points = {p.location: p for p in self._watchers.checkpoints.points.every_newest_first()}
         if self._start is not None and self._start.point is not None:
             points[self._start.point.location] = self._start.point
@@ -117,8 +117,8 @@ class NextStart:
                 self._record.emit(RestorePointRefused(path=location, message=refused))
 
     def on_damage_met(self, file: str, why: str) -> bool:
-        """A slot could not read a file of the starting point. Whether there is another point to go
-        back to that is whole, as far as is known."""
+        """A slot could not read a file of the starting point. True if there is another point to go
+        back to that is not known to be damaged."""
         point = None if self._start is None else self._start.point
         if point is None or self._start is None or not self._start.is_own:
             return False
@@ -128,7 +128,7 @@ class NextStart:
         return self._parts.settings.may_fall_back and bool(points.newest_first())
 
     def _on_verified(self, progress: RestoreProgress) -> None:
-        """Reading a large point takes minutes, during which the journal is the only sign of it."""
+        """Reading a large point takes minutes; meanwhile the journal is the only sign of it."""
         self._parts.loop.tick()
         board, checkpoints = self._watchers.board, self._watchers.checkpoints
         if self._parts.clock.monotonic_ms() >= board.due_ms:
@@ -137,7 +137,7 @@ class NextStart:
             self._record.emit(sample)
 
     def _say_what_comes_again(self, start: StartingPoint) -> None:
-        """Before the ledger begins again: where the newest output belongs is in the one before."""
+        """Called before the ledger begins again: the last one has the newest output's lineage."""
         spec, run = self._parts.spec, self._parts.lease.run_directory
 
         def published(uid: Uid) -> Published | None:
@@ -164,7 +164,7 @@ class NextStart:
         self._has_cleaned_up = True
 
     def _say_what_is_gone(self, known: Collection[CheckpointId], start: StartingPoint) -> None:
-        """A choice refuses a damaged point by name, but it does not miss one that was deleted."""
+        """A choice reports a damaged point, but does not notice one that was deleted."""
         newest = self._record.newest_completed
         if newest is None or newest.checkpoint_id in known:
             return
@@ -178,7 +178,7 @@ class NextStart:
         points, only_ends = self._watchers.checkpoints.points, self._end.is_due
         start = self._chooser.choose(points, reads_on=not only_ends)
         self._end.check_start(start.location)
-        if only_ends and not self._end.is_due:  # its final checkpoint is of no use
+        if only_ends and not self._end.is_due:  # its final checkpoint cannot be used
             start = self._chooser.choose(points)
         return start
 

@@ -1,8 +1,8 @@
-"""What a start publishes a second time, at targets that take nothing back.
+"""Counts what a start publishes a second time, at targets that take nothing back.
 
-Of the newest checkpoint that a run of the pipeline has completed, its counters say how much each
-sink had been given; the starting point's say the same of itself. What lies between is published
-already and comes again. Reads journals; changes nothing.
+The counters of the newest checkpoint that a run of the pipeline has completed say how much each
+sink had been given; those of the starting point say the same of it. The output between the two is
+published already and comes again. Reads journals; changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ Lineage = Sequence[tuple[RunId, CheckpointId]]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The newest checkpoint of a run, whose output is at the target. `checkpoint_id` None: which
-    one it is, is not known. `is_at_most`: that its sinks have committed it is not known."""
+    """The newest checkpoint of a run, whose output is at the target. `checkpoint_id` None: it is
+    not known which one. `is_at_most`: it is not known whether its sinks have committed it."""
 
     run_id: RunId
     checkpoint_id: CheckpointId | None = None
@@ -47,8 +47,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`lineage` ends with the point itself; empty: from nothing. `counters` as in `Published`;
-    `sinks`: those that the point knows."""
+    """`lineage` ends with the point itself; empty: the start has no point. `counters` as in
+    `Published`; `sinks`: those that the point knows."""
 
     lineage: Lineage = ()
     counters: Mapping[str, int] | None = None
@@ -74,7 +74,7 @@ class Start:
 
 
 def newest_published(run: RunDirectory, follows: RunId | None) -> Published | None:
-    """By the run itself, or else by the newest before it that has completed a checkpoint.
+    """The newest checkpoint of the run itself, or of the last run before it that completed one.
 
     `follows`: the run before it. None: nothing was ever published.
     """
@@ -93,7 +93,7 @@ def newest_published(run: RunDirectory, follows: RunId | None) -> Published | No
 
 
 def published_up_to(run: RunDirectory) -> Published | None:
-    """As `newest_published`, for a run that was started before."""
+    """Like `newest_published`, for a run that was started before."""
     spec = _spec_of(run)
     return Published(run.run_id) if spec is None else newest_published(run, spec.follows)
 
@@ -104,7 +104,7 @@ def repeats(
     start: Start,
     published: Callable[[Uid], Published | None],
 ) -> Iterator[OutputPublishedAgain]:
-    """One for each sink that publishes something again, or may. `published`: at its target."""
+    """One for each sink that publishes something again, or may. `published`: per sink."""
     for uid, sink in sinks.items():
         if not isinstance(sink, TakesNothingBack):
             continue
@@ -127,7 +127,7 @@ def repeats(
 
 
 def _between(run: RunDirectory, uid: Uid, start: Start, newest: Published) -> int | None:
-    """What `newest` has published behind the last point that both have come by. None: not known."""
+    """What `newest` has published since the last point that both share. None: not known."""
     if newest.checkpoint_id is None or newest.counters is None:
         return None
     line = {**newest.lineage, newest.run_id: newest.checkpoint_id}
@@ -157,7 +157,7 @@ def _written_at(directory: RunDirectory, id_: CheckpointId, uid: Uid) -> Written
             return None
         found = newest_event(journal, CheckpointCompleted, lambda e: e.checkpoint_id == id_)
     except (UndecodableEvent, OSError):
-        return None  # which is said
+        return None  # the event says that it is not known
     return None if found is None else written_by(uid, found.counters)
 
 
@@ -173,7 +173,7 @@ def _newest_completed(directory: RunDirectory) -> Published | None:
         committed = newest_event(journal, CheckpointCommitted)
         begun = newest_event(journal, LedgerBegun)
     except (UndecodableEvent, OSError):
-        return Published(run_id)  # that it is not known is said
+        return Published(run_id)  # the event says that it is not known
     return Published(
         run_id,
         completed.checkpoint_id,
@@ -187,4 +187,4 @@ def _spec_of(directory: RunDirectory) -> RunSpec | None:
     try:
         return msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
     except (OSError, *UNDECODABLE):
-        return None  # what it has published is not known, which is said
+        return None  # what it has published is not known, and the event says so

@@ -1,6 +1,6 @@
-"""Finds what a run can start from: its own retained points and the one it was asked to restore.
+"""Finds the points that a run can start from: its own retained ones and the requested one.
 
-Reads storage, verifies, and refuses by name; the choice itself is `protocol.recovery`.
+Reads storage, verifies, and refuses by name; `protocol.recovery` makes the choice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,10 @@ from pipelines.stream import Pipeline
 
 
 def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedPoint]:
-    """Points that an earlier driver of this run published, and readable enough to name.
+    """Points that an earlier driver of this run published, if at least their names can be read.
 
-    A point whose manifest cannot be read is kept in the list by its directory's name, so that
-    it is refused loudly when its turn comes, and not passed over.
+    A point whose manifest cannot be read stays in the list under its directory's name. So it is
+    refused loudly when its turn comes, and not passed over.
 
     Raises:
         Retryable: the storage does not answer.
@@ -51,7 +51,7 @@ def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:
     try:
         manifest = store.manifest(spec.restore_from)
     except CorruptSnapshot:
-        return []  # deleted long ago; or damaged, which the choice of a point says if it matters
+        return []  # deleted long ago; or damaged, which the choice of a point reports if it matters
     return [RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_claimed=True)]
 
 
@@ -60,8 +60,8 @@ def next_checkpoint_id(
 ) -> CheckpointId:
     """Above every id that any attempt of this run may have used, complete or not.
 
-    `newest_triggered` is the journal's; what lies in the storage counts too, because a journal is
-    not synced against the loss of the machine.
+    `newest_triggered` comes from the journal. Ids in the storage count, too, because a loss of the
+    machine may cost a journal its last lines.
     """
     names = [*store.names(places.checkpoints), *store.names(places.savepoints)]
     used = [places.checkpoint_id_of(name) or 0 for name in names]
@@ -70,10 +70,10 @@ def next_checkpoint_id(
 
 @dataclass(frozen=True, slots=True)
 class PointFit:
-    """Whether a point fits the run: its operators, its columns, and what its sources can give."""
+    """Decides whether a point fits the run: operators, columns, and what its sources can give."""
 
     target: Target
-    sources: Mapping[Uid, AnySource]  # that are to be read on
+    sources: Mapping[Uid, AnySource]  # the sources that are to be read on
 
     @classmethod
     def of(cls, spec: RunSpec, pipeline: Pipeline, *, reads_on: bool = True) -> "PointFit":
@@ -88,7 +88,7 @@ class PointFit:
         return cls(target, pipeline.sources if reads_on else {})
 
     def check(self, manifest: Manifest, location: str) -> Compatibility:
-        """Raises Rejected with the first thing that speaks against it, in a sentence."""
+        """Raises Rejected with the first problem, in a sentence."""
         found = compare(manifest, self.target)
         problems = [*found.problems, *unreachable(manifest, self.sources, ahead=False)]
         if problems:
@@ -97,7 +97,7 @@ class PointFit:
 
 
 def unreachable(manifest: Manifest, sources: Mapping[Uid, AnySource], *, ahead: bool) -> list[str]:
-    """What the sources cannot give any more, one sentence each."""
+    """What the sources can no longer give, one sentence each."""
     problems: list[str] = []
     for uid, source in sources.items():
         stored = [
@@ -127,9 +127,9 @@ def verifier(
     watch: WatchVerification,
     on_damaged: Callable[[RetainedPoint, Sequence[Damage]], None] = lambda point, damages: None,
 ) -> Callable[[RetainedPoint], str | None]:
-    """Answers why a point cannot be used, or None. Reads every byte of it, tells `watch` after each
-    file how far it is, and `on_damaged` of all its damages. What it returns raises Retryable when
-    that cannot be told now."""
+    """Returns a function that says why a point cannot be used, or None. It reads every byte of the
+    point, reports to `watch` after each file, and passes all damages to `on_damaged`. It raises
+    Retryable if the answer is not known now."""
 
     def problem_of(point: RetainedPoint) -> str | None:
         damages = store.verify(point.location, watch)
@@ -147,7 +147,7 @@ def verifier(
 
 
 def check_mounted(store: CheckpointStore, location: str) -> None:
-    """Tell a point that is damaged from a disk that is not mounted, whose place is empty or absent.
+    """Tells a damaged point from a disk that is not mounted, whose directory is empty or absent.
 
     Raises Retryable for the latter: the point may be whole.
     """
@@ -159,7 +159,7 @@ def check_mounted(store: CheckpointStore, location: str) -> None:
 
 
 def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | None:
-    """The point a run was asked to start from. Raises CorruptSnapshot when it is damaged."""
+    """The point that the run is to start from. Raises CorruptSnapshot if it is damaged."""
     if spec.restore_from is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Keeps what the sources of a run were given when it began, for all of its attempts and drivers.
 
-What it holds is in `connectors.beginning`. It is in the run's directory before a slot is told, so
-that no later driver finds something else. A run of an earlier version has none: its driver looks
-when it starts.
+`connectors.beginning` declares what it holds. It is in the run's directory before slots get it, so
+no later driver finds something else. A run of an earlier version has none: its driver looks when it
+starts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,8 +24,8 @@ class RunBeginning:
     def __init__(
         self, file: Path | None = None, check_held: Callable[[], None] = lambda: None
     ) -> None:
-        """`file` None: it is kept for one driver only. `check_held` is asked before it is written,
-        and raises when the lease is lost. Raises Rejected when it makes no sense."""
+        """`file` None: it is kept for one driver only. `check_held` is called before each write and
+        raises if the lease is lost. Raises Rejected if the file makes no sense."""
         self._file = file
         self._check_held = check_held
         self._found = Beginning() if file is None else _read(file)
@@ -36,14 +36,14 @@ class RunBeginning:
 
     @contextmanager
     def listing(self) -> Iterator[None]:
-        """Around building the pipeline."""
+        """Wrap it around building the pipeline."""
         with listing_once(self._found.directories) as listed:
             yield
         if listed != self._found.directories:
             self._keep(msgspec.structs.replace(self._found, directories=listed))
 
     def look(self, sources: Mapping[Uid, AnySource]) -> None:
-        """Where to begin with sources that were not looked at yet. Raises Retryable."""
+        """Finds where to begin with sources that were not looked at yet. Raises Retryable."""
         new = {
             uid: source.find(frozenset(), is_start=True)
             for uid, source in sources.items()

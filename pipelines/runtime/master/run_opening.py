@@ -1,4 +1,4 @@
-"""What a driver says and finds when it opens a run: its settings, its points, its next id."""
+"""What a driver reports and finds when it opens a run: settings, points, the next id."""
 
 import os
 import random
@@ -88,7 +88,7 @@ def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
 
 
 def damaged_files(journal: JournalWriter) -> list[str]:
-    """That earlier drivers of the run remember."""
+    """The damaged files that earlier drivers of the run remember."""
     newest = journal.newest(DamageRemembered)
     return newest.remembered if newest is not None else []
 
@@ -102,8 +102,8 @@ def _given_up(journal: JournalWriter) -> str | None:
 def _check_newest_is_there(
     parts: RunParts, journal: JournalWriter, own: Collection[RetainedPoint]
 ) -> None:
-    """Retention never deletes the newest point. If it is gone, either its disk is not mounted or a
-    person has deleted it; on a disk that is not mounted the run waits, because going back to an
+    """Retention never deletes the newest point. If it is gone, either its disk is not mounted or
+    a person has deleted it. If the disk is not mounted, the run waits, because going back to an
     older point would set output aside without need. Raises Retryable.
     """
     newest = newest_completed(journal)
@@ -113,7 +113,7 @@ def _check_newest_is_there(
         root = newest.path.rpartition("/")[0]
         is_of_this_disk = Path(root).is_relative_to(parts.storage_roots[0])
         if is_of_this_disk or scheme_of(root) or parts.store.names(root):
-            return  # it is gone for good, which `NextStart` says
+            return  # it is gone for good, which `NextStart` reports
     raise Retryable(
         f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and"
         f" {'it is not' if own else 'no point of the run is'} there any more: see that the storage"
@@ -122,10 +122,10 @@ def _check_newest_is_there(
 
 
 def stopping_of(journal: JournalWriter, points: RetainedPoints) -> RunStopping | None:
-    """With what the run has to end, for an earlier driver has put that down.
+    """The point with which the run has to end, as an earlier driver has recorded it.
 
-    Where that one died while it published the last point, it is complete if it is the newest of
-    the `points` in the storage.
+    If that driver died while it published the last point, the point is complete if it is the
+    newest of the `points` in the storage.
     """
     newest = journal.newest(RunStopping)
     if newest is None or newest.stage is StopStage.PUBLISHED:

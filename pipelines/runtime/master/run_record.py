@@ -1,7 +1,7 @@
-"""Where a run stands and what it says about itself: status, outcome, journal.
+"""Records where a run stands and what it reports: status, outcome, journal.
 
-Everything that belongs to a run and no attempt writes through here, so every event carries the
-number of the attempt that was current when it happened.
+Every part that belongs to a run and not to an attempt writes through here, so every event carries
+the number of the attempt that was current when it happened.
 """
 
 from pipelines.bus.journal import JournalWriter
@@ -30,16 +30,16 @@ class RunRecord:
 
     @property
     def last_heard_ms(self) -> float:
-        """Monotonic: of the driver before this one."""
+        """Monotonic: when the driver before this one was last heard."""
         return self._journal.last_heard_ms
 
     @property
     def newest_completed(self) -> CheckpointCompleted | None:
-        """Of any driver of the run."""
+        """The newest of any driver of the run."""
         return newest_completed(self._journal)
 
     def has_said(self, event: Event) -> bool:
-        """These very words, by any driver of the run, as far as they are kept."""
+        """True if a driver of the run has emitted this very event, as far as events are kept."""
         return event in self._journal.every(type(event))  # type: ignore[type-var]
 
     def emit(self, event: Event) -> None:
@@ -51,7 +51,7 @@ class RunRecord:
         self.emit(JobStatusChanged(status=status, reason=reason))
 
     def end(self, status: JobStatus, reason: str) -> None:
-        """The job master's loop ends after what it is doing; `status` is reached by then."""
+        """The job master's loop ends after its current step; `status` is reached by then."""
         self._outcome = (status, reason)
 
 

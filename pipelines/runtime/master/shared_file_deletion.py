@@ -1,7 +1,7 @@
 """Carries out what `protocol.shared_files` decides: deletes, off the job master's thread.
 
-Owns which files of a manifest are shared. What cannot be deleted stays as garbage until the next
-sweep; that is worth a warning and no failure.
+Owns which files of a manifest are shared. A file that cannot be deleted stays as garbage until the
+next sweep; that is worth a warning and is no failure.
 """
 
 import logging
@@ -31,38 +31,38 @@ class SharedFilesHost:
         owns_run: Callable[[Attempt], bool],
         points: Iterable[RetainedPoint],
     ) -> None:
-        """`points`: what an earlier driver has left; their manifests are read. One that cannot be
+        """`points`: what an earlier driver has left; reads their manifests. A point that cannot be
         read now keeps every file that it may refer to, until retention gives it up."""
         self._store = store
         self._location = shared_location(f"{checkpoints}/chk-0")
         self._executor = executor
         self._owns_run = owns_run
         self._files = SharedFiles(dict(_retained(store, points)))
-        self._machine = threading.Lock()  # sweeps ask on the executor
+        self._machine = threading.Lock()  # sweeps also use it, on the executor
         self._acknowledged: dict[CheckpointId, set[str]] = {}
         self._has_failures = False  # since the last sweep
 
     @property
     def confirmed_id(self) -> CheckpointId:
-        """For the barrier of the next checkpoint: what is complete for certain."""
+        """For the barrier of the next checkpoint: the newest that is certainly complete."""
         with self._machine:
             return self._files.confirmed_id
 
     @property
     def needed(self) -> frozenset[str]:
-        """Files that no sweep takes away: a retained checkpoint, or one under way, may want them.
+        """Files that no sweep deletes: a retained checkpoint, or one under way, may refer to them.
         Those of a checkpoint whose manifest could not be read are not among them."""
         with self._machine:
             return self._files.needed
 
     @property
     def has_unread(self) -> bool:
-        """The manifest of a retained checkpoint could not be read."""
+        """True if the manifest of a retained checkpoint could not be read."""
         with self._machine:
             return self._files.has_unread
 
     def files_of(self, checkpoint_id: CheckpointId) -> frozenset[str]:
-        """That a retained checkpoint shares, as far as its manifest could be read."""
+        """The files that a retained checkpoint shares, as far as its manifest could be read."""
         with self._machine:
             return self._files.files_of(checkpoint_id)
 
@@ -74,7 +74,7 @@ class SharedFilesHost:
     def on_acknowledged(
         self, attempt: Attempt, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
     ) -> None:
-        """What comes after the checkpoint has ended was written for nobody."""
+        """Deletes files of an acknowledgement that comes after its checkpoint has ended."""
         names = set(shared_names([snapshot]))
         if checkpoint_id in self._acknowledged:
             self._acknowledged[checkpoint_id] |= names
@@ -84,7 +84,7 @@ class SharedFilesHost:
             self._delete(attempt, stray)
 
     def on_completed(self, attempt: Attempt, manifest: Manifest) -> None:
-        """After a failure, look for what was written and never acknowledged."""
+        """After a failure, also looks for files that were written and never acknowledged."""
         checkpoint_id = manifest.checkpoint_id
         self._acknowledged.pop(checkpoint_id, None)
         with self._machine:
@@ -100,7 +100,7 @@ class SharedFilesHost:
     def on_aborted(
         self, attempt: Attempt, checkpoint_id: CheckpointId, *, may_be_complete: bool = False
     ) -> None:
-        """`may_be_complete`: its manifest may be there, so its files wait for the next sweep."""
+        """`may_be_complete`: its manifest may exist, so its files wait for the next sweep."""
         acknowledged = self._acknowledged.pop(checkpoint_id, set())
         written = set() if may_be_complete else acknowledged
         with self._machine:
@@ -109,8 +109,8 @@ class SharedFilesHost:
         self._delete(attempt, names)
 
     def on_discarded(self, attempt: Attempt, point: RetainedPoint) -> Callable[[], None]:
-        """To be called, from any thread, once the checkpoint's manifest is deleted: until then
-        somebody may still want to restore it."""
+        """Call the result, from any thread, once the checkpoint's manifest is deleted: until then
+        a restore may still need its files."""
         if point.is_claimed or point.is_savepoint:
             return lambda: None  # not of this run's directory, or of no shared one
         return lambda: self._let_go(attempt, point.checkpoint_id)
@@ -124,7 +124,7 @@ class SharedFilesHost:
             self._sweep(attempt)
 
     def sweep(self, attempt: Attempt) -> None:
-        """Delete what earlier attempts and failed checkpoints wrote, acknowledged or not."""
+        """Deletes what earlier attempts and failed checkpoints wrote, acknowledged or not."""
         self._executor.submit(self._sweep, attempt)
 
     def _sweep(self, attempt: Attempt) -> None:
@@ -142,7 +142,7 @@ class SharedFilesHost:
             self._executor.submit(self._delete_now, attempt, names)
 
     def _delete_now(self, attempt: Attempt, names: list[str]) -> None:
-        """The lease is asked: files are a successor's once it owns the run."""
+        """Checks the lease: the files are a successor's once it owns the run."""
         if not names or not self._owns_run(attempt):
             return
         try:
@@ -152,10 +152,10 @@ class SharedFilesHost:
 
 
 def discard_claimed(store: CheckpointStore, location: str) -> None:
-    """Delete a point of another run, and of its shared files those that no other point there needs.
+    """Deletes a point of another run, and its shared files that no other point there needs.
 
-    What they need is read before anything is deleted; where that cannot be told, the files stay.
-    Raises Retryable when the storage fails.
+    Reads what the others need before it deletes anything; if that is not known, the files stay.
+    Raises Retryable if the storage fails.
     """
     root, _, name = location.rstrip("/").rpartition("/")
     own = _names_of_point(store, location)
@@ -186,7 +186,7 @@ def _retained(
 
 
 def _names_of_point(store: CheckpointStore, location: str) -> set[str] | None:
-    """None: its manifest is damaged, so what it refers to is not known. Raises Retryable."""
+    """None: its manifest is damaged, so its files are not known. Raises Retryable."""
     try:
         return set(shared_names(store.manifest(location).subtasks))
     except CorruptSnapshot as damage:
@@ -195,7 +195,7 @@ def _names_of_point(store: CheckpointStore, location: str) -> set[str] | None:
 
 
 def shared_names(snapshots: Iterable[SubtaskSnapshot]) -> Iterator[str]:
-    """Of the files that other checkpoints may refer to as well."""
+    """The files that other checkpoints may also refer to."""
     for snapshot in snapshots:
         for operator in snapshot.operators:
             for state in operator.states:

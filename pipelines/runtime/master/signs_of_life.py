@@ -1,8 +1,8 @@
-"""The thread of a driver that shows signs of life, and ends the driver that has lost its run.
+"""The driver's thread that shows signs of life, and that ends a driver which has lost its run.
 
 A driver that was stopped may go on in the middle of anything, such as setting output aside, and
-would find out at its next line of the journal. This thread looks at the lease first thing, at most
-a period after the process goes on.
+would notice only at its next line of the journal. This thread looks at the lease first, at most a
+period after the process goes on.
 """
 
 import logging
@@ -20,8 +20,8 @@ log = logging.getLogger("ftdash.driver")
 
 
 class SignsOfLife(threading.Thread):
-    """Guarantee: no sign is given after another driver has taken the run over; `on_lost` is called
-    once, on this thread, when that is found."""
+    """Guarantee: gives no sign after another driver has taken the run over; then calls `on_lost`
+    once, on this thread."""
 
     def __init__(
         self, lease: Lease, loop: ControlLoop, on_lost: Callable[[LeaseLost], None]
@@ -40,7 +40,7 @@ class SignsOfLife(threading.Thread):
             except LeaseLost as lost:
                 self._on_lost(lost)
                 return
-            except OSError as error:  # no sign is what the control plane is to see
+            except OSError as error:  # the control plane will see that there is no sign
                 log.warning("No sign of life could be written: %s", error)
             self._closed.wait(PERIOD_S)
 

@@ -29,7 +29,7 @@ from pipelines.stream import Pipeline
 
 
 class EndsNotReady(Exception):
-    """No slot of the attempt was started, because where records come from, or where output goes,
+    """No slot of the attempt was started, because a source of its records or a target of its output
     does not answer."""
 
 
@@ -41,9 +41,9 @@ class StartingPoint:
     lineage: tuple[tuple[RunId, CheckpointId], ...]
     source_records: int  # what the sources had read at the point
     is_own: bool = False
-    """The run itself took it, so what starts there is a recovery. Not so a point that a person
-    asked to restore, whether the run has claimed it or not."""
-    dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
+    """The run itself took the point, so a start there is a recovery. A point that a person
+    requested is not its own, whether the run has claimed it or not."""
+    dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because the run allows that
     ledger: LedgerStart = field(default_factory=LedgerStart)
     output: Start = field(default_factory=Start)
 
@@ -61,8 +61,8 @@ class StartingPoint:
 
 
 def forgets_state(settings: Settings, start: StartingPoint | None) -> bool:
-    """At most once, a failure costs the state: what it holds may have come out already. Sources go
-    on behind all that they may have emitted."""
+    """At most once, a failure costs the state: its results may have come out already. Sources go on
+    behind all that they may have emitted."""
     is_own = start is not None and start.is_own
     return is_own and settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE
 
@@ -81,15 +81,15 @@ class StartingPointChooser:
     check_held: Callable[[], None] = lambda: None  # raises when the lease is lost
 
     def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
-        """The newest own point that verifies; before there is one, the point asked for. One that is
-        marked as damaged is looked at only when no other can be used.
+        """The newest own point that verifies; before there is one, the requested one. A point that
+        is marked as damaged is read only if no other can be used.
 
-        Without `reads_on` the sources need not have any more what comes after it.
+        Without `reads_on`, the sources need not have the records after the point any more.
 
         Raises:
-            Rejected: the point asked for belongs elsewhere or does not fit.
+            Rejected: the requested point belongs elsewhere or does not fit.
             CorruptSnapshot: points exist and none can be used; starting afresh would double
-                output, so it is not done.
+                output, so the run does not.
         """
         kept = points.every_newest_first()
         has_own = any(not point.is_claimed for point in kept)
@@ -113,7 +113,7 @@ class StartingPointChooser:
         return self._described(found.point, fit, is_own=is_own)
 
     def _say_what_was_passed_over(self, found: Choice, points: RetainedPoints) -> None:
-        """Newer points that were marked before, and so were not read now."""
+        """Reports newer points that were marked before, and so were not read now."""
         if found.point is None:
             return
         if points.damage_of(found.point) is not None:
@@ -127,7 +127,7 @@ class StartingPointChooser:
                 self.emit(RestorePointRefused(path=point.location, message=f"Passed over: {why}"))
 
     def say_what_memory_lost(self, places: SnapshotPlaces, start: StartingPoint) -> None:
-        """Of a driver that follows another one."""
+        """Call in a driver that follows another one."""
         if scheme_of(places.checkpoints) != MEMORY:
             return
         message = (
@@ -143,7 +143,7 @@ class StartingPointChooser:
         yield from self._quarantines()
 
     def rewind_sinks(self, start: StartingPoint) -> None:
-        """Output that the starting point does not know of is set aside, so nothing doubles.
+        """Sets aside output that the starting point does not know of, so that nothing doubles.
 
         Raises EndsNotReady.
         """
@@ -153,7 +153,7 @@ class StartingPointChooser:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def _rewind_sinks(self, start: StartingPoint) -> None:
-        """A successor may have committed output that this driver's point does not know."""
+        """A successor may have committed output that this driver's point does not know of."""
         for uid, sink in self.targets():
             self.check_held()
             superseded = sink.rewind(list(start.lineage), self.spec.run_id)
@@ -164,7 +164,7 @@ class StartingPointChooser:
                 self.emit(event)
 
     def _quarantines(self) -> Iterator[tuple[Uid, Sink]]:
-        """Those that hold something: of sources whose records were never at fault there is none."""
+        """Those that hold something: a source whose records were never at fault has none."""
         for uid in self.pipeline.sources:
             if self.quarantine and (Path(self.quarantine) / uid).exists():
                 yield uid, quarantine_of(self.quarantine, uid, self.spec.pipeline)

@@ -21,7 +21,7 @@ from pipelines.domain.run import RunSpec
 
 
 class TargetClaims:
-    """Of one run, for one driver of it."""
+    """The claims of one run, for one of its drivers."""
 
     def __init__(self, spec: RunSpec, lease: Lease, emit: Callable[[Event], None]) -> None:
         self._run = Holder(
@@ -32,8 +32,8 @@ class TargetClaims:
         self._claims: dict[Uid, Claim] | None = None
 
     def hold(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
-        """Before an attempt begins. 1. Look who holds what was never claimed. 2. Put the claims
-        down. 3. Hold all targets. 4. Say from whom one was taken.
+        """Call before an attempt begins. 1. Find the holders of targets not claimed yet. 2. Write
+        the claims. 3. Hold all targets. 4. Report those that were taken from a run.
 
         Raises TargetTaken, Retryable, Rejected, LeaseLost.
         """
@@ -52,7 +52,7 @@ class TargetClaims:
             self._say(uid, held[uid].target, claim)
 
     def followed(self, uid: Uid) -> RunId | None:
-        """The run that held the target before this one. None: not known, or nobody did."""
+        """The run that held the target before this one. None: not known, or there was none."""
         claim = self._known().get(uid)
         return None if claim is None or claim.follows is None else claim.follows.run_id
 
@@ -82,7 +82,7 @@ class TargetClaims:
         self._claims = claims
 
     def _say(self, uid: Uid, target: str, claim: Claim) -> None:
-        """Between the runs of one installation it goes without saying."""
+        """Reports nothing between the runs of one installation."""
         before = claim.follows
         if before is not None and before.installation != self._run.installation:
             event = TargetTakenOver(

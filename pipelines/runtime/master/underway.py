@@ -1,4 +1,4 @@
-"""What the host knows of a pending checkpoint, beside the machine's own view of it.
+"""What the host knows of a pending checkpoint, in addition to the machine's own view of it.
 
 Collects what subtasks report until the checkpoint ends, and sums it up for the journal.
 """
@@ -42,12 +42,12 @@ class Underway:
 
     @property
     def point(self) -> RetainedPoint:
-        """What it is once it has completed."""
+        """The point that it is once it has completed."""
         is_savepoint = self.kind is CheckpointKind.SAVEPOINT
         return RetainedPoint(self.checkpoint_id, self.location, is_savepoint)
 
     def on_acknowledged(self, message: Acknowledged, now_ms: float) -> SubtaskPhases:
-        """The subtask's phases, with the time that the coordinator saw."""
+        """Returns the subtask's phases, with the time by the coordinator's clock."""
         elapsed_ms = now_ms - self.triggered_ms
         phases = msgspec.structs.replace(message.phases, acknowledged_ms=elapsed_ms)
         self.phases.append(phases)

@@ -1,8 +1,8 @@
-"""Looks at the retained points again from time to time, so that damage is known before it counts.
+"""Reads the retained points again from time to time, so that damage is known before it counts.
 
-Reads every byte of every retained point beside everything else, on a thread of its own. What
-follows from damage is `damage_memory`'s: the point is marked, and so is every other that refers to
-the same file. A point that was marked and is whole again loses its mark.
+Reads every byte of every retained point, on a thread of its own. `damage_memory` decides what
+follows from damage: the point is marked, and so is every other one that refers to the same file. A
+marked point that is whole again loses its mark.
 """
 
 import logging
@@ -59,7 +59,7 @@ class PointVerifier:
         self._reader.submit(self._read, points.every_newest_first(), self._damage.remembered)
 
     def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
-        """What retention has deleted meanwhile does not count as a point; its shared files do."""
+        """A point that retention has deleted meanwhile does not count; its shared files do."""
         self._is_reading = False
         self._due_ms = self._clock.monotonic_ms() + self._interval_ms
         for point, damages in looked.damaged:
@@ -78,7 +78,7 @@ class PointVerifier:
         )
 
     def close(self) -> None:
-        """Does not wait for what is being read."""
+        """Does not wait for a reading under way."""
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, points: list[RetainedPoint], known: frozenset[str]) -> None:

@@ -86,7 +86,7 @@ def _queued_ms(queued: list[ChannelStatistics]) -> int | None:
 def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:
     """Busy, idle and backpressured between two readings; they sum to 1. No time is idle time.
 
-    A turn just when the one before was read may have been counted on the other side of it.
+    A turn just as the last reading was taken may have been counted on its other side.
     """
     busy_ms = max(0.0, now.busy_ms - before.busy_ms)
     idle_ms = max(0.0, now.idle_ms - before.idle_ms)
