@@ -1,9 +1,9 @@
 """The contract of channels: FIFO, loss-free, bounded in bytes, each with its own credit.
 
-A subtask writes to `Output`s and reads from one `InputGate`. Within a slot a channel is a queue of
-the same objects; between slots elements cross a socket as Arrow IPC. What a full channel does not
-take waits at its writer, who is told and goes on living. A held-back channel keeps what arrived in
-its queue, up to its capacity.
+A subtask writes to `Output`s and reads from one `InputGate`. Within a slot, a channel is a queue of
+the same objects; between slots, elements cross a socket as Arrow IPC. Elements that a full channel
+does not accept wait at the writer, which notices and is never blocked. A held-back channel keeps
+what has arrived in its queue, up to its capacity.
 
 Source: Flink's credit-based flow control (FLIP-2/`RemoteInputChannel`) and `InputGate`.
 """
@@ -33,38 +33,39 @@ class Output(Protocol):
 
     @property
     def sent_bytes(self) -> int:
-        """What the channel has taken since it began, as credit counts it. Thread-safe."""
+        """The bytes that the channel has accepted so far, as credit counts them. Thread-safe."""
         ...
 
     def send(self, element: Element) -> None:
-        """Never blocks: what the channel cannot take waits here. Raises ChannelClosed.
+        """Never blocks: what the channel does not accept waits here. Raises ChannelClosed.
 
-        An element passes whole while any credit is left, so one larger than the capacity passes
-        too, and in flight is at most the capacity and one element. Marks (barrier, watermark, end)
-        count nothing and wait only behind records, and until the channel has its reader.
+        An element passes whole while any credit is left. So an element larger than the capacity
+        passes too, and at most the capacity and one element are in flight. Marks (barrier,
+        watermark, end) cost nothing. They wait only behind records, and until the channel has its
+        reader.
         """
         ...
 
     def flush(self) -> bool:
         """Pass on what waits, as far as there is credit. Raises ChannelClosed.
 
-        True: nothing waits, and the next element would pass at once. A writer takes no new input
-        before that, so what waits here is bounded by the output of one input.
+        True: nothing waits, and the next element would pass at once. Before that, a writer takes no
+        new input, so at most the output of one input waits here.
         """
         ...
 
     def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
-        """Send `barrier` ahead of all that waits here; one of its checkpoint that waits is
-        replaced by it. Returns the batches that it has overtaken, in order."""
+        """Send `barrier` ahead of everything that waits here; it replaces a waiting barrier of the
+        same checkpoint. Returns the batches that it has overtaken, in order."""
         ...
 
     def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
-        """The barrier of this checkpoint still waits here, behind records."""
+        """True if this checkpoint's barrier still waits here, behind records."""
         ...
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """`wake` is called from any thread whenever `flush` may answer True again, and when the
-        channel is closed; and once at once. It must not block."""
+        """Any thread calls `wake` whenever `flush` may return True again, and when the channel is
+        closed; and it is called once at once. It must not block."""
         ...
 
 
@@ -76,11 +77,11 @@ class ChannelStatistics:
     read_bytes: int  # since the channel began, as credit counts it
     held_back: bool
     window_bytes: int  # what it may hold at present
-    queued_ms: float | None  # what is queued takes the reader so long; None: not measured
+    queued_ms: float | None  # how long the reader takes to consume it; None: not measured
 
 
 class HeldStep(NamedTuple):
-    """What a held-back channel had queued at a moment."""
+    """How much a held-back channel had queued at one moment."""
 
     at_ms: float  # monotonic
     records: int
@@ -90,48 +91,49 @@ class HeldStep(NamedTuple):
 class InputGate(Protocol):
     """The reading end of all input channels of one subtask; used by that subtask's thread only.
 
-    `poll` serves open channels fairly; a held-back channel gives nothing until it is resumed.
+    `poll` serves open channels fairly; a held-back channel yields nothing until it is resumed.
     """
 
     def poll(self) -> tuple[ChannelId, Element] | None:
-        """The next element, or None when no open channel has one. Never blocks.
+        """The next element, or None if no open channel has one. Never blocks.
 
         Raises ChannelClosed once the gate is closed.
         """
         ...
 
     def coalesce(self, coalescing: Coalescing) -> None:
-        """How `poll_run` joins what is queued."""
+        """Sets how `poll_run` joins what is queued."""
         ...
 
     def poll_run(self) -> Run | tuple[ChannelId, Mark] | None:
-        """`poll` for many records at once: those that are queued together, or the next mark.
+        """Like `poll`, for many records at once: those that are queued together, or the next mark.
 
-        Only after `coalesce`. None, too, while it waits for more records to come, until `due_ms`.
+        Call it only after `coalesce`. Also returns None while it waits for more records, until
+        `due_ms`.
         """
         ...
 
     @property
     def due_ms(self) -> float | None:
-        """When `poll_run` will wait no longer, monotonic; None: it does not wait."""
+        """When `poll_run` stops waiting (monotonic); None: it does not wait."""
         ...
 
     def poll_announced(self) -> tuple[ChannelId, Barrier] | None:
-        """The next barrier that has arrived, wherever it stands in its channel's queue.
+        """The next barrier that has arrived, at any place in its channel's queue.
 
-        It stays in its place and `poll` gives it again. Only after `announce_barriers`.
+        It stays in its place, and `poll` returns it again. Call it only after `announce_barriers`.
         """
         ...
 
     def announce_barriers(self) -> None: ...
 
     def record(self, checkpoint_id: CheckpointId, channels: Collection[ChannelId]) -> None:
-        """Keep what is queued on `channels` before the barrier of `checkpoint_id`, and what
-        arrives before it, besides delivering it. Ends an older recording."""
+        """Keep what is queued on `channels` before the barrier of `checkpoint_id`, and what arrives
+        before it, and deliver it too. Ends an older recording."""
         ...
 
     def take_recorded(self) -> dict[ChannelId, list[pa.RecordBatch]]:
-        """End the recording: for each channel that was recorded, the batches in order."""
+        """End the recording: for each recorded channel, its batches in order."""
         ...
 
     def hold_back(self, channel: ChannelId) -> None: ...
@@ -139,12 +141,12 @@ class InputGate(Protocol):
     def resume(self, channel: ChannelId) -> None: ...
 
     def measure_by(self, clock: Clock) -> None:
-        """Note from now on how what is held back grows."""
+        """From now on, note how the held-back data grows."""
         ...
 
     def held_steps(self) -> dict[ChannelId, list[HeldStep]]:
-        """Of each channel that is held back: what was queued when that began, and after each
-        arrival since. Only after `measure_by`."""
+        """For each held-back channel, what was queued when that began, and after each arrival
+        since. Call it only after `measure_by`."""
         ...
 
     def statistics(self) -> list[ChannelStatistics]:
@@ -152,12 +154,12 @@ class InputGate(Protocol):
         ...
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """`wake` is called from any thread whenever `poll` has become able to answer: poll until
-        None after it. It must not block."""
+        """Any thread calls `wake` whenever `poll` may have an element again: then poll until None.
+        It must not block."""
         ...
 
     def close(self) -> None:
-        """Writers get ChannelClosed; what is queued is dropped."""
+        """Writers get ChannelClosed; queued elements are dropped."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The credit of one channel: how much its writer may still send.
 
-Owned by the writing end; the reading end gives credit back as it takes elements from its queue.
+Owned by the writing end; the reading end returns credit as it takes elements from its queue.
 Source: Flink's credit-based flow control, counted in bytes instead of buffers.
 """
 
@@ -16,10 +16,10 @@ from pipelines.domain.elements import Element, Records
 class Credit:
     """Lets one writer pass while it has any credit left; never makes it wait.
 
-    Guarantee: what is in flight never exceeds the capacity by more than one element, and an
-    element of any size passes an empty channel. Needs that credit comes back for every byte,
-    though the reader may withhold less than a capacity of it: to save messages, and to keep the
-    channel shorter than it could be.
+    Guarantee: what is in flight never exceeds the capacity by more than one element, and an element
+    of any size passes an empty channel. Needs that credit comes back for every byte. The reader may
+    withhold less than a capacity of it, to save messages and to keep the channel shorter than it
+    could be.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class Credit:
         self._wake: Callable[[], None] = _wake_nobody
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, from any thread, whenever an element may pass that could not before,
-        and when the channel is closed. It must not block."""
+        """Any thread calls `wake` whenever an element may pass that could not before, and when the
+        channel is closed. It must not block."""
         self._wake = wake
         wake()
 
     def open(self, capacity_bytes: int, granted_bytes: int | None = None) -> bool:
-        """The reader is there, and its channel holds `capacity_bytes`. It gives this much of that
-        now and the rest later, or never; None: all. False if it has said so before."""
+        """The reader is there, and its channel holds `capacity_bytes`. It grants `granted_bytes`
+        now (None: all) and the rest later, or never. False if the channel was open already."""
         with self._lock:
             if self._is_open:
                 return False
@@ -50,7 +50,7 @@ class Credit:
         return True
 
     def try_give_back(self, returned_bytes: int) -> bool:
-        """False, and nothing changes, if more comes back than was taken."""
+        """False, without a change, if more comes back than was taken."""
         with self._lock:
             if self._available_bytes + returned_bytes > self._capacity_bytes:
                 return False
@@ -69,17 +69,17 @@ class Credit:
         self._wake()
 
     def lets_pass(self, *, is_free: bool) -> bool:
-        """Whether an element passes now: any, while credit is left; a free one, once it is open.
+        """True if an element passes now: any one while credit is left, a free one once it is open.
 
-        Without the lock, for it is asked for every element: the answer can only turn from no to
-        yes meanwhile, and then `wake` is called. Raises ChannelClosed.
+        Takes no lock, because it is called for every element: meanwhile the answer can only turn
+        from no to yes, and then `wake` is called. Raises ChannelClosed.
         """
         if self._closed_because is not None:
             raise ChannelClosed(self._closed_because)
         return self._is_open and (is_free or self._available_bytes > 0)
 
     def take(self, cost_bytes: int) -> None:
-        """After `lets_pass`."""
+        """Call it after `lets_pass`."""
         with self._lock:
             self._available_bytes -= cost_bytes
             self.taken_bytes += cost_bytes
@@ -88,8 +88,8 @@ class Credit:
 def cost_of(element: Element) -> int:
     """The bytes that an element takes of its channel's capacity: nothing for a mark.
 
-    The length of a batch as Arrow IPC, header included: the same on every kind of channel, six
-    times cheaper to ask for than `nbytes`, and never zero, so empty batches are bounded too.
+    It is the length of a batch as Arrow IPC, with header: the same on every kind of channel, six
+    times cheaper than `nbytes`, and never zero, so empty batches are bounded too.
     """
     if not isinstance(element, Records):
         return 0
@@ -97,4 +97,4 @@ def cost_of(element: Element) -> int:
 
 
 def _wake_nobody() -> None:
-    """Until the writer says how it wants to be woken."""
+    """Stands in until the writer registers its `wake`."""

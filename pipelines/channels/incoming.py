@@ -1,7 +1,7 @@
-"""The reading end of one connection: frames of a peer slot, delivered into the gates here.
+"""The reading end of one connection: delivers a peer slot's frames into the gates here.
 
-Owns the peer's channel numbers and the credit frames that go back. Whether a lost connection ends
-the attempt is decided by whoever runs `IncomingConnection.run`.
+Owns the peer's channel numbers and the credit frames that go back. The caller of
+`IncomingConnection.run` decides if a lost connection ends the attempt.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class GateDirectory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PeerWriter:
-    """The writer of one channel, who sits at the other end of the connection."""
+    """The writer of one channel, at the other end of the connection."""
 
     connection: "IncomingConnection"
     number: int
@@ -58,7 +58,7 @@ class _Channel:
     channel: ChannelId
     decoder: RecordsDecoder = field(default_factory=RecordsDecoder)
     inlet: Inlet | None = None
-    origins: Origins = ()  # of the batch that comes next
+    origins: Origins = ()  # of the next batch
     is_over: bool = False  # it has ended, or its reader is gone
 
 
@@ -66,7 +66,8 @@ class IncomingConnection:
     """Reads one socket in one thread, which never waits for a reader of records.
 
     Guarantee: a full channel does not delay its neighbours. Needs that peers keep to their credit;
-    one that does not has broken the protocol, and the connection ends.
+    Needs peers that keep to their credit: one that does not violates the protocol, and the
+    connection ends.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class IncomingConnection:
             raise ProtocolError(f"the connection ended before the input of {unfinished[0]} did")
 
     def on_gate(self, number: int, gate: Gate) -> None:
-        """The gate of a channel is known: let the peer send. From any thread."""
+        """The gate of a channel is known: lets the peer send. Any thread may call it."""
         channel = self._channels[number]
         try:
             channel.inlet = gate.attach(
@@ -118,12 +119,12 @@ class IncomingConnection:
         self._send(frame(Kind.CLOSED, number))
 
     def shut_down(self) -> None:
-        """Wakes `run`. From any thread; the socket stays allocated until `close`."""
-        with contextlib.suppress(OSError):  # not connected any more: what was wanted
+        """Wakes `run`. Any thread may call it; the socket stays allocated until `close`."""
+        with contextlib.suppress(OSError):  # already disconnected, as intended
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """After `run` has ended."""
+        """Call it after `run` has ended."""
         self.shut_down()
         with self._sending:  # a closed descriptor may be another socket's in a moment
             self._connection.close()
@@ -169,6 +170,6 @@ class IncomingConnection:
         inlet.offer(mark, 0)
 
     def _send(self, message: bytes) -> None:
-        # A peer that cannot be told anything is gone, and `run` meets the same end and reports it.
+        # A peer that cannot be reached is gone; `run` meets the same error and reports it.
         with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(message)

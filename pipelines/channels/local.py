@@ -11,14 +11,14 @@ from pipelines.domain.ids import ChannelId
 
 
 class LocalOutput(CreditedOutput):
-    """Until `on_gate` has told it where to, elements wait, as on a channel without credit."""
+    """Until `on_gate` gives the target, elements wait, as on a channel without credit."""
 
     def __init__(self, channel: ChannelId) -> None:
         super().__init__(channel)
         self._inlet: Inlet | None = None
 
     def on_gate(self, gate: Gate) -> None:
-        """From any thread, once."""
+        """Any thread may call it, once."""
         try:
             self._inlet = gate.attach(
                 self.channel,

@@ -1,7 +1,7 @@
 """The writing end of one connection to another slot, and of each channel that it carries.
 
-Owns channel numbers and the credit that comes back. Whether a lost connection ends the attempt is
-decided by whoever runs `OutgoingConnection.run`.
+Owns channel numbers and the credit that comes back. The caller of `OutgoingConnection.run` decides
+if a lost connection ends the attempt.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from pipelines.domain.ids import ChannelId
 
 
 class RemoteOutput(CreditedOutput):
-    """Over a connection: elements wait until the peer is there and has the gate of the channel."""
+    """Uses a connection: elements wait until the peer is there and has the channel's gate."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RemoteOutput(CreditedOutput):
     def _pass_on(self, element: Element) -> None:
         parts, cost_bytes = self._serialize(element)
         self.credit.take(cost_bytes)
-        # Before the peer can know it, who may end the connection at once.
+        # Before the peer can know it, because it may end the connection at once.
         self.has_ended = isinstance(element, EndOfInput)
         self._connection.write(parts)
 
@@ -68,8 +68,8 @@ class RemoteOutput(CreditedOutput):
 class OutgoingConnection:
     """Carries all channels from this slot to one other; one thread reads the credit.
 
-    Guarantee: writers wait for each other only while bytes are handed to the kernel, never for
-    another channel's credit. Needs a peer that reads without pause.
+    Guarantee: writers wait for each other only while bytes go to the kernel, never for another
+    channel's credit. Needs a peer that reads without pause.
     """
 
     def __init__(self, peer_slot: int, limits: NetworkLimits) -> None:
@@ -84,7 +84,7 @@ class OutgoingConnection:
         self._is_closed = False
 
     def open(self, channel: ChannelId) -> RemoteOutput:
-        """A new channel, also before there is a connection: then its writer waits for that too.
+        """Opens a channel, even before there is a connection: then its writer waits for that too.
 
         Raises ChannelClosed if the connection is lost.
         """
@@ -110,14 +110,14 @@ class OutgoingConnection:
                 self._send([frame(Kind.OPEN, number, output.channel.encode())])
 
     def write(self, parts: Parts) -> None:
-        """Whole frames, uninterrupted by those of other channels. Raises ChannelClosed."""
+        """Writes whole frames, uninterrupted by those of other channels. Raises ChannelClosed."""
         with self._sending:
             self._send(parts)
 
     def run(self) -> None:
         """Returns when the peer has ended the connection after the end of all channels.
 
-        Raises ProtocolError or OSError when it is lost before that.
+        Raises ProtocolError or OSError if the connection is lost before that.
         """
         frames = FrameReader(self._connected(), BACKWARD, self._limits)
         while (received := frames.read()) is not None:
@@ -130,11 +130,11 @@ class OutgoingConnection:
 
     def finish(self) -> None:
         """Nothing more will be sent. After a normal end the peer still gets everything: a close
-        with credit unread would reset the connection and could cost it the last bytes."""
+        with unread credit would reset the connection, and might lose the last bytes."""
         self._shut_down(socket.SHUT_WR if self.has_ended() else socket.SHUT_RDWR)
 
     def shut_down(self) -> None:
-        """Wakes `run` and a blocked `write`. From any thread."""
+        """Wakes `run` and a blocked `write`. Any thread may call it."""
         self._shut_down(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class OutgoingConnection:
 
 
 def _send_all(connection: Connection, parts: Sequence[bytes | pa.Buffer]) -> int:
-    """Gathers the parts in one system call where the kernel takes them all."""
+    """Sends all parts in one system call if the kernel takes them all."""
     views = [memoryview(part).cast("B") for part in parts]
     sent = connection.sendmsg(views)
     for view in views:

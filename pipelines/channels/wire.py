@@ -1,11 +1,11 @@
 """The frames between two slots: a fixed header, then a body whose length the header states.
 
-Forward (writer to reader): OPEN names a channel and gives it a number; SCHEMA and RECORDS carry
-Arrow IPC; DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries;
-ORIGIN says where the next batch of its channel came from; BARRIER, CANCEL, WATERMARK, STATUS (idle
-or active) and END are marks. Backward: GRANT opens a channel with its capacity and its first
-credit, CREDIT gives bytes back, CLOSED says that the channel is read no more. Decides what a legal
-frame is, not what it means.
+Forward (writer to reader): OPEN names a channel and gives it a number. SCHEMA and RECORDS carry
+Arrow IPC. DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries. ORIGIN
+gives the origin of the channel's next batch. BARRIER, CANCEL, WATERMARK, STATUS (idle or active)
+and END are marks. Backward: GRANT opens a channel with its capacity and its first credit, CREDIT
+returns bytes, CLOSED says that the channel has no reader any more. Decides which frames are legal,
+not what they mean.
 """
 
 import socket
@@ -34,7 +34,7 @@ WATERMARK = struct.Struct("<q")
 CANCEL = struct.Struct("<q")  # checkpoint
 STATUS = struct.Struct("<?")
 BYTES = struct.Struct("<Q")
-GRANT = struct.Struct("<QQ")  # capacity, and what of it may be sent now
+GRANT = struct.Struct("<QQ")  # capacity, and how much of it may be sent now
 IS_SAVEPOINT, IS_FINAL, IS_NATIVE, OVERTAKES = 1, 2, 4, 8
 READ_AHEAD_BYTES = 128 << 10  # many small frames in one system call
 
@@ -131,7 +131,7 @@ def grant_frame(number: int, capacity_bytes: int, granted_bytes: int) -> bytes:
 
 
 def grant_of(received: Frame) -> tuple[int, int]:
-    """The capacity of the channel, and what of it may be sent now."""
+    """The capacity of the channel, and how much of it may be sent now."""
     capacity_bytes, granted_bytes = GRANT.unpack(received.body)
     if granted_bytes > capacity_bytes:
         raise ProtocolError(f"a grant of {granted_bytes} bytes in a channel of {capacity_bytes}")
@@ -156,8 +156,8 @@ def _barrier_of(received: Frame) -> Barrier:
 class FrameReader:
     """Cuts the bytes of one blocking socket into frames.
 
-    Guarantee: nothing is allocated before the header has been found legal, so a body is never
-    larger than its named limit. The body of a frame is a buffer of its own, aligned for Arrow.
+    Guarantee: allocates nothing before the header has been found legal, so a body is never larger
+    than its named limit. The body of a frame has a buffer of its own, aligned for Arrow.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class FrameReader:
             Kind.ORIGIN: limits.max_origin_bytes,
         }
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
-        self._start = self._end = 0  # what of it is read but not yet used
+        self._start = self._end = 0  # the part of it that is read but not yet used
         self.received_bytes = 0
 
     def read(self) -> Frame | None:
-        """The next frame, or None when the peer has ended the stream between two frames.
+        """The next frame, or None if the peer has ended the stream between two frames.
 
         Raises ProtocolError for a torn or illegal frame, OSError when the connection breaks.
         """

@@ -1,9 +1,9 @@
 """The contract of a source: splits, each read from an offset.
 
-The engine owns positions: it deals splits to subtasks, stores (split, offset next to read) in every
+The engine owns positions: it deals splits to subtasks, stores (split, offset to read next) in every
 checkpoint, and rewinds by opening a split at that offset. A reader keeps nothing that a checkpoint
-does not know. The splits are either a sequence that never changes (`Source`), or known by name and
-found while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
+lacks. The splits are either a sequence that never changes (`Source`), or known by name and found
+while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LoggedRecords:
-    """Records of a log with gaps: `offsets` ascends and holds the one of each record.
+    """Records of a log with gaps: `offsets` ascends and holds the offset of each record.
 
-    A position is one behind the offset of the last record handed out; or `end`, where the source
-    knows that nothing lies between. A batch without rows may move a position so. `version`: that
-    of the split once all of these are handed out; None: as it was.
+    A position is one behind the offset of the last record handed out, or `end` if the source knows
+    that nothing lies between. A batch without rows may also advance a position in this way.
+    `version`: the split's once all of these are handed out; None: unchanged.
     """
 
     records: pa.RecordBatch
@@ -36,10 +36,10 @@ class LoggedRecords:
 
 
 class MalformedRecord(Rejected):
-    """A record that a source cannot read. All before it was given; whoever wants to do without it
-    reads on from the offset behind it, in a new iterator.
+    """A record that a source cannot read. All records before it were handed out; to skip it, read
+    on from the offset behind it, in a new iterator.
 
-    `row` is its place in what was to be decoded, `text` what is there.
+    `row` is its place among the rows to decode, `text` its content.
     """
 
     def __init__(self, sentence: str, *, row: int, offset: int, text: bytes) -> None:
@@ -50,11 +50,11 @@ class MalformedRecord(Rejected):
 
 
 class UnreadableText(Exception):
-    """What a source could not read, and cannot now; the text says what is wrong, in a clause."""
+    """Text that a source could not read, and cannot read now; the message says why, in a clause."""
 
 
 Batch: TypeAlias = pa.RecordBatch | LoggedRecords
-"""Of a bare batch the offsets follow each other without gaps."""
+"""The offsets of a plain batch follow each other without gaps."""
 
 
 class Source(Protocol):
@@ -76,8 +76,8 @@ class Source(Protocol):
     def validate(self) -> None:
         """Raises Rejected before anything starts: malformed, gone, or a column that does not fit.
 
-        Called where a pipeline is submitted, not where one recovers: what has been read already
-        need not be there any more.
+        Called when a pipeline is submitted, not when it recovers: what has been read already may be
+        gone by then.
         """
         ...
 
@@ -92,12 +92,12 @@ class Source(Protocol):
     def read(self, index: int, offset: int) -> Iterator[Batch]:
         """The records of a split from `offset` on, in a stable order.
 
-        A batch without rows says that there is nothing at the moment, but the split goes on.
+        A batch without rows means that there is nothing at the moment, but the split goes on.
 
         Raises:
-            Rejected: the split cannot be read: malformed, a column missing, or gone (then the
-                message says which range is gone). Names the file.
-            MalformedRecord: one record cannot be read, and the source can tell which.
+            Rejected: the split cannot be read: malformed, a column missing, or gone (the message
+            then names the missing range). Names the file.
+                MalformedRecord: one record cannot be read, and the source knows which.
         """
         ...
 
@@ -108,31 +108,31 @@ class Source(Protocol):
 
 @runtime_checkable
 class ConcurrentSplits(Protocol):
-    """A source whose splits overlap in event time, or never end, as the partitions of a log do."""
+    """A source whose splits overlap in event time, or never end, as a log's partitions do."""
 
     @property
     def concurrent_splits(self) -> int:
-        """How many splits one subtask reads side by side; event time is the slowest one's."""
+        """How many splits one subtask reads side by side; the slowest one sets event time."""
         ...
 
 
 @runtime_checkable
 class VersionedSplits(Protocol):
-    """A source that can tell whether a split still holds the records that were read from it.
+    """A source that can tell if a split still holds the records that were read from it.
 
-    What it says is stored with the position and compared when a run goes back there, so that a
-    split that was replaced is refused by name instead of being read from the middle of other data.
+    The version is stored with the position and compared when a run is restored there. So a split
+    that was replaced is refused by name, instead of being read from the middle of other data.
     """
 
     def split_version(self, index: int) -> str:
-        """Short text, equal as long as the records are. Raises Rejected when the split is gone."""
+        """Short text, equal as long as the records are. Raises Rejected if the split is gone."""
         ...
 
 
 @runtime_checkable
 class ReadsText(Protocol):
-    """A source that makes a row of the text of a `MalformedRecord`, once its schema or its format
-    is another. Of one that is none, that text has to be a JSON object of its columns."""
+    """A source that can convert the text of a `MalformedRecord` to a row, once its schema or its
+    format has changed. For other sources, that text has to be a JSON object of the columns."""
 
     def row_of_text(self, text: str) -> pa.RecordBatch:
         """One row. Raises UnreadableText."""
@@ -141,9 +141,9 @@ class ReadsText(Protocol):
 
 @runtime_checkable
 class ReadOnce(Protocol):
-    """A source that may be unable to give its records again, as a socket is.
+    """A source that may be unable to supply its records again, such as a socket.
 
-    What a failure takes of it is lost: a pipeline that reads it is at most once.
+    A failure loses such records, so a pipeline that reads it is at most once.
     """
 
     @property
@@ -156,66 +156,66 @@ class SplitReader(Protocol):
     def read(self, split: SplitProgress) -> Iterator[Batch]:
         """The records from `split.offset` on, up to `split.end_offset`, in a stable order.
 
-        A batch without rows says that there is nothing at the moment, but the split goes on. It
+        A batch without rows means that there is nothing at the moment, but the split goes on. It
         does not block for longer than a barrier may wait.
 
         Raises:
-            Rejected: the split cannot be read; what is gone is named.
-            Retryable: the world has not answered for too long.
+            Rejected: the split cannot be read; names what is gone.
+                Retryable: the outside world has not answered for too long.
         """
         ...
 
     def close(self) -> None:
-        """Called once, when nothing is read any more."""
+        """Called once, when reading has ended."""
         ...
 
 
 @runtime_checkable
 class TellsProgress(Protocol):
-    """A reader that tells others how far completed checkpoints have come, for them to look at.
+    """A reader that reports the progress of completed checkpoints to other systems, for display.
 
-    Nothing depends on it: it is neither read when a run is restored nor waited for.
+    Nothing depends on it: a restore does not read it, and nothing waits for it.
     """
 
     def tell(self, splits: Sequence[SplitProgress]) -> None:
-        """Positions of a completed checkpoint. Raises nothing, and does not wait for an answer."""
+        """Takes positions of a completed checkpoint. Raises nothing, and waits for no answer."""
         ...
 
     def take_told_counts(self) -> tuple[int, int]:
-        """How often it succeeded and failed since the last time."""
+        """How often it succeeded and failed since the last call."""
         ...
 
 
 @runtime_checkable
 class KnowsPending(Protocol):
-    """A reader that knows how much there is to read. Source: Flink's metric `pendingRecords`."""
+    """A reader that knows how much is left to read. Source: Flink's metric `pendingRecords`."""
 
     def pending_records(self) -> int | None:
-        """Of the splits that are read, as last heard from where they are: at least about so many
-        are there and were not given yet. None: not known of all of them. From any thread."""
+        """About how many records the splits hold that were not handed out, at least, as last
+        reported by their systems. None: not known for all splits. Any thread may call it."""
         ...
 
 
 @runtime_checkable
 class ConfirmsSplits(Protocol):
-    """A reader that can tell whether a name still stands for the split whose records it has read,
-    as a topic that was deleted and created again does not."""
+    """A reader that can tell if a name still means the split whose records it has read. For a topic
+    that was deleted and created again, it does not."""
 
     def confirmed(self, splits: Sequence[SplitProgress]) -> Mapping[str, str]:
-        """The versions of these splits, by name, as they are now; a split whose version cannot be
-        asked now is missing. Called at each cut, so it waits briefly.
+        """The present versions of these splits, by name; a split is missing if its version cannot
+        be read now. Called at each cut, so it waits only briefly.
 
-        Raises Rejected: a split is another one than its version says.
+        Raises Rejected if a split is another one than its version says.
         """
         ...
 
 
 @runtime_checkable
 class GrowingSource(Protocol):
-    """A source whose splits are known by name, and of which there may be more later.
+    """A source whose splits are known by name, and which may get more of them later.
 
-    Every subtask finds the splits by itself and takes those that it owns, so nobody has to agree
-    on anything. Source: Flink's `KafkaSourceEnumerator`, `ContinuousFileSplitEnumerator`.
+    Every subtask finds the splits by itself and takes those that it owns, so the subtasks need not
+    agree on anything. Source: Flink's `KafkaSourceEnumerator`, `ContinuousFileSplitEnumerator`.
     """
 
     @property
@@ -231,12 +231,12 @@ class GrowingSource(Protocol):
 
     @property
     def concurrent_splits(self) -> int:
-        """How many splits one subtask reads side by side; event time is the slowest one's."""
+        """How many splits one subtask reads side by side; the slowest one sets event time."""
         ...
 
     @property
     def discovery_interval_ms(self) -> int | None:
-        """How often new splits are looked for; None: there are those of the start only."""
+        """How often to look for new splits; None: only at the start."""
         ...
 
     def validate(self) -> None:
@@ -244,32 +244,32 @@ class GrowingSource(Protocol):
         ...
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
-        """The splits that are not `known`, in the order to read them, where to begin and to end.
+        """The splits that are not `known`, in the order to read them, with where to begin and end.
 
-        `is_start`: nothing was ever read, so the author's choice of where to begin holds; what is
-        found later is read from its beginning, and a bounded source finds nothing any more. On the
-        subtask's thread the first time only.
+        `is_start`: nothing was ever read, so the author's choice of where to begin applies. A split
+        that is found later is read from its beginning, and a bounded source finds none later. Only
+        the first call is on the subtask's thread.
 
         Raises:
-            Retryable: the world does not answer.
+            Retryable: the outside world does not answer.
         """
         ...
 
     def owner(self, name: str, parallelism: int) -> int:
-        """Which subtask reads the split of that name; the same in every process, for ever."""
+        """The subtask that reads the split of that name; the same in every process, for ever."""
         ...
 
     def oldest(self, split: SplitProgress) -> int:
-        """The oldest offset from which on nothing is missing that `split` has not read yet.
+        """The oldest offset from which nothing is missing that `split` has not read yet.
 
         Raises:
             Rejected: the split itself is gone, or holds other records now.
-            Retryable: the world does not answer.
+            Retryable: the outside world does not answer.
         """
         ...
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
-        """One sentence for a person: which range before `oldest` was not read and is gone."""
+        """One sentence for a person: which range before `oldest` is gone and was not read."""
         ...
 
     def open(self) -> SplitReader: ...
@@ -277,9 +277,9 @@ class GrowingSource(Protocol):
 
 @runtime_checkable
 class BeginsOnce(Protocol):
-    """A growing source whose first look depends on the moment, as the end of a log does.
+    """A growing source whose first look depends on the time, as the end of a log does.
 
-    The driver looks, once for a run, so that all slots and all attempts begin at the same place.
+    The driver looks once for a run, so that all slots and all attempts begin at the same place.
     """
 
     @property
@@ -292,10 +292,10 @@ class BeginsOnce(Protocol):
 
 @runtime_checkable
 class ForgetsRecords(Protocol):
-    """A growing source whose records are deleted when they have become old enough."""
+    """A growing source whose records are deleted at a certain age."""
 
     def kept_until_ms(self, splits: Sequence[SplitProgress]) -> int | None:
-        """When the first of what was not read yet may be deleted; None: nothing there has a date.
+        """When the first unread record may be deleted; None: no unread record has such a date.
 
         Milliseconds since 1970. Raises Rejected and Retryable, as `GrowingSource.oldest` does.
         """

@@ -1,6 +1,7 @@
 """The rows of the settings table about channels, and about addresses and encryption between slots.
 
-Part of `setting_table.DEFINITIONS`. What of it a machine's environment overrides is
+Part of `setting_table.DEFINITIONS`. `runtime.networking` lets a machine's environment override some
+of them.
 `runtime.networking`.
 """
 

@@ -1,6 +1,6 @@
 """The settings of a run as values, after `setting_parsing` has read and checked them.
 
-Keys, defaults and help texts are `setting_table`. Decides nothing about when a checkpoint runs.
+`setting_table` has keys, defaults and help texts. Decides nothing about when a checkpoint runs.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class CheckpointingMode(StrEnum):
 
 
 class CapAction(StrEnum):
-    """What follows when more is held back than the cap allows."""
+    """What happens if more is held back than the cap allows."""
 
     WAIT = "wait"
     UNALIGNED = "unaligned"
@@ -31,7 +31,7 @@ class CapAction(StrEnum):
 
 
 class RequiredGuarantee(StrEnum):
-    """From end to end; NONE: whatever the pipeline gives."""
+    """The guarantee required from end to end; NONE: any."""
 
     NONE = "none"
     AT_MOST_ONCE = "AT_MOST_ONCE"
@@ -41,20 +41,20 @@ class RequiredGuarantee(StrEnum):
 
 
 class AckingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the subtasks of a run in mode ACKED follow records; every slot is told."""
+    """How the subtasks of a run in mode ACKED follow records; every slot gets them."""
 
-    acker_count: int  # 0: nobody follows them
+    acker_count: int  # 0: records are not followed
     timeout_ms: int
     pending_max: int  # records in flight of one subtask of a source
 
 
 class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the subtasks of a run treat barriers; every slot is told."""
+    """How the subtasks of a run treat barriers; every slot gets them."""
 
     mode: CheckpointingMode
     unaligned: bool = False  # barriers may overtake records
-    aligned_timeout_ms: int = 0  # for so long they align first
-    channel_cap_bytes: int = 0  # held back while aligning; 0: no cap
+    aligned_timeout_ms: int = 0  # how long they align first
+    channel_cap_bytes: int = 0  # the most held back while aligning; 0: no cap
     subtask_cap_bytes: int = 0
     cap_action: CapAction = CapAction.WAIT
     read_ahead_bytes: int = 256 << 20  # at most once, by one subtask of a source
@@ -62,11 +62,11 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How operators take what is queued in front of them; every slot is told."""
+    """How operators take what is queued in front of them; every slot gets them."""
 
-    coalesced_rows: int = 1  # of small batches that are handled as one
-    coalescing_wait_ms: int = 0  # for more of them
-    debloat_target_ms: int = 0  # to consume what is queued; 0: channels are bounded in bytes alone
+    coalesced_rows: int = 1  # the most of small batches that are handled as one
+    coalescing_wait_ms: int = 0  # how long to wait for more of them
+    debloat_target_ms: int = 0  # time to consume what is queued; 0: channels have only a byte bound
     debloat_period_ms: int = 200
     debloat_samples: int = 20
     debloat_threshold_percent: int = 25
@@ -78,10 +78,10 @@ class StateBackendType(StrEnum):
 
 
 class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the subtasks of a run keep their state; every slot is told."""
+    """How the subtasks of a run keep their state; every slot gets them."""
 
     backend: StateBackendType
-    is_incremental: bool  # checkpoints hold what has changed, and refer to older files
+    is_incremental: bool  # checkpoints hold only changes, and refer to older files
     rocksdb_memory_bytes: int  # of one slot
     rocksdb_directory: str  # empty: the directory for temporary files
 
@@ -92,7 +92,7 @@ class CheckpointStorage(StrEnum):
 
 
 class ExternalizedRetention(StrEnum):
-    """Which ends of a run leave its checkpoints; the names are Flink's."""
+    """Which ends of a run leave its checkpoints in place; the names are Flink's."""
 
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
@@ -113,7 +113,7 @@ class DamagedPointPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Both ways between the driver and each slot."""
+    """In both directions between the driver and each slot."""
 
     interval_ms: int = 1_000
     timeout_ms: int = 10_000
@@ -183,8 +183,8 @@ class Settings:
     driver_host: str
     driver_bind_host: str  # empty: driver_host
     driver_port: int  # 0: any
-    slot_host: str  # empty: the one from which it reaches the driver
-    slot_bind_host: str  # empty: the one it is reached under
+    slot_host: str  # empty: the address from which the slot reaches the driver
+    slot_bind_host: str  # empty: the address under which the slot is reached
     tls_enabled: bool
     tls_certificate: str
     tls_key: str
@@ -199,8 +199,8 @@ class Settings:
 
     @property
     def may_fall_back(self) -> bool:
-        """To an older point, when the newest does not verify. Never at most once: what has come
-        out since would come out again."""
+        """True if it may go back to an older point when the newest does not verify. Never at most
+        once: the output since then would come out again."""
         may_repeat = self.checkpointing_mode is not CheckpointingMode.AT_MOST_ONCE
         return may_repeat and self.on_damaged_point is DamagedPointPolicy.OLDER
 
@@ -220,7 +220,7 @@ class Settings:
     @property
     def inputs(self) -> InputOptions:
         """Mode ACKED fails and repeats batches as they were sent, so it joins none. No barrier
-        waits there behind what is queued, so its channels need no bound in time."""
+        waits there behind queued records, so its channels need no bound in time."""
         if self.checkpointing_mode is CheckpointingMode.ACKED:
             return InputOptions()
         return InputOptions(

@@ -1,7 +1,7 @@
-"""What each subtask of a run does now, and what its operators did before: from the samples.
+"""The load of each subtask of a run now, and of its operators before: from the samples.
 
-Records per second are means over the last minute, as Flink's are: two samples of one attempt and
-what was counted between them. The counters of another attempt began at zero again.
+Records per second are means over the last minute, as in Flink: two samples of one attempt, and the
+count in between. Another attempt's counters began at zero again.
 
 Source: Flink, `MeterView` and its 60 seconds.
 """
@@ -14,7 +14,7 @@ from ftdash.metrics.models import Sample
 
 METER_SPAN = timedelta(seconds=60)
 TREND_POINTS_MAX = 300
-"""Of a run's samples so many are read for a trend, evenly spread: each holds every subtask."""
+"""How many of a run's samples a trend reads, evenly spread: each holds every subtask."""
 
 Number = TypeVar("Number", int, float)
 Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
@@ -40,12 +40,12 @@ class SubtaskLoad:
     queued_records: int
     queued_bytes: int
     state_bytes: int
-    pending_records: int | None = None  # of a source: there to be read
+    pending_records: int | None = None  # for a source: waiting to be read
     bytes_in: int | None = None  # through channels, since the attempt started
     bytes_out: int | None = None
     bytes_in_per_s: float | None = None
     bytes_out_per_s: float | None = None
-    queued_ms: int | None = None  # what is queued takes about so long
+    queued_ms: int | None = None  # about how long it takes to consume what is queued
     window_bytes: int | None = None  # what each of its channels may hold
 
 
@@ -71,7 +71,7 @@ class VertexMoment:
 
 
 def run_loads(run_id: str) -> RunLoads | None:
-    """Of the newest sample; None before the first."""
+    """From the newest sample; None before the first."""
     newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence").first()
     if newest is None:
         return None
@@ -85,13 +85,13 @@ def run_loads(run_id: str) -> RunLoads | None:
 
 
 def newest_loads(run_pk: int) -> list[SubtaskLoad]:
-    """Of the newest sample alone, so without rates; cheap."""
+    """From the newest sample alone, so without rates; cheap."""
     newest = Sample.objects.filter(run=run_pk).order_by("-sequence").first()
     return _subtasks(newest, None) if newest else []
 
 
 def trends(run_id: str) -> dict[str, list[VertexMoment]]:
-    """By vertex, oldest first; at most `TREND_POINTS_MAX` moments of the samples that are kept."""
+    """By vertex, oldest first; at most `TREND_POINTS_MAX` moments of the stored samples."""
     samples = _spread_out(run_id)
     found: dict[str, list[VertexMoment]] = {}
     for before, sample in zip([None, *samples], samples, strict=False):
@@ -110,7 +110,7 @@ def by_vertex(loads: list[SubtaskLoad]) -> dict[str, list[SubtaskLoad]]:
 
 
 def sum_known(values: list[Number | None]) -> Number | None:
-    """A sum in which one part is not known is not known."""
+    """None if one part is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
@@ -130,7 +130,7 @@ def _spread_out(run_id: str) -> list[Sample]:
     kept = Sample.objects.filter(run__run_id=run_id).order_by("sequence")
     keys = list(kept.values_list("pk", flat=True))
     step = -(-len(keys) // TREND_POINTS_MAX) or 1
-    chosen = keys[::-1][::step]  # from the newest back, so that it is always among them
+    chosen = keys[::-1][::step]  # from the newest back, so that the newest is always included
     return list(kept.filter(pk__in=chosen))
 
 

@@ -1,6 +1,6 @@
 """The operators of a run as rows of a table: means, sums and least values of their subtasks. Pure.
 
-What holds them up is `bottleneck`'s to say.
+`bottleneck` decides what holds them up.
 """
 
 from dataclasses import dataclass
@@ -45,13 +45,13 @@ class OperatorRow:
     state_bytes: int
     watermark_at: datetime | None
     subtasks: list[SubtaskRow]
-    pending_records: int | None  # of a source: there to be read
-    queued_ms: int | None  # of the subtask that takes longest for what is queued
-    window_bytes: int | None  # of a channel that may hold most
+    pending_records: int | None  # for a source: waiting to be read
+    queued_ms: int | None  # of the subtask that takes longest to consume what is queued
+    window_bytes: int | None  # of the channel that may hold most
 
 
 def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[OperatorRow]:
-    """In topological order; only those that reported."""
+    """In topological order; only those that have reported."""
     reported = by_vertex(loads.subtasks) if loads else {}
     return [
         _row(vertex, sorted(reported[vertex.uid], key=lambda load: load.subtask))
@@ -61,7 +61,7 @@ def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[Op
 
 
 def is_past(run: RunView | None, loads: RunLoads | None) -> bool:
-    """What is shown was so once; now nobody knows, or nothing runs."""
+    """True if the shown values are former ones: the present ones are unknown, or nothing runs."""
     if run is None or loads is None:
         return False
     return run.state is not ShownState.RUNNING or loads.attempt != run.attempt

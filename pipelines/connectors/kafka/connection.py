@@ -1,8 +1,8 @@
-"""How Kafka is asked: what it holds, and what its errors mean. No secret is in any text.
+"""How we query Kafka, and what its errors mean. No text contains a secret.
 
-Whatever it answers is `Retryable`: a broker that restarts, or was just given a partition, knows
-neither topic nor user for a moment, and no run gives up its progress for that. Only who asks before
-anything has started may take it for a refusal. Reads no records.
+All of its errors are `Retryable`: a broker that restarts, or has just received a partition, knows
+neither topic nor user for a moment, and no run gives up its progress for that. Only a caller before
+the start may take an error for a refusal. Reads no records.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,15 +28,15 @@ ANSWER_TURNS = 20
 ANSWER_TIMEOUT_S = TURN_S * ANSWER_TURNS
 LEADER_PAUSE_S = 0.05
 QUIET = 0
-"""What librdkafka would print goes nowhere: every error reaches us as an error."""
+"""Suppresses what librdkafka would print; every error reaches us anyway."""
 
 URL_SAFE = str.maketrans("+/", "-_")
-"""From the client's spelling of an id to that of Kafka's tools."""
+"""Converts the client's spelling of an id to that of Kafka's tools."""
 
 _untyped: Any = admin
 EARLIEST, LATEST = _untyped.OffsetSpec.earliest(), _untyped.OffsetSpec.latest()
 
-REFUSALS = {  # what a person can mend, if it does not pass
+REFUSALS = {  # errors that a person can fix, if they last
     KafkaError._AUTHENTICATION: "refuses the user and password",
     KafkaError.SASL_AUTHENTICATION_FAILED: "refuses the user and password",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "does not let this user read the topic",
@@ -49,7 +49,7 @@ REFUSALS = {  # what a person can mend, if it does not pass
 
 
 def answer_turns() -> int:
-    """How often to ask for `TURN_S`; fewer where a person waits."""
+    """How many times to ask for `TURN_S`; fewer while a person waits."""
     return max(1, round(patience_s(TURN_S * ANSWER_TURNS) / TURN_S))
 
 
@@ -70,8 +70,8 @@ class KafkaAddress:
 
     @contextmanager
     def settings_are_understood(self) -> Iterator[None]:
-        """Around making a client. Raises Rejected in words of our own: those of the client may
-        repeat a setting, and so a password."""
+        """Wraps the making of a client. Raises Rejected in our own words: the client's may repeat a
+        setting, and so a password."""
         try:
             yield
         except (KafkaException, ValueError, TypeError):
@@ -88,7 +88,7 @@ class KafkaAddress:
 
 
 class KafkaAdmin:
-    """Asks about topics. Used for a few questions, then forgotten."""
+    """Asks about topics. Used for a few questions, then dropped."""
 
     def __init__(self, address: KafkaAddress) -> None:
         self._address = address
@@ -97,7 +97,7 @@ class KafkaAdmin:
             self._client = admin.AdminClient(address.settings(self._on_error))
 
     def partitions(self, topic: str) -> int:
-        """How many there are. Raises Retryable, also when there is no such topic (yet)."""
+        """The number of partitions. Raises Retryable, also if the topic does not exist (yet)."""
         found = self._topic(topic)
         if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise Retryable(f"There is no topic {topic} at Kafka {self._address.bootstrap_servers}")
@@ -106,7 +106,7 @@ class KafkaAdmin:
         return len(found.partitions)
 
     def _topic(self, topic: str) -> Any:
-        """In short turns: a login that is refused is told by the way, and not as an answer."""
+        """Asks in short turns: a refused login is reported separately, not as an answer."""
         turns = answer_turns()
         for turn in range(turns):
             try:
@@ -118,8 +118,8 @@ class KafkaAdmin:
         return None
 
     def await_leaders(self, topic: str) -> None:
-        """Until each partition answers: a broker has made a topic a moment before it knows of it,
-        and leads its partitions.
+        """Returns once each partition answers: after a broker has created a topic, it takes a
+        moment until it knows the topic and leads its partitions.
 
         Raises Retryable.
         """
@@ -132,7 +132,7 @@ class KafkaAdmin:
         tries(self._ends, topic)
 
     def retention_ms(self, topic: str) -> int | None:
-        """For how long the topic keeps records; None: it deletes none for their age."""
+        """How long the topic keeps records; None: it deletes none for their age."""
         resource = _untyped.ConfigResource(_untyped.ConfigResource.Type.TOPIC, topic)
         timeout_s = patience_s(ANSWER_TIMEOUT_S)
         asked = self._client.describe_configs([resource], request_timeout=timeout_s)
@@ -146,9 +146,9 @@ class KafkaAdmin:
     def topic_ids(
         self, topics: Collection[str], timeout_s: float = ANSWER_TIMEOUT_S
     ) -> dict[str, str | None]:
-        """By topic, the id as Kafka's tools show it; None: the brokers give topics no ids.
+        """The id of each topic as Kafka's tools show it; None: the brokers give topics no ids.
 
-        Raises Retryable, also when one of them does not exist (any more).
+        Raises Retryable, also if one of them does not exist (any more).
         """
         wanted = TopicCollection(sorted(topics))
         asked = self._client.describe_topics(wanted, request_timeout=patience_s(timeout_s))
@@ -161,7 +161,7 @@ class KafkaAdmin:
         return self._offsets(partitions, EARLIEST)
 
     def newest(self, partitions: Sequence[TopicPartition], *, committed_only: bool) -> list[int]:
-        """One behind the last record that a reader would see now."""
+        """One behind the last record that a reader would see now, for each partition."""
         return self._offsets(partitions, LATEST, committed_only=committed_only)
 
     def _ends(self, topic: str) -> list[int]:
@@ -191,7 +191,7 @@ class KafkaAdmin:
             self._refusal = error
 
     def _cause(self, error: KafkaException) -> KafkaError:
-        """Why a refused client gets no answer is told beside the question."""
+        """The reason why a refused client gets no answer, which is reported separately."""
         self._client.poll(0)
         refusal, self._refusal = self._refusal, None
         cause: KafkaError = refusal or error.args[0]
@@ -199,6 +199,6 @@ class KafkaAdmin:
 
 
 def _text_of(topic_id: Any) -> str | None:
-    """Brokers before version 2.8 know no ids and answer with zeros."""
+    """None for zeros, with which brokers before version 2.8 answer because they have no ids."""
     bits = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
     return str(topic_id).translate(URL_SAFE) if any(bits) else None

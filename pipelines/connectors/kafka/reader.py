@@ -1,8 +1,8 @@
 """Reads partitions of Kafka for one subtask: one consumer for all of them, a batch at a time.
 
-A broker that is away is the client's business: it connects again, and there is nothing meanwhile.
-What retention takes away before it is read ends the attempt with the range, instead of the client
-leaping over it. A partition that is asked for less often than it delivers is paused meanwhile.
+If a broker is away, the client reconnects by itself, and the reader yields nothing meanwhile. If
+retention deletes records before they are read, the attempt ends and names the range, where the
+client would skip it. A partition that delivers faster than it is read is paused meanwhile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
-OF_GROUPS = frozenset(  # the client looks for its group, of which nothing is used
+OF_GROUPS = frozenset(  # the client looks for its group, which we do not use
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -36,7 +36,7 @@ OF_GROUPS = frozenset(  # the client looks for its group, of which nothing is us
     }
 )
 NO_GROUP = {"group.id": "ftdash"}
-"""Asked for by the client; nothing is committed to it."""
+"""The client requires one; nothing is committed to it."""
 
 CONFIRM_TIMEOUT_S = 0.5
 
@@ -69,7 +69,7 @@ class JsonValues:
 
 @dataclass(frozen=True, slots=True)
 class RawValues:
-    """Key and value as they are, and the time that Kafka keeps with a record, null without one."""
+    """Key and value unchanged, and the time that Kafka keeps with a record, null without one."""
 
     schema: pa.Schema = RAW
 
@@ -104,12 +104,12 @@ class TopicsReader:
         read_committed: bool,
         group: Mapping[str, Any] = NO_GROUP,
     ) -> None:
-        """`group`: the client's settings of the group that it belongs to, though it reads alone."""
+        """`group`: the client's settings of its group, although it reads without one."""
         self._address = address
         self._format = format
         self._timestamp_column = timestamp_column
         self._refusal: KafkaError | None = None
-        self._admin: KafkaAdmin | None = None  # asked at every cut, and so kept
+        self._admin: KafkaAdmin | None = None  # kept, because every cut asks it
         with address.settings_are_understood():
             self._consumer = Consumer(
                 {
@@ -161,23 +161,23 @@ class TopicsReader:
             raise
 
     def _release(self, split: SplitProgress) -> None:
-        """It may be read again, from another offset on."""
+        """Unassigns the partition, which may be read again from another offset on."""
         waiting, partition = self._waiting.pop(split.name), partition_of(split.name)
         if waiting.is_paused:
             self._consumer.resume([partition])
         self._consumer.incremental_unassign([partition])
 
     def confirmed(self, splits: Sequence[SplitProgress]) -> dict[str, str]:
-        """See `ConfirmsSplits`. Their versions are ids of topics. The client reads on by name, and
-        does not say when a topic was created again; so what it has fetched before the answer is of
-        the topic of that id."""
+        """See `ConfirmsSplits`. The versions are topic ids. The client reads on by name, and does
+        not say if a topic was created again. So the records that it fetched before the answer
+        belong to the topic with that id."""
         topics = {split.name: partition_of(split.name).topic for split in splits}
         if self._admin is None:
             self._admin = KafkaAdmin(self._address)
         try:
             ids = self._admin.topic_ids(set(topics.values()), CONFIRM_TIMEOUT_S)
         except Retryable:
-            return {}  # who cannot be asked delivers nothing; the next cut asks again
+            return {}  # a broker that does not answer delivers nothing; the next cut asks again
         for split in splits:
             check_same_topic(split, ids[topics[split.name]])
         found = {name: ids[topic] for name, topic in topics.items()}
@@ -191,14 +191,14 @@ class TopicsReader:
         return sum_known(self._pending.copy().values())
 
     def _records_behind(self, at: SplitProgress) -> int | None:
-        """By the end that came with the newest fetch: nobody is asked."""
+        """From the end that came with the newest fetch, without a question to the broker."""
         _, end = self._consumer.get_watermark_offsets(partition_of(at.name), cached=True)
         if end < 0:
             return None
         return max(0, min(end, at.end_offset or end) - at.offset)
 
     def _take(self, at: SplitProgress, waiting: WaitingRecords) -> Fetched:
-        """Records of that partition; those of others wait for their turn."""
+        """The next records of that partition; those of other partitions wait for their turn."""
         self._at[at.name] = at
         if len(waiting) == 0:
             self._fetch()
@@ -230,7 +230,7 @@ class TopicsReader:
             raise self._address.translated(refusal)
 
     def _on_event(self, message: Message) -> None:
-        """What comes among the records, and is none."""
+        """Handles messages among the records that are not records."""
         error, name = message.error(), place_of(message)
         if error is None:
             return
@@ -241,7 +241,7 @@ class TopicsReader:
             raise self._failure(error, self._at.get(name))
 
     def _failure(self, error: KafkaError, at: SplitProgress | None) -> Rejected | Retryable:
-        """`at` None: it is the client's and not a partition's. Raises Rejected where the topic is
+        """`at` None: the error is the client's, not a partition's. Raises Rejected if the topic is
         another one."""
         is_gone = error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
         if at is not None and is_gone:
@@ -250,7 +250,8 @@ class TopicsReader:
             (oldest,) = admin.oldest([partition])
             if oldest > at.offset:
                 return Rejected(range_gone(at, oldest))
-            # The partition ends before the offset, for a moment or for good: recovery asks which.
+            # The partition ends before the offset, for a moment or for good: the recovery finds out
+            # which.
         return self._address.translated(error)
 
     def _decoded(self, name: str, fetched: Fetched) -> LoggedRecords:
@@ -290,8 +291,8 @@ def partition_of(name: str) -> TopicPartition:
 
 
 def check_same_topic(split: SplitProgress, topic_id: str | None) -> None:
-    """`topic_id`: of the topic that has the name now. A topic keeps its id for ever, and no other
-    one gets it (KIP-516). Raises Rejected."""
+    """`topic_id` is that of the topic that has the name now. A topic keeps its id for ever, and no
+    other topic gets it (KIP-516). Raises Rejected."""
     if None in (split.version, topic_id) or split.version == topic_id:
         return
     raise Rejected(

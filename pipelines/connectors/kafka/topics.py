@@ -1,8 +1,8 @@
-"""Source: topics of Apache Kafka, a split per partition, read by assignment and not by a group.
+"""Source: topics of Apache Kafka, a split per partition, read by assignment without a group.
 
-Decides where partitions begin and end, and finds new ones. Progress is in the checkpoint only; the
-version of a split is the id of its topic. Reads nothing itself; see `kafka.reader`. Source: Flink's
-`KafkaSource`, KIP-516 for the ids.
+Decides where partitions begin and end, and finds new ones. Only the checkpoint holds the progress;
+the version of a split is the id of its topic. Reads nothing itself; see `kafka.reader`. Source:
+Flink's `KafkaSource`, KIP-516 for the ids.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,8 +37,8 @@ LOOK_EVERY = timedelta(minutes=1)
 class KafkaTopics:
     """`read_committed` hides records of transactions that are open or were rolled back.
 
-    `is_bounded`: the run ends with the records that were there when it began. `group`: the name of
-    a consumer group to which completed checkpoints commit their offsets, for tools that show lag.
+    `is_bounded`: the run ends with the records that existed when it began. `group`: a consumer
+    group to which completed checkpoints commit their offsets, for tools that show lag.
     """
 
     address: KafkaAddress
@@ -114,7 +114,7 @@ class KafkaTopics:
         ]
 
     def owner(self, name: str, parallelism: int) -> int:
-        """The partitions of one topic are dealt in turn."""
+        """Deals the partitions of one topic in turn."""
         partition = partition_of(name)
         first = int(xxhash.xxh64_intdigest(partition.topic.encode()))
         return (first + partition.partition) % parallelism
@@ -124,7 +124,7 @@ class KafkaTopics:
         if partition.topic not in self.topics:
             raise Rejected(f"The topic {partition.topic} is not among those to read any more.")
         admin = KafkaAdmin(self.address)
-        if split.version is not None:  # an earlier version of ftdash kept none
+        if split.version is not None:  # earlier versions of ftdash stored none
             check_same_topic(split, admin.topic_ids({partition.topic})[partition.topic])
         (end,) = admin.newest([partition], committed_only=False)
         if end < split.offset:

@@ -1,4 +1,4 @@
-"""How a run is doing, once a second."""
+"""The state of a run, once a second."""
 
 import msgspec
 
@@ -24,10 +24,10 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     busy_ms: int | None = None  # since the attempt started, as are the two below
     backpressured_ms: int | None = None
     idle_ms: int | None = None
-    pending_records: int | None = None  # of a source: there to be read; None: not known
+    pending_records: int | None = None  # for a source: waiting to be read; None: not known
     bytes_in: int | None = None  # through channels since the attempt started, as is the one below
     bytes_out: int | None = None
-    queued_ms: int | None = None  # what is queued takes about so long; None: not measured
+    queued_ms: int | None = None  # about how long it takes to consume the queue; None: unmeasured
     window_bytes: int | None = None  # what each channel may hold; None: there is no channel
 
 
@@ -43,7 +43,7 @@ class RestoreProgress(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     read_files: int
     total_files: int
-    is_verifying: bool = False  # the driver reads it before the slots do
+    is_verifying: bool = False  # the driver reads it, before the slots do
 
 
 class MetricsSampled(Event, frozen=True, kw_only=True):
