@@ -36,12 +36,13 @@ class Verdict:
     cpu_s: float = field(default=0.0, compare=False)
 
 
-def campaign(seeds: Iterable[int], processes: int) -> Iterator[Verdict]:
-    """In any order. The order of sets is fixed too, or a seed would not replay its run."""
+def campaign(seeds: Iterable[int], processes: int, at_once: int = 5) -> Iterator[Verdict]:
+    """In any order, `at_once` by `at_once`. The order of sets is fixed too, or a seed would not
+    replay its run."""
     os.environ["PYTHONHASHSEED"] = "0"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads wait by spinning
     with multiprocessing.get_context("spawn").Pool(processes, initializer=_begin) as pool:
-        yield from pool.imap_unordered(_judge_and_tidy, seeds, chunksize=5)
+        yield from pool.imap_unordered(_judge_and_tidy, seeds, chunksize=at_once)
 
 
 def failed_seeds(file: Path = FAILED_SEEDS) -> list[int]:

@@ -1,0 +1,344 @@
+"""Mutants: Cuts, barriers, event time and what makes a checkpoint complete."""
+
+from tests.mutants.mutant import Mutant
+
+CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
+    ("a cut, with what was in flight, holds exactly the records before its barriers"): (
+        Mutant(
+            "pipelines/protocol/alignment.py",
+            "if not self._arrived or self._arrived != self._open:",
+            "if not self._arrived:",
+            (
+                "tests/unit/protocol/test_alignment.py::test_snapshot_covers_exactly_th"
+                "e_records_before_the_barrier"
+            ),
+        ),
+        Mutant(
+            "pipelines/protocol/unaligned.py",
+            "frozenset(self._announced) - arrived",
+            "frozenset(self._announced)",
+            (
+                "tests/unit/protocol/test_unaligned.py::test_state_and_channel_state_ar"
+                "e_exactly_the_records_before_the_barriers"
+            ),
+        ),
+        Mutant(
+            "pipelines/protocol/alignment.py",
+            "return [*aborted, Block(channel), *self._snapshot_if_aligned()]",
+            "return [*aborted, *self._snapshot_if_aligned()]",
+            (
+                "tests/simulation/test_random_dataflows.py::test_the_first_seeds_keep_e"
+                "very_promise_in_a_plain_run_too"
+            ),
+        ),
+    ),
+    "at least once loses nothing, at most once doubles nothing": (
+        Mutant(
+            "pipelines/protocol/barrier_tracking.py",
+            "if arrived >= self._open)",
+            "if arrived)",
+            (
+                "tests/unit/protocol/test_barrier_tracking.py::test_a_snapshot_covers_a"
+                "t_least_the_records_before_the_barrier"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/reserving_reader.py",
+            ("return bool(self._ahead) and self._ahead[0].number <= self._granted.count"),
+            "return bool(self._ahead)",
+            (
+                "tests/unit/runtime/subtask/test_reserving_reader.py::test_nothing_come"
+                "s_out_twice_whenever_the_attempt_dies"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/reserving_reader.py",
+            ("return bool(self._ahead) and self._ahead[0].number <= self._granted.count"),
+            "return bool(self._ahead)",
+            (
+                "tests/processes/test_modes.py::test_at_most_once_what_a_crash_catches_"
+                "on_its_way_is_lost_and_nothing_is_doubled"
+            ),
+        ),
+    ),
+    "a silent split holds no window back, and no watermark is lost at a cut": (
+        Mutant(
+            "pipelines/protocol/watermarks.py",
+            "[each.watermark_ms for each in inputs if each.counts]",
+            "[each.watermark_ms for each in inputs]",
+            (
+                "tests/unit/protocol/test_watermarks.py::test_idle_inputs_hold_nothing_"
+                "back_and_active_ones_are_never_passed"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/source_reader.py",
+            ("[] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]"),
+            "[]",
+            (
+                "tests/unit/runtime/subtask/test_source_reader.py::test_event_time_of_a"
+                "_restored_reader_does_not_go_back"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/in_flight.py",
+            "marks = [] if watermark_ms is None else [Watermark(watermark_ms)]",
+            "marks: list[Watermark] = []",
+            (
+                "tests/unit/runtime/subtask/test_watermarks_in_flight.py::test_what_a_w"
+                "atermark_under_way_at_the_cut_made_due_is_due_after_a_restore"
+            ),
+        ),
+    ),
+    ("a checkpoint completes only when all acknowledged and its manifest is durable"): (
+        Mutant(
+            "pipelines/protocol/coordination.py",
+            "ready = next((p for p in self._pending.values() if p.is_ready), None)",
+            "ready = next(iter(self._pending.values()), None)",
+            (
+                "tests/unit/protocol/test_coordination.py::test_every_inject_ends_once_"
+                "and_completes_only_when_all_acknowledged"
+            ),
+        ),
+        Mutant(
+            "pipelines/storage/filesystem.py",
+            "published = link_if_absent(temporary, directory / MANIFEST)",
+            "published = os.replace(temporary, directory / MANIFEST) is None",
+            (
+                "tests/contracts/test_checkpoint_store.py::test_publishing_the_same_aga"
+                "in_is_recognised"
+            ),
+        ),
+    ),
+    "a completed checkpoint survives a death or a loss of power at any step": (
+        Mutant(
+            "pipelines/storage/filesystem.py",
+            (
+                "            make_durable(directory)\n"
+                "            make_durable(directory.parent)\n"
+                "            same"
+            ),
+            "            same",
+            (
+                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
+                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+            ),
+        ),
+        Mutant(
+            "pipelines/storage/filesystem.py",
+            ("                file.flush()\n                os.fsync(file.fileno())\n"),
+            "",
+            (
+                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
+                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+            ),
+        ),
+        Mutant(
+            "pipelines/storage/local_files.py",
+            "        os.fsync(file.fileno())\n",
+            "",
+            (
+                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
+                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+            ),
+        ),
+        Mutant(
+            "pipelines/storage/object_store.py",
+            '            if self._files.exists(prefix, f"{name}/{MANIFEST}")\n',
+            "",
+            (
+                "tests/unit/runtime/master/test_crash_at_every_request.py::test_a_death"
+                "_at_any_request_leaves_the_newest_complete_checkpoint_and_then_no_litt"
+                "er"
+            ),
+        ),
+    ),
+    "a stopped run ends with its savepoint and with nothing later": (
+        Mutant(
+            "pipelines/runtime/master/run_end.py",
+            "if stopping is None or not stopping.cancels_run:",
+            "if True:",
+            (
+                "tests/unit/runtime/test_stopping.py::test_a_commit_that_fails_is_made_"
+                "up_for_and_nothing_more_is_read"
+            ),
+        ),
+    ),
+    ("acked: no record is forgotten before all that was made of it has been processed"): (
+        Mutant(
+            "pipelines/protocol/acking.py",
+            "(states == _INITIALISED) & (kept.values[places] == 0)",
+            "states == _INITIALISED",
+            (
+                "tests/unit/protocol/test_acking.py::test_a_tree_is_acked_when_the_last"
+                "_of_its_records_is_processed"
+            ),
+        ),
+        Mutant(
+            "pipelines/protocol/spout.py",
+            "self._again.extend(_by_batch(records))",
+            "_by_batch(records)",
+            (
+                "tests/unit/protocol/test_spout.py::test_every_record_is_emitted_until_"
+                "a_try_of_it_is_acked"
+            ),
+        ),
+    ),
+    "only a put changes a state": (
+        Mutant(
+            "pipelines/state/copies.py",
+            "        return [copy_of(each) for each in value]",
+            "        return value",
+            (
+                "tests/unit/operators/test_state_copies.py::test_only_what_was_put_is_r"
+                "ead_whatever_is_changed_in_place"
+            ),
+        ),
+    ),
+    ("joined batches keep the order of every channel, and no mark passes what it must follow"): (
+        Mutant(
+            "pipelines/channels/coalescing.py",
+            "            and self._is_in_time(channel, records.batch)\n",
+            "",
+            (
+                "tests/unit/channels/test_coalescing.py::test_a_record_that_is_late_beh"
+                "ind_a_watermark_stays_behind_it"
+            ),
+        ),
+        Mutant(
+            "pipelines/channels/gate.py",
+            ("if not run.try_take(inlet.channel, element, cost_bytes):\n                    break"),
+            (
+                "if not run.try_take(inlet.channel, element, cost_bytes):\n"
+                "                    inlet.elements.rotate(-1)\n"
+                "                    break"
+            ),
+            (
+                "tests/unit/channels/test_coalescing.py::test_channels_take_turns_where"
+                "_one_fills_a_run"
+            ),
+        ),
+    ),
+    ("a barrier waits for what its reader handles in a target time, and no channel stands still"): (
+        Mutant(
+            "pipelines/channels/debloating.py",
+            ("window_ms = max(self._debloating.target_ms / self._channel_count, ROUND_TRIPS_MS)"),
+            "window_ms = self._debloating.target_ms",
+            (
+                "tests/unit/channels/test_debloating.py::test_what_all_channels_hold_is"
+                "_consumed_in_about_the_target_time"
+            ),
+        ),
+        Mutant(
+            "pipelines/channels/inlet.py",
+            ("surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)"),
+            ("surplus = min(max(0, self.granted_bytes - window_bytes), self.credit_due_bytes)"),
+            (
+                "tests/unit/channels/test_debloating.py::test_a_channel_whose_window_ch"
+                "anges_goes_on_to_its_end_in_order"
+            ),
+        ),
+        Mutant(
+            "pipelines/channels/debloating.py",
+            "            self.window_bytes = wanted_bytes\n",
+            "            self.window_bytes = self._capacity_bytes\n",
+            (
+                "tests/processes/test_small_records.py::test_an_aligned_checkpoint_wait"
+                "s_for_what_its_reader_handles_within_the_target"
+            ),
+        ),
+    ),
+    ("every key and every element of operator state has one owner (or all) at any parallelism"): (
+        Mutant(
+            "pipelines/domain/key_groups.py",
+            "first = -(-subtask * max_parallelism // parallelism)",
+            "first = subtask * max_parallelism // parallelism",
+            (
+                "tests/unit/domain/test_key_groups.py::test_each_group_lies_in_the_rang"
+                "e_of_its_owner_and_in_no_other"
+            ),
+        ),
+        Mutant(
+            "pipelines/domain/key_groups.py",
+            "return group * parallelism // max_parallelism",
+            "return group % parallelism",
+            (
+                "tests/unit/domain/test_key_groups.py::test_each_group_lies_in_the_rang"
+                "e_of_its_owner_and_in_no_other"
+            ),
+        ),
+        Mutant(
+            "pipelines/state/hashing.py",
+            "    return np.asarray(of_value[indices])",
+            "    return indices.astype(np.uint64)",
+            (
+                "tests/contracts/test_keyed_state.py::test_states_are_dictionaries_thro"
+                "ugh_time_snapshots_and_rescaling[hashmap-0-for ever]"
+            ),
+        ),
+        Mutant(
+            "pipelines/domain/redistribution.py",
+            "Taken(old, (subtask - start) % parallelism, parallelism)",
+            "Taken(old, subtask, parallelism)",
+            (
+                "tests/unit/domain/test_redistribution.py::test_every_element_of_a_spli"
+                "t_list_goes_to_exactly_one_subtask_and_shares_are_even"
+            ),
+        ),
+        Mutant(
+            "pipelines/state/hashing.py",
+            "    mixed *= _MIX_1\n",
+            "",
+            ("tests/unit/state/test_hashing.py::test_the_hash_of_a_value_never_changes"),
+        ),
+        Mutant(
+            "pipelines/state/hashing.py",
+            "    return np.asarray(of_value[indices])",
+            "    return indices.astype(np.uint64)",
+            (
+                "tests/contracts/test_awkward_keys.py::test_every_key_is_told_from_its_"
+                "likes_and_found_again_at_another_parallelism"
+            ),
+        ),
+    ),
+    "no cut holds records of a topic that was created again": (
+        Mutant(
+            "pipelines/connectors/kafka/reader.py",
+            "            check_same_topic(split, ids[topics[split.name]])\n",
+            "            pass\n",
+            (
+                "tests/contracts/test_kafka_topics.py::test_no_cut_holds_what_was_read_"
+                "of_a_topic_made_anew_while_the_run_was_away"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/source_feed.py",
+            "            self._reader.confirm()\n",
+            "            pass\n",
+            (
+                "tests/unit/runtime/subtask/test_source_feed.py::test_no_snapshot_holds"
+                "_positions_in_a_split_that_is_another_one_now"
+            ),
+        ),
+    ),
+    "each mode keeps what is computed for it, and no more, under `kill -9`": (
+        Mutant(
+            "pipelines/lab/measures.py",
+            "doubled=int(np.maximum(times - 1, 0).sum()),",
+            "doubled=0,",
+            (
+                "tests/unit/lab/test_measures.py::test_a_view_that_comes_twice_does_not"
+                "_hide_one_that_is_lost"
+            ),
+        ),
+        Mutant(
+            "pipelines/protocol/alignment.py",
+            "if not self._arrived or self._arrived != self._open:",
+            "if not self._arrived:",
+            (
+                "tests/processes/test_lab.py::test_every_mode_keeps_what_it_promises_an"
+                "d_no_more_than_that"
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,187 @@
+"""Mutants: the dashboard, its people and programs, alerts and game days."""
+
+from tests.mutants.mutant import Mutant
+
+CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    "an alert fires once and clears once, over restarts and two workers": (
+        Mutant(
+            "ftdash/alerts/hysteresis.py",
+            "if now_s - rising.since_s < band.fire_after_s:",
+            "if False:",
+            (
+                "tests/unit/alerts/test_hysteresis.py::test_it_fires_and_clears_when_th"
+                "e_history_says_so_and_at_no_other_time"
+            ),
+        ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            ("    if now <= row.at <= timezone.now():\n        return False\n"),
+            "",
+            ("tests/web/test_alert_evaluation.py::test_readings_that_come_late_are_not_judged"),
+        ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "        _keep_standings(judged)\n",
+            "",
+            ("tests/web/test_alert_evaluation.py::test_an_alert_fires_once_and_clears_once"),
+        ),
+    ),
+    "no message of an alert reaches a private address": (
+        Mutant(
+            "ftdash/alerts/webhook_address.py",
+            "plain = _unwrapped(address)",
+            "plain = address",
+            ("tests/web/test_alert_delivery.py::test_no_message_goes_to_a_private_address"),
+        ),
+    ),
+    ("a game day passes only if its fault took effect and the output is proven since"): (
+        Mutant(
+            "ftdash/gameday/scoring.py",
+            "    if not audit.is_as_recorded:\n",
+            "    if False:\n",
+            (
+                "tests/web/test_game_day_scoring.py::test_what_does_not_come_back_or_is"
+                "_not_right_has_failed"
+            ),
+        ),
+        Mutant(
+            "ftdash/gameday/scoring.py",
+            ("    if seen.failed_at is None:\n        return _before_the_effect(seen)\n"),
+            ("    if seen.failed_at is None:\n        return _before_the_proof(seen)\n"),
+            (
+                "tests/web/test_game_day_scoring.py::test_a_game_day_goes_from_its_faul"
+                "t_to_its_proof"
+            ),
+        ),
+    ),
+    "a form whose answer shows a secret counts once": (
+        Mutant(
+            "ftdash/accounts/sent_forms.py",
+            "        _use(value)\n",
+            "",
+            (
+                "tests/web/test_settings_page.py::test_an_answer_with_a_secret_that_is_"
+                "reloaded_changes_nothing_and_says_so"
+            ),
+        ),
+    ),
+    "who sends slowly or listens for long holds nobody up": (
+        Mutant(
+            "ftdash/page_handler.py",
+            "                place.close()",
+            "                pass",
+            (
+                "tests/web/test_page_handler.py::test_streams_that_go_on_leave_their_th"
+                "reads_to_others"
+            ),
+        ),
+    ),
+    "a server that is silent, or stopped, holds no page back": (
+        Mutant(
+            "pipelines/domain/patience.py",
+            "return usual_s if at_most_s is None else min(usual_s, at_most_s)",
+            "return usual_s",
+            (
+                "tests/unit/connectors/test_silent_servers.py::test_where_a_person_wait"
+                "s_a_silent_server_is_named_soon"
+            ),
+        ),
+        Mutant(
+            "ftdash/postgresql/base.py",
+            "psycopg.connect(**conn_params).close()",
+            'raise psycopg.errors.ConnectionTimeout("at once")',
+            (
+                "tests/contracts/test_postgres.py::test_a_control_database_that_is_stop"
+                "ped_is_given_up_and_one_that_is_slow_is_waited_for"
+            ),
+        ),
+        Mutant(
+            "ftdash/impatience.py",
+            (
+                "        with waiting_at_most(settings.SERVERS_ANSWER_WITHIN_S):\n"
+                "            response: HttpResponseBase = get_response(request)\n"
+                "            return response"
+            ),
+            "        return get_response(request)",
+            (
+                "tests/web/test_ui_actions.py::test_a_silent_server_holds_no_verdict_ba"
+                "ck_and_what_was_not_asked_is_said"
+            ),
+        ),
+    ),
+    ("what one who watches was given is given to others of the same role only, while it is true"): (
+        Mutant(
+            "ftdash/ui/shared_regions.py",
+            "return told, may_act, regions, request.get_full_path()",
+            "return told, regions, request.get_full_path()",
+            (
+                "tests/web/test_shared_regions.py::test_the_buttons_of_an_admin_are_not"
+                "_given_to_an_operator"
+            ),
+        ),
+        Mutant(
+            "ftdash/ui/shared_regions.py",
+            "return told, may_act, regions, request.get_full_path()",
+            "return may_act, regions, request.get_full_path()",
+            ("tests/web/test_shared_regions.py::test_what_has_changed_is_rendered_anew"),
+        ),
+    ),
+    "somebody who may act always remains": (
+        Mutant(
+            "ftdash/accounts/people.py",
+            ("        _check_another_admin(user)\n        User.objects"),
+            "        User.objects",
+            "tests/web/test_people.py::test_the_last_admin_stays",
+        ),
+    ),
+    (
+        "nothing is answered without a token or a session, and an old job's id "
+        "never acts on a newer run"
+    ): (
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "        raise Refused(401, _WHO)\n",
+            "        pass\n",
+            ("tests/web/test_flink_access.py::test_nothing_is_answered_without_a_token_or_session"),
+        ),
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "        raise Refused(401, _WHO)\n",
+            "        pass\n",
+            ("tests/web/test_own_api.py::test_the_description_names_every_address_and_its_answer"),
+        ),
+        Mutant(
+            "ftdash/requests/asking.py",
+            "        _check_meant(question, run)\n",
+            "",
+            (
+                "tests/web/test_flink_actions.py::test_an_old_job_never_acts_on_the_run"
+                "_that_followed_it"
+            ),
+        ),
+    ),
+    ("what a token may is decided for every address, and no token makes another way in"): (
+        Mutant(
+            "ftdash/api/own/door.py",
+            (
+                "    if request.method not in SAFE:\n"
+                "        check_may_act(caller, request)\n"
+                "    return caller"
+            ),
+            "    return caller",
+            (
+                "tests/web/test_own_api_rights.py::test_a_caller_reads_everything_and_c"
+                "hanges_what_the_right_is_for[operator]"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "may_act = may_configure or token.scope == TokenScope.ACT",
+            "may_act = True",
+            (
+                "tests/web/test_own_api_rights.py::test_a_caller_reads_everything_and_c"
+                "hanges_what_the_right_is_for[token to read]"
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,28 @@
+"""One change to the code that breaks a guarantee, and the test that must fail for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`old` occurs once in `file`; paths count from the project."""
+
+    file: str
+    old: str
+    new: str
+    test: str  # `file::test`, of which all parameters run, or `file::test[parameters]`
+
+    @property
+    def test_file(self) -> str:
+        return self.test.partition("::")[0]
+
+    def applied_to(self, source: str) -> str:
+        """Raises ValueError unless `old` occurs exactly once."""
+        if source.count(self.old) != 1:
+            raise ValueError(f"{self.file} holds {self.old!r} {source.count(self.old)} times")
+        return source.replace(self.old, self.new)
+
+    def apply(self, project: Path) -> None:
+        path = project / self.file
+        path.write_text(self.applied_to(path.read_text()))

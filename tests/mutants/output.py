@@ -1,0 +1,331 @@
+"""Mutants: What sinks make visible, and what proves it."""
+
+from tests.mutants.mutant import Mutant
+
+OUTPUT: dict[str, tuple[Mutant, ...]] = {
+    "nothing becomes visible before its checkpoint completed, nothing twice": (
+        Mutant(
+            "pipelines/protocol/commit.py",
+            ("tuple(p for p in self._pending.values() if p.checkpoint_id <= checkpoint_id)"),
+            "tuple(self._pending.values())",
+            (
+                "tests/unit/protocol/test_commit.py::test_nothing_is_released_before_a_"
+                "checkpoint_that_contains_it_completes"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/files/sink.py",
+            "if final.exists():",
+            "if False:",
+            (
+                "tests/contracts/test_sink.py::test_output_is_exact_wherever_the_proces"
+                "s_is_killed[files-while writing-1]"
+            ),
+        ),
+    ),
+    "exactly-once files survive a death or a loss of power at any step": (
+        Mutant(
+            "pipelines/connectors/files/digested_file.py",
+            "os.fsync(self._file.fileno())",
+            "pass",
+            (
+                "tests/unit/connectors/files/test_loss_of_power.py::test_a_death_at_any"
+                "_step_of_writing_costs_nothing"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/files/sink.py",
+            ("            if files:\n                make_durable(self._target.directory)\n"),
+            "",
+            (
+                "tests/unit/connectors/files/test_loss_of_power.py::test_a_death_at_any"
+                "_step_of_writing_costs_nothing"
+            ),
+        ),
+    ),
+    ("prepared output is committed once, or its loss ends the run and is told with its range"): (
+        Mutant(
+            "pipelines/connectors/two_phase_commit.py",
+            ("            self._end_orphans_once()\n            self._transaction ="),
+            "            self._transaction =",
+            (
+                "tests/unit/connectors/test_two_phase_commit.py::test_orphans_are_ended"
+                "_once_what_was_restored_is_committed"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/write_ahead.py",
+            "if not self._is_published(marker, segment.rows):",
+            "if True:",
+            (
+                "tests/unit/connectors/test_write_ahead.py::test_a_segment_is_published"
+                "_once_however_often_and_by_whomever_it_is_committed"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/write_ahead.py",
+            "if not self._is_published(marker, segment.rows):",
+            "if True:",
+            "tests/contracts/test_sink.py::test_a_commit_may_be_repeated[fake log]",
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/transactions.py",
+            "if prepared is None or prepared.records != records:",
+            "if prepared is None:",
+            (
+                "tests/contracts/test_kafka_transactions.py::test_a_record_that_did_not"
+                "_arrive_declines_the_checkpoint"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/write_ahead.py",
+            "if marker.after is not None and sender.newest < marker.after:",
+            "if False:",
+            (
+                "tests/contracts/test_kafka_write_ahead.py::test_a_marker_that_the_brok"
+                "er_has_forgotten_is_told_with_its_range"
+            ),
+        ),
+    ),
+    (
+        "rows that PostgreSQL has before their checkpoint are seen with it or "
+        "never, and hold nobody up"
+    ): (
+        Mutant(
+            "pipelines/connectors/postgres/staging.py",
+            "if stage.checkpoint_id != checkpoint_id:",
+            "if False:",
+            (
+                "tests/contracts/test_postgres_staging.py::test_rows_that_were_taken_fo"
+                "r_another_checkpoints_carry_the_right_one"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/postgres/insert.py",
+            (
+                "        self._table.pass_fence(connection, self._context)\n"
+                "        self._mark(connection, marker)"
+            ),
+            "        self._mark(connection, marker)",
+            (
+                "tests/contracts/test_postgres_staging.py::test_an_attempt_that_is_repl"
+                "aced_at_the_last_moment_commits_nothing"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/postgres/insert.py",
+            "        self._table.mark(connection, marker)\n",
+            "",
+            "tests/contracts/test_sink.py::test_a_commit_may_be_repeated[postgres]",
+        ),
+    ),
+    (
+        "a reader of Redis sees values of completed checkpoints only, and no "
+        "older writer changes them"
+    ): (
+        Mutant(
+            "pipelines/connectors/redis/hash_scripts.py",
+            (
+                "if tonumber(owner[2]) > tonumber(ARGV[2]) or tonumber(owner[3]) >= "
+                "tonumber(ARGV[2]) then"
+            ),
+            "if tonumber(owner[3]) >= tonumber(ARGV[2]) then",
+            ("tests/contracts/test_sink.py::test_a_replaced_attempt_cannot_open_again[redis]"),
+        ),
+        Mutant(
+            "pipelines/connectors/redis/hash_scripts.py",
+            "if not before[row] or tonumber(before[row]) <= score then",
+            "if true then",
+            (
+                "tests/contracts/test_redis_hashes.py::test_an_older_checkpoint_that_is"
+                "_committed_later_hides_nothing"
+            ),
+        ),
+    ),
+    "no pipeline claims more than its weakest part gives": (
+        Mutant(
+            "pipelines/domain/guarantees.py",
+            "if rank > worst:",
+            "if rank < worst:",
+            (
+                "tests/unit/domain/test_guarantees.py::test_the_weaker_of_mode_and_sink"
+                "s_is_what_is_said"
+            ),
+        ),
+    ),
+    "what was written can be proven from outside, up to a checkpoint": (
+        Mutant(
+            "pipelines/audit/file_output.py",
+            "for name in sorted(expected - names):",
+            "for name in sorted(expected - expected):",
+            (
+                "tests/unit/audit/test_file_audit.py::test_a_file_that_is_gone_is_missi"
+                "ng_even_if_another_one_holds_its_rows"
+            ),
+        ),
+        Mutant(
+            "pipelines/audit/input_ranges.py",
+            ("if split.split in self._ends and self._ends[split.split] != split.first:"),
+            "if False:",
+            (
+                "tests/unit/audit/test_input_audit.py::test_a_gap_and_an_overlap_are_to"
+                "ld_with_checkpoint_and_split"
+            ),
+        ),
+    ),
+    "a target belongs to one run, and no restart takes it over": (
+        Mutant(
+            "pipelines/runtime/master/target_claims.py",
+            "            if uid not in claims\n",
+            "",
+            (
+                "tests/unit/runtime/master/test_target_claims.py::test_a_restart_that_f"
+                "inds_another_run_at_its_target_ends_the_run"
+            ),
+        ),
+    ),
+    (
+        "what no recovery point needs does not outlive its run in a target, "
+        "and what one may need does"
+    ): (
+        Mutant(
+            "pipelines/runtime/master/leftovers.py",
+            ("why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)"),
+            "why_kept = need.doubts.get(item.run_id)",
+            (
+                "tests/unit/runtime/master/test_leftovers.py::test_every_item_has_one_f"
+                "ate_and_only_what_surely_is_not_needed_goes"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/files/target.py",
+            ("            self._held_by(owner, run_id)\n            files ="),
+            "            files =",
+            (
+                "tests/contracts/test_sink_leftovers.py::test_only_the_run_that_holds_t"
+                "he_target_ends_anything[files]"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/needed_output.py",
+            ('                raise InDoubt(f"The driver of run {run.run_id} has not ended.")'),
+            "                pass",
+            (
+                "tests/unit/runtime/master/test_leftovers.py::test_in_doubt_everything_"
+                "of_that_run_stays"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/leftovers.py",
+            ("why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)"),
+            "why_kept = need.doubts.get(item.run_id)",
+            (
+                "tests/processes/test_leftovers.py::test_what_a_point_needs_outlives_a_"
+                "run_that_starts_afresh_and_is_committed_by_a_restore"
+            ),
+        ),
+    ),
+    "two sinks of one pipeline never lose output of each other": (
+        Mutant(
+            "pipelines/stream/environment.py",
+            "if first != uid:",
+            "if False:",
+            (
+                "tests/unit/test_stream.py::test_two_sinks_that_would_lose_output_of_ea"
+                "ch_other_are_refused_by_uid"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/environment.py",
+            "if first != uid:",
+            "if False:",
+            (
+                "tests/contracts/test_sink.py::test_two_sinks_of_one_pipeline_in_one_pl"
+                "ace_are_refused_or_write_exactly[sqlite upsert]"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/sink.py",
+            'return "localhost" if name.lower() in LOOPBACK else name.lower()',
+            "return name",
+            (
+                "tests/unit/test_stream.py::test_two_sinks_that_would_lose_output_of_ea"
+                "ch_other_are_refused_by_uid"
+            ),
+        ),
+    ),
+    "a write whose answer was lost is looked for before it is repeated": (
+        Mutant(
+            "pipelines/connectors/sql/sqlstates.py",
+            '"23505": LOOK_FIRST,',
+            '"23505": END,',
+            (
+                "tests/unit/connectors/sql/test_sqlstates.py::test_a_state_is_listed_by"
+                "_itself_only_where_it_differs_from_its_class"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/sql/sqlstates.py",
+            '"23505": LOOK_FIRST,',
+            '"23505": END,',
+            (
+                "tests/contracts/test_postgres.py::test_a_commit_that_is_still_under_wa"
+                "y_when_its_answer_is_lost_publishes_once"
+            ),
+        ),
+    ),
+    "what a start publishes again is counted, or said to be not known": (
+        Mutant(
+            "pipelines/runtime/master/published_output.py",
+            "return 0  # the start has it all",
+            "pass",
+            (
+                "tests/unit/runtime/master/test_published_output.py::test_a_recovery_fr"
+                "om_the_newest_point_publishes_nothing_again"
+            ),
+        ),
+        Mutant(
+            "pipelines/domain/output_figures.py",
+            "return max(0, later.records - earlier.records)",
+            "return later.records",
+            (
+                "tests/unit/runtime/master/test_published_output.py::test_a_fall_back_t"
+                "o_an_older_point_publishes_what_came_behind_it"
+            ),
+        ),
+        Mutant(
+            "pipelines/domain/output_figures.py",
+            "return max(0, later.records - earlier.records)",
+            "return later.records",
+            (
+                "tests/processes/test_published_again.py::test_records_that_are_publish"
+                "ed_again_are_counted_for_a_savepoint_and_for_a_fresh_start"
+            ),
+        ),
+    ),
+    (
+        "what comes from Kafka or Redis is counted exactly in Kafka, "
+        "PostgreSQL and Redis, each of them killed"
+    ): (
+        Mutant(
+            "pipelines/flows/page_views.py",
+            'tumbling(seconds=_window_s(parameters["window_s"]))',
+            'tumbling(seconds=1 + _window_s(parameters["window_s"]))',
+            (
+                "tests/processes/test_page_views.py::test_counts_are_exact_in_each_syst"
+                "em_though_each_was_killed"
+            ),
+        ),
+    ),
+    "all of it together, under `kill -9`": (
+        Mutant(
+            "pipelines/connectors/files/target.py",
+            "            self._move(foreign, self.directory / SUPERSEDED / run_id)\n",
+            "",
+            (
+                "tests/integration/test_exactly_once_on_spark.py::test_an_older_point_i"
+                "s_restored_and_later_output_does_not_double"
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,175 @@
+"""Runs the tests of mutants in copies of the project, so that the checkout itself never changes.
+
+A mutant is killed if its test fails. A module that cannot be imported any more, or a fixture that
+fails, proves nothing about the test.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from queue import SimpleQueue
+from xml.etree import ElementTree
+
+from tests.mutants.guarantees import PROJECT
+from tests.mutants.mutant import Mutant
+
+TEST_S = 20.0
+SLOWER = 5
+"""A test that waits for what the mutant prevents fails after `TEST_S`, or after so many times as
+long as it takes without the mutant."""
+BASELINE_TEST_S = 300.0
+RUN_S = 1_200
+PROVES_NOTHING = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
+
+
+class Outcome(StrEnum):
+    KILLED = "killed"
+    SURVIVED = "survived"
+    BROKEN = "broken"
+    """The test could not run, or fails without the mutant too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    outcome: Outcome
+    seconds: float
+    why: str = ""
+
+
+class Copies:
+    """As many copies of the project as trials run side by side."""
+
+    def __init__(self, project: Path, home: Path, count: int) -> None:
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(count):
+            self._free.put(_copied(project, home / f"copy-{number}"))
+
+    @contextmanager
+    def one(self) -> Iterator[Path]:
+        copy = self._free.get()
+        try:
+            yield copy
+        finally:
+            self._free.put(copy)
+
+    def unmutated(self, tests: Sequence[str]) -> "Baseline":
+        """Runs all of `tests`, in one process."""
+        with self.one() as copy:
+            report = _Report.of_tests(copy, tests, BASELINE_TEST_S)
+        return Baseline(report.failures | report.errors, report.longest_s)
+
+    def trial(self, mutant: Mutant, usual_s: float = 0.0) -> Trial:
+        """`usual_s`: what the test takes without the mutant."""
+        began_s = time.monotonic()
+        limit_s = max(TEST_S, SLOWER * usual_s)
+        with self.one() as copy, _mutated(copy, mutant):
+            report = _Report.of_tests(copy, [mutant.test], limit_s, "--exitfirst")
+        seconds = time.monotonic() - began_s
+        if report.errors:
+            return Trial(Outcome.BROKEN, seconds, next(iter(report.errors.values())))
+        if not report.failures:
+            return Trial(Outcome.SURVIVED, seconds)
+        why = next(iter(report.failures.values()))
+        outcome = Outcome.BROKEN if why.startswith(PROVES_NOTHING) else Outcome.KILLED
+        return Trial(outcome, seconds, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Tests that do not pass without any mutant, and why; and how long each takes."""
+
+    failing: dict[str, str]
+    longest_s: dict[str, float]  # of each test, its slowest parameters
+
+    def usual_s(self, mutant: Mutant) -> float:
+        return self.longest_s.get(_key_of(mutant.test), 0.0)
+
+
+@contextmanager
+def copies(count: int, project: Path = PROJECT) -> Iterator[Copies]:
+    with tempfile.TemporaryDirectory(prefix="ftdash-mutants-") as home:
+        yield Copies(project, Path(home), count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Why each test failed, or could not run. `errors` has an entry if there is no report."""
+
+    failures: dict[str, str]
+    errors: dict[str, str]
+    longest_s: dict[str, float]
+
+    @classmethod
+    def of_tests(cls, copy: Path, tests: Sequence[str], limit_s: float, *options: str) -> "_Report":
+        file = copy / "report.xml"
+        file.unlink(missing_ok=True)
+        command = (sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider")
+        outputs = (f"--timeout={limit_s}", f"--junitxml={file}")
+        ran = subprocess.run(
+            [*command, *outputs, *options, *tests],
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+        if not file.exists():
+            return cls({}, {tests[0]: (ran.stdout + ran.stderr)[-500:]}, {})
+        cases = list(ElementTree.parse(file).iter("testcase"))
+        if not cases:
+            return cls({}, {tests[0]: "no test was found"}, {})
+        errors = _told(cases, "error") | _told(cases, "skipped")
+        return cls(_told(cases, "failure"), errors, _longest(cases))
+
+
+def _told(cases: Iterable[ElementTree.Element], kind: str) -> dict[str, str]:
+    found = ((case, case.find(kind)) for case in cases)
+    return {_name_of(case): why.get("message", "") for case, why in found if why is not None}
+
+
+def _longest(cases: Iterable[ElementTree.Element]) -> dict[str, float]:
+    longest: dict[str, float] = {}
+    for case in cases:
+        test = _name_of(case).partition("[")[0]
+        longest[test] = max(longest.get(test, 0.0), float(case.get("time", "0")))
+    return longest
+
+
+def _name_of(case: ElementTree.Element) -> str:
+    return f"{case.get('classname')}::{case.get('name')}"
+
+
+def _key_of(test: str) -> str:
+    """As a report names a test, without parameters."""
+    file, _, name = test.partition("[")[0].partition("::")
+    return f"{file.removesuffix('.py').replace('/', '.')}::{name}"
+
+
+@contextmanager
+def _mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
+    original = (copy / mutant.file).read_text()
+    mutant.apply(copy)
+    try:
+        yield
+    finally:
+        (copy / mutant.file).write_text(original)
+
+
+def _copied(project: Path, to: Path) -> Path:
+    """What is tracked, as it is in the checkout now."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=project, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = project / name, to / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    return to
