@@ -1,7 +1,7 @@
-"""What of a quarantine a restore would give to the operators once more, and why it may not.
+"""Decides which quarantined records a restore may give to the operators again.
 
 Counts the lines of the files that belong to a point and that it has not read again yet; touches
-nothing. How they are read is `connectors.files.replayed_quarantine`.
+nothing. `connectors.files.replayed_quarantine` reads them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -34,7 +34,7 @@ class SetAside:
 
 
 def set_aside(manifest: Manifest, home: str, sources: Collection[Uid]) -> dict[Uid, SetAside]:
-    """Of each source that has a quarantine; `home` is the directory of all of them."""
+    """By source that has a quarantine; `home` is the directory of all quarantines."""
     lineage = [*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id)]
     found = {}
     for uid in sorted(sources):
@@ -54,7 +54,7 @@ def check_replayable(
     home: str,
     only: Collection[str] = (),
 ) -> dict[Uid, int]:
-    """How many records each source would give again; `only` of these sources, or of all.
+    """How many records each source would give again; `only` names sources, empty means all.
 
     Raises Rejected.
     """
@@ -95,7 +95,7 @@ def _of(manifest: Manifest, uid: Uid) -> list[OperatorSnapshot]:
 def _prepared(
     snapshots: list[OperatorSnapshot], directory: Path, visible: Mapping[str, Path]
 ) -> Iterator[tuple[str, Path]]:
-    """What a restore commits before it reads anything."""
+    """The files that a restore commits before it reads anything."""
     for prepared in quarantined_of(snapshots):
         for file in msgspec.convert(list(prepared.committables), list[Committable]):
             if file.final not in visible and (directory / file.temporary).exists():

@@ -24,13 +24,13 @@ MAX_FRAME_BYTES = 64 << 20
 """An acknowledgement lists files and committables; this is far above any honest one."""
 
 SEND_TIMEOUT = struct.pack("ll", 5, 0)
-"""Seconds and microseconds: a peer that hangs must not hang whoever speaks to it."""
+"""Seconds and microseconds: a peer that hangs must not hang the sender."""
 
 T = TypeVar("T")
 
 
 def prepare(connection: socket.socket, heartbeat: Heartbeat) -> None:
-    """What a socket needs to become a control link, before it is encrypted or used."""
+    """Prepares a socket to become a control link, before it is encrypted or used."""
     tune(connection, heartbeat.timeout_ms)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
 
@@ -57,13 +57,13 @@ class ControlLink(Generic[T]):
 
     @property
     def heard_ms(self) -> float:
-        """Monotonic: when the other side was last heard, whether or not anybody has acted on it."""
+        """Monotonic: when the other side was last heard, even if no one has acted on it yet."""
         return self._heard_ms
 
     def send(self, message: Message) -> None:
-        """Raises MessageTooLong, and then nothing was sent. Raises OSError when the connection is
-        gone, or the other side takes nothing any more; then it is closed, because half a frame may
-        have been sent."""
+        """Raises MessageTooLong; then nothing was sent. Raises OSError if the connection is gone,
+        or the other side takes nothing any more. Then the connection is closed, because half a
+        frame may have been sent."""
         payload = self._encoder.encode(message)
         if len(payload) > MAX_FRAME_BYTES:
             raise MessageTooLong(
@@ -78,8 +78,8 @@ class ControlLink(Generic[T]):
                 raise
 
     def receive(self) -> T | None:
-        """The next message; None at the end of the connection. For one thread, which gives the
-        socket back when nothing more comes.
+        """The next message; None at the end of the connection. Only one thread may call this; it
+        gives the socket back when nothing more comes.
 
         Raises:
             ProtocolError: a frame is too long or is not a message of the other side.
@@ -98,8 +98,8 @@ class ControlLink(Generic[T]):
     def close(self) -> None:
         """Wakes a thread that is blocked in `receive`, on both sides. Harmless when repeated.
 
-        The descriptor stays with that thread: freed under its feet, it would be another
-        connection's in a moment, whose bytes it would read.
+        The descriptor stays with that thread. Freed too early, it would soon belong to another
+        connection, and the thread would read that one's bytes.
         """
         with contextlib.suppress(OSError):  # the other side may have been faster
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -138,7 +138,7 @@ class ControlLink(Generic[T]):
 
 
 class Pulse(threading.Thread):
-    """Says at every interval that this side lives, also while it has nothing else to say."""
+    """Reports at every interval that this side lives, even when it has nothing else to say."""
 
     def __init__(self, heartbeat: Heartbeat, beat: Callable[[], None]) -> None:
         super().__init__(name="pulse", daemon=True)

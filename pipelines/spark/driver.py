@@ -1,9 +1,9 @@
 """The driver process: `python -m pipelines.spark.driver RUN_DIR`.
 
 Takes the lease of the run, starts Spark and hosts the job master until the run is over. Ends with
-status 0 when the run finished, was stopped or cancelled; 1 when it failed; 3 when somebody else
-holds the lease, from the start or since it was taken over; 4 when a system that the run works with
-is away: another driver may resume it later.
+status 0 if the run finished, was stopped or cancelled; 1 if it failed; 3 if another driver holds
+the lease, from the start or since it took the run over; 4 if a system that the run needs is away:
+another driver may resume it later.
 """
 
 import argparse

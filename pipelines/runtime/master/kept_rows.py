@@ -1,9 +1,9 @@
 """Deletes rows of DataFrames that were kept for a start, once no point of any run names them.
 
-A fresh start asks Spark for rows of its own; earlier ones stay for as long as a point may be
-restored that reads them. Runs know nothing of each other, so each leaves a note beside the rows
-that says where its points are. In doubt everything stays: a run that has not ended may name any of
-them, and a storage that does not answer, or is not mounted, may hold points.
+A fresh start asks Spark for rows of its own. Earlier rows stay as long as a point that reads them
+may be restored. Runs know nothing of each other, so each leaves a note next to the rows that says
+where its points are. In doubt everything stays: a run that has not ended may name any rows, and a
+storage that does not answer, or is not mounted, may hold points.
 """
 
 import errno
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one run that reads rows of the directory."""
+    """The note of one run that reads rows of the directory."""
 
     run: str  # its directory
     checkpoints: str
@@ -41,11 +41,11 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class InDoubt(Exception):
-    """Some rows may be needed, and it cannot be told which. Says why in a clause."""
+    """Some rows may be needed, and it is not known which. Says why in a clause."""
 
 
 class KeptRows:
-    """Those of one source, as the driver of one run sees them."""
+    """The kept rows of one source, as the driver of one run sees them."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class KeptRows:
         )
 
     def leave_note(self) -> None:
-        """Before anything is read. A run that may not write there is warned that others may delete
-        what it reads. Raises Retryable when the place does not answer.
+        """Call before anything is read. Warns a run that may not write there that others may delete
+        what it reads. Raises Retryable if the place does not answer.
         """
         text = msgspec.json.encode(self._note)
         name = f"{Path(self._note.run).name}-{hashlib.blake2b(text, digest_size=4).hexdigest()}"
@@ -74,9 +74,9 @@ class KeptRows:
             log.warning("%s: %s; rows may go that this run reads", self._source.notes, error)
 
     def delete_unneeded(self, check_held: Callable[[], None] = lambda: None) -> None:
-        """By a run that has no point yet, and has rows of its own.
+        """Call in a run that has no point yet, and has rows of its own.
 
-        Raises what `check_held` raises when another driver has the run by now: it may have kept
+        Raises what `check_held` raises if another driver has the run by now: that one may have kept
         rows meanwhile, which look like earlier ones from here.
         """
         try:
@@ -104,7 +104,7 @@ class KeptRows:
                 file.unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:
-        """`Path.glob` would find none where it may not look."""
+        """`Path.glob` would find none in a directory that it may not read."""
         notes = self._source.notes
         return sorted(notes / name for name in os.listdir(notes) if name.endswith(NOTE))
 
@@ -140,5 +140,5 @@ def _rows_named(manifest: Manifest) -> Iterator[str]:
         try:
             positions = NamedPositions.from_json(stored)
         except msgspec.ValidationError:
-            continue  # of another kind of source, or none
+            continue  # positions of another kind of source, or none
         yield from map(rows_of, positions.names())

@@ -1,7 +1,7 @@
-"""A run's points as files, off the job master's thread: published, deleted, swept.
+"""Publishes, deletes and sweeps a run's points as files, off the job master's thread.
 
-The lease is asked before anything is made or taken away: a successor may use the same place.
-Decides nothing about which points are kept (`protocol.retention`).
+Checks the lease before it makes or deletes anything: a successor may use the same place. Does not
+decide which points are kept (`protocol.retention`).
 """
 
 import logging
@@ -38,7 +38,7 @@ class PointFiles:
         self._faults = surroundings.faults
         self._lock = threading.Lock()
         self._waiting: set[str] = set()  # locations whose sweep has not begun
-        self._given_up: set[str] = set()  # no points any more, whatever is still there
+        self._given_up: set[str] = set()  # are no points any more, whatever is still there
 
     def location(self, kind: CheckpointKind, checkpoint_id: CheckpointId) -> str:
         is_savepoint = kind is CheckpointKind.SAVEPOINT
@@ -46,15 +46,15 @@ class PointFiles:
         return where(checkpoint_id)
 
     def prepare(self, attempt: Attempt, checkpoint_id: CheckpointId, location: str) -> None:
-        """Make its place; the outcome is posted."""
+        """Prepares the checkpoint's location; posts the outcome."""
         self._executor.submit(self._prepare, attempt, checkpoint_id, location)
 
     def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
-        """Its outcome is posted. The lease is asked right before the point becomes durable."""
+        """Posts the outcome. Checks the lease right before the point becomes durable."""
         return self._executor.submit(self._publish, attempt, location, manifest)
 
     def read_back(self, underway: Underway) -> ManifestWritten:
-        """What a publication that was waited for has left; the one call that blocks."""
+        """The result of a publication that the caller has waited for; the one call that blocks."""
         try:
             found = self._store.manifest(underway.location)
         except (CorruptSnapshot, Retryable) as error:
@@ -66,11 +66,11 @@ class PointFiles:
     def discard_retained(
         self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
     ) -> None:
-        """Delete a point that retention has given up; `then` runs once it is gone, if it goes."""
+        """Deletes a point that retention has given up; calls `then` once it is gone, if it goes."""
         self._executor.submit(self._discard_retained, attempt, point, then)
 
     def discard(self, attempt: Attempt, location: str) -> None:
-        """Many calls for one place that come before the first is served are one."""
+        """Repeated calls for one location count once until the first is served."""
         with self._lock:
             if location in self._waiting:
                 return
@@ -79,7 +79,7 @@ class PointFiles:
         self._executor.submit(self._discard, attempt, location)
 
     def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
-        """Delete what earlier attempts wrote for checkpoints that never completed."""
+        """Deletes what earlier attempts wrote for checkpoints that never completed."""
         self._executor.submit(self._sweep, attempt, first_new_id)
 
     def _prepare(self, attempt: Attempt, checkpoint_id: CheckpointId, location: str) -> None:
@@ -112,10 +112,10 @@ class PointFiles:
             return str(error)
 
     def _missing(self, location: str, manifest: Manifest) -> Iterator[Damage]:
-        """Files of earlier checkpoints that it refers to, and that somebody has deleted.
+        """Files of earlier checkpoints that the manifest refers to, and that are deleted.
 
-        One listing finds what may be missing, and a look at the file itself confirms it: a listing
-        may be older than the file.
+        One listing finds the files that may be missing. A look at each file confirms it, as the
+        listing may be older than the file.
         """
         shared = {file.name: file for file in files_of(manifest) if file.is_shared}
         own = f"c{manifest.checkpoint_id}-"
@@ -127,7 +127,7 @@ class PointFiles:
                 yield Damage(name, problem, is_shared=True)
 
     def _discard(self, attempt: Attempt, location: str) -> bool:
-        """Whether it is gone. What cannot be deleted is worth a warning, and is swept later."""
+        """True if it is gone. A failure to delete it is worth a warning; a sweep tries again."""
         with self._lock:
             self._waiting.discard(location)
         if not self._owns_run(attempt):

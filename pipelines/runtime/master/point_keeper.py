@@ -33,7 +33,7 @@ class PointKeeper:
         self._damage = damage
 
     def on_completed(self, underway: Underway) -> None:
-        """Damage that was found while its manifest was on its way marks it, too."""
+        """Marks the point also for damage that was found while its manifest was being written."""
         point = underway.point
         damage = self._damage.on_completed(point)
         if damage is not None:
@@ -48,8 +48,8 @@ class PointKeeper:
         self._give_up(self._points.on_run_ended(status, policy))
 
     def _give_up(self, points: list[RetainedPoint]) -> None:
-        """A checkpoint of the run is no point any more, whatever is left of it: that is swept. What
-        was claimed belongs to another run, whose page is told only when it is gone."""
+        """A checkpoint of the run is no point any more; a sweep deletes what may be left of it. A
+        claimed point belongs to another run, whose page shows its deletion once it is gone."""
         attempt = self._around.fence.current
         for point in points:
             if point.is_claimed:

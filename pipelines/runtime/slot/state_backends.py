@@ -1,4 +1,4 @@
-"""Which state backend the operators of a slot get, and what it needs on this machine.
+"""Decides which state backend a slot's operators get, and sets it up on this machine.
 
 Follows the settings; the backends themselves are the package `state`.
 """
@@ -32,12 +32,12 @@ _WRONG = frozenset(
         errno.EROFS,
     }
 )
-"""The name of the directory, or the rights to it, are wrong, and no wait repairs that."""
+"""The directory's name or the rights to it are wrong, and no wait repairs that."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateBackends:
-    """`close` once no operator runs any more."""
+    """Call `close` once no operator runs any more."""
 
     create: BackendFactory
     close: Callable[[], None]
@@ -46,7 +46,7 @@ class StateBackends:
 def state_backends(options: StateOptions, label: str) -> StateBackends:
     """`label` names the slot in its directory.
 
-    Raises Rejected when that cannot be made there, and Retryable when it cannot be made now.
+    Raises Rejected if that can never be made there, Retryable if it cannot be made now.
     """
     match options.backend:
         case StateBackendType.HASHMAP:

@@ -1,6 +1,6 @@
 """Builds one subtask: its chain, gate, exchanges, feed and restored state.
 
-What a slot has besides its subtasks is `deployment`; what the modes mean is told by the settings.
+`deployment` builds what else a slot has; the settings say what the modes mean.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ class BuiltSubtask:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskBuilder:
-    """Of one slot: for each vertex, the subtask with this slot's index."""
+    """Builds, for each vertex, the subtask with this slot's index."""
 
     message: Deploy
     pipeline: Pipeline
@@ -131,7 +131,7 @@ class SubtaskBuilder:
         )
 
     def files_of(self, vertex: Vertex) -> Iterator[FileHandle]:
-        """That hold the state which `build` restores."""
+        """The files that hold the state which `build` restores."""
         if self.point is not None:
             for uid in vertex.nodes:
                 yield from self.point.files_of(uid, *self._share)
@@ -256,7 +256,7 @@ class SubtaskBuilder:
     def _quarantine_reader(
         self, uid: Uid, restored: RestoredOperator, screen: SplitScreen | None
     ) -> SourceReader | None:
-        """None: no record of the source's quarantine was ever read again, or is to be."""
+        """None: no record of the source's quarantine was read again, or has to be."""
         message, source = self.message, self.pipeline.sources[uid]
         looks = uid in message.replayed_sources
         if not looks and not restored.replayed:

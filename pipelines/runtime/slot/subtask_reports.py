@@ -1,7 +1,7 @@
-"""What the subtasks of one slot report, in the messages of its control connection.
+"""Turns the reports of one slot's subtasks into messages of its control connection.
 
-Owns how many of them still run. What the master says to the slot is `slot_mail`; sockets and the
-process itself are `slot`.
+Owns how many of them still run. `slot_mail` delivers what the master says to the slot; sockets and
+the process itself are in `slot`.
 """
 
 import threading
@@ -42,7 +42,7 @@ Reach = Callable[[FaultPoint], object]
 class SubtaskReports:
     """Implements `SubtaskReporter`. Thread-safe, if `send` is.
 
-    `reach` is asked at every fault point; what it raises goes to whoever came there.
+    Calls `reach` at every fault point; what it raises goes to the caller that came there.
     """
 
     def __init__(self, send: Send, reach: Reach, locations: CheckpointLocations) -> None:
@@ -58,14 +58,14 @@ class SubtaskReports:
 
     @property
     def have_all_ended(self) -> bool:
-        """Every subtask has ended after the final checkpoint, and the master has been told."""
+        """Every subtask has ended after the final checkpoint, and the master knows it."""
         return self._have_all_ended
 
     def slot_failed(self, error: BaseException) -> None:
-        """Something that belongs to no subtask."""
+        """Reports a failure that belongs to no subtask."""
         self._report_failure(None, None, error)
 
-    # What subtasks report.
+    # Reports of subtasks.
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
@@ -151,5 +151,5 @@ class SubtaskReports:
 
 
 def _said_by(error: BaseException) -> str:
-    """Some errors say nothing but what they are."""
+    """Some errors have no message but their type."""
     return str(error) or type(error).__name__

@@ -1,6 +1,6 @@
 """Opens the nodes of a chain with their restored state, and wires their calls.
 
-What the restored point had prepared is committed here, before anything is written.
+Commits what the restored point had prepared, before anything is written.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from pipelines.stream import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Quarantines:
-    """What a subtask is told of poison records; `home` holds the quarantines of all sources."""
+    """A subtask's orders about poison records; `home` holds the quarantines of all sources."""
 
     home: str = ""
     pipeline: str = ""
@@ -145,7 +145,7 @@ class ChainBuilder:
     def _open_sink(self, uid: Uid, context: OperatorContext) -> OpenSink:
         (schema,) = self._pipeline.input_schemas(uid)
         sink = self._pipeline.sinks[uid]
-        # What a black hole was given cannot be read again, so that a digest of it proves nothing.
+        # A black hole's rows cannot be read again, so a digest of them would prove nothing.
         is_digested = self._digests_output and not isinstance(sink, BlackHole)
         given = RowDigest() if is_digested else RowCount()
         opened = OpenSink(

@@ -1,6 +1,6 @@
 """One node of a chain: an operator, a sink with its commit log, or the source at the head.
 
-Owns what the node has open. Which node follows which is `chain_delivery`'s business.
+Owns what the node has open. `chain_delivery` decides which node follows which.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ from pipelines.state.row_digest import RowCount, RowDigest
 from pipelines.state.timers import moment_text
 
 RECORDS_READ = "records_read"
-"""Counter of a source. At a cut, as many as lie before its positions: no restart adds to it."""
+"""Counter of a source. A cut has the records before its positions: no restart adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class OperatorCut:
 
 
 class SinkCut(NamedTuple):
-    """What a snapshot must carry of a sink: to be committed, and what it was given; and of a
-    source: what it has quarantined."""
+    """What a snapshot must carry. Of a sink: its prepared output and the shares that it was given.
+    Of a source: what it has quarantined."""
 
     prepared: tuple[Prepared, ...] = ()
     outputs: tuple[OutputShare, ...] = ()
@@ -55,7 +55,7 @@ class OpenSink:
     writer: SinkWriter
     log: CommitLog
     given: RowDigest | RowCount = field(default_factory=RowDigest)
-    counter: str = RECORDS_WRITTEN  # of what it was given
+    counter: str = RECORDS_WRITTEN  # counts the rows that it was given
     ledger: OutputLedger = field(default_factory=OutputLedger)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -91,7 +91,7 @@ class ChainNode:
     context: OperatorContext
     operator: Operator | None = None
     sink: OpenSink | None = None
-    quarantine: Quarantine | None = None  # of a source, where there may be something in it
+    quarantine: Quarantine | None = None  # of a source, if it may have something there
     exchanges: list[Exchange] = field(default_factory=list)
 
     @property
@@ -99,7 +99,7 @@ class ChainNode:
         return self.operator is not None and self.operator.awaits_processing_time
 
     def take(self, port: int, batch: pa.RecordBatch) -> None:
-        """Raises whatever the operator or the sink raises."""
+        """Raises what the operator or the sink raises."""
         if self.sink is not None:
             self.sink.write(batch)
             self.context.count(self.sink.counter, batch.num_rows)
@@ -107,7 +107,7 @@ class ChainNode:
             self.operator.on_batch(port, batch)
 
     def on_watermark(self, timestamp_ms: int, origins: Origins) -> None:
-        """`origins`: of the newest batch, whose records have moved event time on."""
+        """`origins`: those of the newest batch, whose records have moved event time on."""
         operator = self.operator
         if operator is None:
             return

@@ -1,8 +1,8 @@
 """The splits of a growing source that one subtask owns, in the order in which it found them.
 
-Looks for new ones every now and then, beside the reading: a broker that does not answer holds no
-barrier up. What cannot be asked now is asked again; only the first look has to succeed, because
-without it nobody knows where to begin.
+Looks for new ones from time to time, on a thread of its own: a broker that does not answer holds no
+barrier up. A look that fails is repeated later. Only the first look has to succeed, because without
+it the place to begin is not known.
 """
 
 from collections import deque
@@ -28,13 +28,12 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import Json
 
 UNREAD_MAX = 10_000
-"""Splits that positions hold besides those that are finished; a directory may have a million."""
+"""Splits that positions hold in addition to finished ones; a directory may have a million."""
 
 
 class FoundSplits:
-    """Guarantee: a split is read by the subtask that owns it and by no other, and every split that
-    a checkpoint knows keeps its position. Every unfinished one of these is in the backlog at all
-    times.
+    """Guarantee: only the subtask that owns a split reads it, and every split that a checkpoint
+    knows keeps its position. Every unfinished one of these is in the backlog at all times.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class FoundSplits:
         looking: Executor | None = None,
     ) -> None:
         """`restored` in the order of the old subtasks. `beginning`: what the first look would find,
-        if somebody has looked for all."""
+        if the driver has already looked for all subtasks."""
         self._source = source
         self._subtask = subtask
         self._parallelism = parallelism
@@ -61,8 +60,8 @@ class FoundSplits:
         self._known = share.known
         self._had_looked = [positions.has_looked for positions in old]
         self._beginning = beginning
-        # Found, and not in the positions: who is restored finds them again. Where it matters when a
-        # split was found, and where nothing is found later, all of them are in the positions.
+        # Found, and not in the positions: a restored subtask finds them again. All of them are in
+        # the positions where the time of a find matters, and where later looks find nothing.
         self._left: deque[SplitProgress] = deque()
         finds_again = self.may_grow and not isinstance(source, BeginsOnce)
         self._unread_max = UNREAD_MAX if finds_again else 1 << 62
@@ -93,7 +92,7 @@ class FoundSplits:
         return SplitPositions(tuple(unfinished), self._count, 1)
 
     def grown(self, positions: SplitPositions) -> SplitPositions:
-        """Raises Retryable when the first look fails, Rejected when any does for good."""
+        """Raises Retryable if the first look fails, Rejected if any look fails for good."""
         found = [split for split in self._found() if split.name not in self._known]
         self._known.update(split.name for split in found)
         self._left.extend(split for split in found if self._owner(split.name) == self._subtask)
@@ -108,7 +107,7 @@ class FoundSplits:
         return SplitPositions((*positions.backlog, *added), self._count, 1)
 
     def name_of(self, index: int) -> str | None:
-        """A split that is packed is finished, and nobody asks for it again."""
+        """A packed split is finished, and its name is not asked for again."""
         return self._splits[index].name if index in self._splits else None
 
     def read(self, index: int, offset: int, still_open: Collection[int]) -> Iterator[Batch]:
@@ -124,7 +123,7 @@ class FoundSplits:
         self._unconfirmed.add(index)
 
     def confirm(self, positions: SplitPositions) -> None:
-        """Raises Rejected when a split of which records were handed out is another one now."""
+        """Raises Rejected if a split that has handed out records is another one now."""
         if not isinstance(self._reader, ConfirmsSplits):
             return
         begun = sorted({*dict(positions.backlog), *self._unconfirmed})
@@ -154,7 +153,7 @@ class FoundSplits:
         self._reader.close()
 
     def _pack_finished(self, unfinished: Collection[int]) -> None:
-        """Only whole packs, and none of splits whose end the source has to know."""
+        """Packs only whole packs, and no split whose end the source has to know."""
         done = [i for i, s in self._splits.items() if i not in unfinished and s.end_offset is None]
         for start in range(0, len(done) - PACK_NAMES + 1, PACK_NAMES):
             full = done[start : start + PACK_NAMES]
@@ -175,12 +174,12 @@ class FoundSplits:
 
     @property
     def _begins(self) -> bool:
-        """Whether a subtask had not looked yet, so that its splits are no later finds."""
+        """True if a subtask had not looked yet: then its splits are not later finds."""
         return not (self._had_looked and all(self._had_looked))
 
     def _look_first(self) -> list[SplitProgress]:
-        """Where the author wants to begin holds for splits that nobody has looked for. Others came
-        later, and are read from their beginning; or not at all, where a source is bounded."""
+        """The author's place to begin holds for splits that no subtask has looked for. Others came
+        later, and are read from their beginning; or not at all, if the source is bounded."""
         known = frozenset(self._known)
         found = self._first_ones(known) if self._begins else []
         if any(self._had_looked):
@@ -196,7 +195,7 @@ class FoundSplits:
         return [split for split in self._beginning if split.name not in known]
 
     def _was_looked_for(self, name: str) -> bool:
-        """By the subtask that owned it then."""
+        """True if the subtask that owned it then had looked."""
         return self._had_looked[self._source.owner(name, len(self._had_looked))]
 
     def _look_again_if_due(self, looked_ms: float) -> None:
@@ -212,4 +211,4 @@ def _answer(look: Future[list[SplitProgress]]) -> list[SplitProgress]:
     try:
         return look.result()
     except Retryable:
-        return []  # what is there already is read on, and the next look may succeed
+        return []  # known splits are read on, and the next look may succeed

@@ -1,6 +1,6 @@
-"""An exception that left an operator, with the place it happened at and the records in work.
+"""An exception that left an operator, with its place and the records in work.
 
-Wrapped once, at the operator that raised; the operators around it in the chain pass it on.
+The operator that raised wraps it, once; the operators around it in the chain pass it on.
 """
 
 from pipelines.channels.channel import ChannelClosed
@@ -10,11 +10,11 @@ from pipelines.domain.origin import Firing, Origins, RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of the system that a wrong name or right causes, and no wait repairs."""
+"""Errors of the system that a wrong name or a missing permission causes, and no wait repairs."""
 
 
 class OperatorFailed(Exception):
-    """`origins` empty: no record was in work, or it is not known where it came from.
+    """`origins` empty: no record was in work, or its origin is not known.
     `is_of_record` and `firing`: as in `OperatorError`."""
 
     def __init__(
@@ -35,34 +35,34 @@ class OperatorFailed(Exception):
 
     @property
     def origin(self) -> RecordOrigin | None:
-        """None, too, where batches of several origins were joined: it may be any of them."""
+        """None also where batches of several origins were joined: it may be any of them."""
         return self.origins[0] if len(self.origins) == 1 else None
 
 
 def _sentence(error: Exception) -> str:
-    """What is refused is said as it is; other messages need the name of their error."""
+    """A refusal is worded as it is; other messages need the name of their error."""
     if isinstance(error, Rejected):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def is_located(error: Exception) -> bool:
-    """Raised further down the chain, or no failure: the attempt is over."""
+    """True if it was raised further down the chain, or is no failure: the attempt is over."""
     return isinstance(error, OperatorFailed | ChannelClosed)
 
 
 def located(
     operator: Uid, origins: Origins, error: Exception, *, is_of_record: bool = False
 ) -> Exception:
-    """What to raise instead of `error`: itself when it is located or is no failure."""
+    """What to raise instead of `error`: `error` itself if it is located or is no failure."""
     if is_located(error):
         return error
     return OperatorFailed(operator, origins, error, is_of_record=is_of_record)
 
 
 def located_firing(operator: Uid, origins: Origins, error: Exception, firing: Firing) -> Exception:
-    """As `located`, where time has come for something. `origins` are the newest batch's, whose
-    records have moved event time on: they say when, and nothing where one timer is known."""
+    """Like `located`, if a time was due. `origins` are those of the newest batch, whose records
+    have moved event time on: they give the time, unless one timer is known."""
     if is_located(error):
         return error
     when = () if firing.is_one_timer else tuple(origin.as_moment() for origin in origins)
@@ -70,7 +70,7 @@ def located_firing(operator: Uid, origins: Origins, error: Exception, firing: Fi
 
 
 def described(failure: OperatorFailed) -> OperatorError:
-    """What the job master needs to tell whether a failure is deterministic."""
+    """What the job master needs to decide whether a failure is deterministic."""
     kind = type(failure.error)
     return OperatorError(
         operator=failure.operator,
@@ -86,17 +86,17 @@ def described(failure: OperatorFailed) -> OperatorError:
 
 
 def is_of_the_world(error: BaseException) -> bool:
-    """Disk, network, a locked database: may be better in a moment, whatever the records are."""
+    """Disk, network, a locked database: may work in a moment, whatever the records are."""
     return isinstance(error, Retryable | OSError) and not isinstance(error, LASTING)
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Trying again cannot help: bad input or a setting."""
+    """True if trying again cannot help: bad input or a setting."""
     return isinstance(_cause_of(error), Rejected)
 
 
 def lost_output_of(error: BaseException) -> CheckpointId | None:
-    """Whoever starts where the output was prepared comes to the same end. None: none is lost."""
+    """A run that starts where the output was prepared ends in the same way. None: none is lost."""
     cause = _cause_of(error)
     return cause.checkpoint_id if isinstance(cause, OutputLost) else None
 

@@ -1,8 +1,8 @@
-"""Reads what a source had set aside before what is new of it, as one reader.
+"""Reads a source's quarantine and then its new records, as one reader.
 
-Event time is the source's alone: records of the quarantine come before anything that is new of it,
-and are late for whatever has closed by then. Decides nothing about what is read again; see
-`connectors.files.replayed_quarantine`.
+Event time is the source's alone. Records of the quarantine come before the source's new records,
+and are late for windows that have closed by then. `connectors.files.replayed_quarantine` decides
+what is read again.
 """
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ from pipelines.runtime.subtask.source_reader import SourceReader, SplitInWork
 
 class ReplayingReader:
     """Guarantee: each record comes once, from the source or from its quarantine, as the positions
-    of both say, and none of the source before the quarantine is used up. Needs a caller that stores
-    both with the same cut.
+    of both say, and none of the source comes before the quarantine is used up. Needs a caller that
+    stores both with the same cut.
     """
 
     def __init__(self, source: SourceReader, quarantine: SourceReader) -> None:
@@ -25,7 +25,7 @@ class ReplayingReader:
 
     @property
     def is_replaying(self) -> bool:
-        """The newest batch was of the quarantine."""
+        """True if the newest batch came from the quarantine."""
         return self._current is self._quarantine
 
     @property
@@ -41,8 +41,8 @@ class ReplayingReader:
         return self._quarantine.is_exhausted and self._source.is_exhausted
 
     def next(self) -> pa.RecordBatch | None:
-        """None also while the quarantine has nothing at the moment, as where a record is set aside
-        again: one more batch of the source may end event time."""
+        """None also if the quarantine has nothing at the moment, for example where a record is set
+        aside again: one more batch of the source may end event time."""
         self._current = self._quarantine
         batch = self._quarantine.next()
         if batch is None and self._quarantine.is_exhausted:
@@ -63,9 +63,9 @@ class ReplayingReader:
         return self._source.take_far_ahead_count()
 
     def confirm(self) -> None:
-        """As `SourceReader.confirm`."""
+        """Like `SourceReader.confirm`."""
         self._source.confirm()
 
     def close(self) -> None:
-        """The reader of the quarantine is closed by whoever gave it."""
+        """The owner of the quarantine's reader closes that one."""
         self._source.close()

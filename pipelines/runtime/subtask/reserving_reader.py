@@ -1,9 +1,9 @@
 """At most once: a source hands out only what no later attempt will read again.
 
-Reads ahead, and reserves with each checkpoint all that it has read: a recovery starts behind it.
-Records are handed out once the checkpoint that reserves them is complete, so whatever a lost
-attempt has emitted lies before the place where the next one begins. Owns the records read ahead;
-their bound is the most that a crash can lose, besides what was on its way.
+Reads ahead, and reserves with each checkpoint all that it has read: a recovery starts behind it. It
+hands records out once the checkpoint that reserves them is complete, so whatever a lost attempt has
+emitted lies before the place where the next one begins. Owns the records read ahead; a crash loses
+at most these and what was on its way.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ class _Ahead:
     batch: pa.RecordBatch
     size_bytes: int
     number: int  # of the batch, in the order of reading
-    positions: Json  # behind the batch
+    positions: Json  # behind that batch
     watermark_ms: int | None
     split: SplitInWork | None
     far_ahead_count: int
-    marks: list[EventTimeMark]  # of the batch, and what became known before the next one
+    marks: list[EventTimeMark]  # of the batch, and those known before the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class _Read:
 
 class ReservingReader:
     """Guarantee: `next` gives a batch only after a completed checkpoint holds, as `reserved`,
-    positions behind it. Needs to be told of completed checkpoints; of aborted ones, or it waits for
-    the next periodic one."""
+    positions behind it. The caller must report completed checkpoints; if it does not report aborted
+    ones, the reader waits for the next periodic one."""
 
     def __init__(self, reader: SourceReader, ahead_bytes_max: int) -> None:
-        """`ahead_bytes_max`: read ahead, besides one batch; so handed out per checkpoint."""
+        """`ahead_bytes_max`: read ahead, plus one batch; so much is handed out per checkpoint."""
         self._reader = reader
         self._ahead_bytes_max = ahead_bytes_max
         self._ahead: deque[_Ahead] = deque()
         self._ahead_bytes = 0
         self._read = _Read()
-        self._granted = _Read()  # what of it may be handed out
+        self._granted = _Read()  # what may be handed out of it
         self._reservations: dict[CheckpointId, _Read] = {}  # of checkpoints under way
         self._has_wished = False  # since the last checkpoint that reserves what was read
         self._positions = reader.positions()
@@ -61,7 +61,7 @@ class ReservingReader:
         self._marks: list[EventTimeMark] = []
         self._far_ahead_count = 0
         self.split: SplitInWork | None = None
-        self.has_read = False  # ahead, when it was last asked for a batch
+        self.has_read = False  # ahead, in the last call for a batch
 
     @property
     def is_exhausted(self) -> bool:
@@ -78,7 +78,7 @@ class ReservingReader:
 
     @property
     def _unreserved_bytes(self) -> int:
-        """Read, and in no checkpoint that is complete or may still become so."""
+        """Bytes that were read, and are in no checkpoint that is complete or may still complete."""
         reserved = (each.size_bytes for each in self._reservations.values())
         return self._read.size_bytes - max(self._granted.size_bytes, *reserved, 0)
 
@@ -87,7 +87,7 @@ class ReservingReader:
         return self._positions
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
-        """Behind the last record read ahead: where an attempt begins that this point restores."""
+        """Behind the last record read ahead: where an attempt begins that restores this point."""
         self._reservations[checkpoint_id] = self._read
         self._has_wished = False
         return self._reader.positions()
@@ -99,15 +99,15 @@ class ReservingReader:
         self._reservations = {n: r for n, r in self._reservations.items() if n > checkpoint_id}
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
-        """What it had reserved is to be reserved again; and it may be the one that was wished for,
-        ended before it came here."""
+        """Its records have to be reserved again. It may also be the checkpoint that this reader
+        wished for, ended before it came here."""
         self._reservations.pop(checkpoint_id, None)
         self._has_wished = False
 
     def take_wish(self) -> bool:
-        """Whether a checkpoint should come before its time; told once until one reserves or aborts.
+        """True if a checkpoint should come before its time; once, until one reserves or aborts.
 
-        It should when half of what may be read ahead is not reserved: the other half is handed out
+        It should if half of what may be read ahead is not reserved: the other half is handed out
         while the checkpoint is under way, so that the source need not stand still.
         """
         unreserved = self._unreserved_bytes
@@ -118,9 +118,9 @@ class ReservingReader:
         return True
 
     def _is_held_up(self, unreserved_bytes: int) -> bool:
-        """Nothing may be handed out, and nothing more is to be read, or as much was read as all
-        checkpoints of this attempt have freed: the first records come out after one short
-        checkpoint, and those that are asked for here become rare, for each frees twice as much."""
+        """True if nothing may be handed out, and either nothing more can be read, or as much was
+        read as all checkpoints of this attempt have freed. So the first records come out after one
+        short checkpoint, and checkpoints requested here become rare: each frees twice as much."""
         if self._has_granted:
             return False
         has_doubled = not self._reservations and unreserved_bytes >= self._granted.size_bytes
@@ -140,18 +140,18 @@ class ReservingReader:
         return first.batch
 
     def confirm(self) -> None:
-        """As `SourceReader.confirm`."""
+        """Like `SourceReader.confirm`."""
         self._reader.confirm()
 
     def close(self) -> None:
         self._reader.close()
 
     def watermark_ms(self) -> int | None:
-        """Of what was handed out."""
+        """The watermark of the records that were handed out."""
         return self._reader.watermark_ms() if self.is_exhausted else self._watermark_ms
 
     def take_marks(self) -> list[EventTimeMark]:
-        """What has become known of event time with what was handed out since the last time."""
+        """The marks of the records handed out since the last call."""
         marks, self._marks = self._marks, []
         return marks
 
@@ -160,7 +160,7 @@ class ReservingReader:
         return count
 
     def _read_ahead(self) -> None:
-        """A few batches a call, so that barriers are answered in between."""
+        """Reads a few batches a call, so that barriers are answered in between."""
         read_before = self._read.count
         self._read_some()
         self.has_read = self._read.count > read_before

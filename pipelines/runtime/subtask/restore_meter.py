@@ -1,7 +1,7 @@
-"""How much of a recovery point a slot has read: files and bytes, of how many.
+"""Measures how much of a recovery point a slot has read: files and bytes, of how many.
 
-Counts what passes; decides nothing. The slot tells the driver, which ends an attempt whose restore
-stands still and leaves every other alone, however long it takes.
+Counts what passes; decides nothing. The slot reports to the driver, which ends an attempt whose
+restore stands still and leaves every other alone, however long it takes.
 """
 
 import threading
@@ -31,7 +31,7 @@ class RestoreMeter:
     """Thread-safe. Each expected file counts once, however often it is read.
 
     A file that was not expected (records in flight, the segment of a sink) moves the meter and is
-    no part of the total.
+    not part of the total.
     """
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class RestoreMeter:
             self._steps += 1
 
     def step(self) -> None:
-        """Something was done that is not read from a file: an operator or a sink is open."""
+        """A step is done that reads no file: an operator or a sink is open."""
         with self._lock:
             self._steps += 1
 
     def on_read(self, file: FileHandle, length: int) -> None:
-        """So many more bytes of it, at most; what a batch holds may be more than what was read."""
+        """At most so many more bytes of it; a batch may hold more than was read."""
         with self._lock:
             if file.name in self._unread:
                 self._unread[file.name] = max(0, self._unread[file.name] - length)
@@ -75,15 +75,15 @@ class RestoreMeter:
             )
 
     def has_news(self) -> bool:
-        """Whether it moved since this was last asked."""
+        """True if the meter moved since the last call."""
         with self._lock:
             moved, self._told_steps = self._steps != self._told_steps, self._steps
             return moved
 
 
 class MeteredFiles:
-    """Implements `ReadsFiles`: what is read of a store is counted, and damage says in which file
-    it is."""
+    """Implements `ReadsFiles`: counts what is read of a store, and names the damaged file in an
+    error."""
 
     def __init__(self, files: ReadsFiles, meter: RestoreMeter) -> None:
         self._files = files

@@ -1,8 +1,8 @@
-"""What one subtask takes from a checkpoint, at the same or another parallelism.
+"""Decides what one subtask takes from a checkpoint, at the same or another parallelism.
 
-Keyed rows go by key group, operator state as its kind says. What else is a list (positions,
-committables, counters) is dealt by the old subtask's index modulo the new parallelism, except
-positions: a source is handed all of them and deals the splits itself.
+Keyed rows go by key group, operator state as its kind says. All other lists (committables,
+counters) are dealt by the old subtask's index modulo the new parallelism. Only positions are not: a
+source gets all of them and deals the splits itself.
 
 Source: Flink, `StateAssignmentOperation`.
 """
@@ -41,7 +41,7 @@ from pipelines.state.increments import StoredDatabase
 
 @dataclass(frozen=True, slots=True)
 class RestoredOperator:
-    """`states` may be consumed once. Positions are those of all old subtasks."""
+    """You can consume `states` once. Positions are those of all old subtasks."""
 
     states: tuple["RestoredState", ...] = ()
     operator_states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
@@ -50,14 +50,14 @@ class RestoredOperator:
     quarantined: tuple[Prepared, ...] = ()
     replayed: tuple[Json, ...] = ()  # of all old subtasks
     counters: tuple[tuple[str, int], ...] = ()
-    is_known: bool = False  # to the point
+    is_known: bool = False  # the point knows it
     watermark_ms: int | None = None  # the least of all old subtasks
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """One state of one old subtask: its rows, and the database that holds them, if one does."""
+    """One state of one old subtask: its rows, and the database that holds them, if there is one."""
 
     name: str
     rows: Iterable[pa.RecordBatch]
@@ -69,11 +69,11 @@ NOTHING = RestoredOperator()
 
 
 class RestorePoint:
-    """One verified checkpoint, asked by each subtask for its share.
+    """One verified checkpoint; each subtask takes its share of it.
 
-    `dropped_states` are left behind: the operator does not have them any more. With
-    `forgets_state` (at most once, after a failure) all state is left behind, and sources begin
-    where they had reserved to; what sinks had prepared is still committed, once.
+    `dropped_states` are left behind: the operator no longer has them. With `forgets_state` (at most
+    once, after a failure) all state is left behind, and sources begin where they had reserved to.
+    What sinks had prepared is still committed, once.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RestorePoint:
         run_id: RunId | None = None,
         forgets_state: bool = False,
     ) -> None:
-        """`run_id`: the run that restores; files of its own points may be referred to again."""
+        """`run_id`: the run that restores; it may refer again to files of its own points."""
         self._store = store
         self._location = location
         self._manifest = manifest
@@ -151,7 +151,7 @@ class RestorePoint:
                 yield place
 
     def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
-        """In the order of the subtasks, whoever acknowledged first."""
+        """In the order of the subtasks, in whatever order they acknowledged."""
         found = [
             (subtask.subtask, operator)
             for subtask in self._manifest.subtasks
@@ -195,7 +195,7 @@ class RestorePoint:
     def _taken(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
     ) -> Iterator[tuple[str, StateHandle, Taken]]:
-        """Operator state: its name, and what of each old subtask's is this one's."""
+        """Operator state: its name, and what this subtask takes of each old subtask's."""
         for (name, kind), handles in self._operator_states(uid, old).items():
             indices = range(self._manifest.parallelism)
             held = [handles[index].rows if index in handles else 0 for index in indices]
@@ -206,7 +206,7 @@ class RestorePoint:
     def _operator_states(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]]
     ) -> dict[tuple[str, Redistribution], dict[int, StateHandle]]:
-        """Of each state that belongs to no key, the handles by old subtask."""
+        """For each state that belongs to no key, the handles by old subtask."""
         found: dict[tuple[str, Redistribution], dict[int, StateHandle]] = {}
         for index, snapshot in old:
             for state in snapshot.states:
@@ -217,7 +217,7 @@ class RestorePoint:
 
 
 def _size_of(state: StateHandle, key_groups: KeyGroupRange) -> RestoredSize:
-    """Of the rows of `key_groups`, if all groups have as many."""
+    """The size of the rows of `key_groups`, if all groups have equally many."""
     own = state.key_group_range
     first, last = max(own.first, key_groups.first), min(own.last, key_groups.last)
     share = (last - first + 1) / (own.last - own.first + 1)
@@ -231,8 +231,8 @@ def rows_of(
     state: StateHandle,
     key_groups: KeyGroupRange | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """All rows of one subtask's state, or at least those of some key groups; and no more than it
-    says that it has.
+    """All rows of one subtask's state, or at least those of some key groups; but no more than its
+    handle says.
 
     Raises CorruptSnapshot, naming the file.
     """

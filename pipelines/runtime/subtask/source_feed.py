@@ -31,10 +31,10 @@ from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.told_progress import ToldProgress
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
-"""Records whose event time leapt further ahead than `connectors.watermark_strategy` believes."""
+"""Counts records whose event time leapt further than `connectors.watermark_strategy` believes."""
 
 RECORDS_REPLAYED = "records_replayed"
-"""Of the quarantine, given to the operators once more; they were read from the source long ago."""
+"""Counts records of the quarantine that operators get once more; the source read them before."""
 
 
 class SourceFeed:
@@ -45,7 +45,7 @@ class SourceFeed:
         quarantine: SourceReader | None = None,
         pending: KnowsPending | None = None,
     ) -> None:
-        """`quarantine`: of the source, where any of it was ever read again, by `reader` or not."""
+        """`quarantine`: the source's, if any of it was ever read again, by `reader` or not."""
         self._reader = reader
         self._quarantine = quarantine
         self._told = told
@@ -77,7 +77,7 @@ class SourceFeed:
             return False
         batch = self._read(subtask)
         chain, marks = subtask.chain, self._reader.take_marks()
-        # That the source is active again goes ahead of the records that say so.
+        # An active source reports that ahead of the records that show it.
         before = 1 if marks[:1] == [WatermarkStatus(is_idle=False)] else 0
         chain.on_event_time(marks[:before])
         if batch is not None:
@@ -96,7 +96,7 @@ class SourceFeed:
         return batch is not None or (self._reserving is not None and self._reserving.has_read)
 
     def drain(self, subtask: Subtask) -> None:
-        """Not twice: a source that has read everything has ended event time itself."""
+        """Does nothing if the source has read everything: then it has ended event time itself."""
         self._is_drained = not self._exhaustion_reported
         if self._exhaustion_reported:
             return
@@ -125,9 +125,9 @@ class SourceFeed:
             subtask.chain.broadcast(EndOfInput())
 
     def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        """A final checkpoint that failed: the stream goes on, unless event time has ended.
+        """If a final checkpoint failed, the stream goes on, unless event time has ended.
 
-        Raises Retryable: what was fired by draining has to be taken back.
+        Raises Retryable: what draining has fired must be taken back.
         """
         if self._told is not None:
             self._told.on_aborted(checkpoint_id)
@@ -149,7 +149,7 @@ class SourceFeed:
         return 0 if self._spout is None else self._spout.records_beyond_positions()
 
     def close(self) -> None:
-        """Once the subtask has ended."""
+        """Call once the subtask has ended."""
         self._reader.close()
         if self._quarantine is not None:
             self._quarantine.close()
@@ -170,7 +170,7 @@ class SourceFeed:
         return None if self._pending is None else self._pending.pending_records()
 
     def _read(self, subtask: Subtask) -> pa.RecordBatch | None:
-        """Raises OperatorFailed with the record that the source or its watermarks failed at."""
+        """Raises OperatorFailed with the record at which the source or its watermarks failed."""
         try:
             return self._reader.next()
         except Exception as error:

@@ -1,10 +1,10 @@
 """Reads a source's splits for one subtask, knows its positions, and paces a replay.
 
-The position always points behind the last record handed out, so that a barrier between two
-batches cuts exactly there. Of several splits that are read side by side the one whose event time
-is behind comes first, among equals the one that has waited longest; event time is the slowest
-one's. A paced replay hands out records once event time, advancing at a fixed speed from where the
-run (re)starts, has reached them.
+The position always points behind the last record handed out, so a barrier between two batches cuts
+exactly there. Of several splits that are read side by side, the one whose event time is behind
+comes first; among equals, the one that has waited longest. Event time is that of the slowest split.
+A paced replay hands out records once event time has reached them; it advances at a fixed speed from
+where the run (re)starts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,11 +33,11 @@ from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence
 from pipelines.runtime.subtask.told_progress import ToldProgress
 
 PACED_WAIT_MS = 20.0
-"""How long a paced source sleeps when nothing is due."""
+"""How long a paced source sleeps if nothing is due."""
 
 _TO_COME = "splits to come"
-"""Holds event time back until splits are opened. Where more may be found later it stays, idle, so
-that event time does not end with the last one; else it goes, and the last split ends it."""
+"""Holds event time back until splits are opened. If more splits may be found later it stays, idle,
+so that event time does not end with the last one; otherwise it goes, and the last split ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class SourceReader:
         screen: SplitScreen | None = None,
         beginning: Sequence[SplitProgress] | None = None,
     ) -> None:
-        """`screen` None: no record of the source is suspected of anything. `beginning`: the splits
-        that a growing source had when the run began; None: each subtask looks for itself."""
+        """`screen` None: no record of the source is suspected. `beginning`: the splits that a
+        growing source had when the run began; None: each subtask looks for itself."""
         self._screen = screen
         self._source = source
         self._clock = clock
@@ -75,10 +75,10 @@ class SourceReader:
         self._splits = _splits_of(source, restored, subtask, parallelism, clock, beginning)
         self._positions = self._splits.initial()
         self._pace = pace_of(source, restored, parallelism, clock, event_hours_per_s)
-        self._open: dict[int, OpenSplit] = {}  # the one that handed out last is the last one
+        self._open: dict[int, OpenSplit] = {}  # in the order of their last handing out
         self._merger = WatermarkMerger([_TO_COME], restored_watermark_ms)
         self._has_begun = False
-        # Told anew: a watermark that was in flight at the cut may not have been kept.
+        # Sent again: a watermark that was in flight at the cut may not have been kept.
         self._marks: list[EventTimeMark] = (
             [] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]
         )
@@ -94,7 +94,7 @@ class SourceReader:
 
     @property
     def told_progress(self) -> ToldProgress | None:
-        """For whoever knows which checkpoints complete; None: the source tells nobody."""
+        """For a caller that knows which checkpoints complete; None: the source reports nothing."""
         told_to = self._splits.told_to
         return None if told_to is None else ToldProgress(told_to)
 
@@ -107,15 +107,15 @@ class SourceReader:
         return self._splits.to_json(self._positions)
 
     def confirm(self) -> None:
-        """At a cut. Raises Rejected when a name stands for another split than what was read."""
+        """Call at a cut. Raises Rejected if a name stands for another split than the one read."""
         self._splits.confirm(self._positions)
 
     def close(self) -> None:
-        """Called once, when nothing is read any more."""
+        """Call once, when nothing is read any more."""
         self._splits.close()
 
     def next(self) -> pa.RecordBatch | None:
-        """The next batch, or None when nothing is due, nothing is there or nothing is left."""
+        """The next batch, or None if nothing is due, nothing is there or nothing is left."""
         self._positions = self._splits.grown(self._positions)
         self._open_up()
         while self._open:
@@ -139,17 +139,17 @@ class SourceReader:
         return None if current_ms == MIN_WATERMARK_MS else current_ms
 
     def take_marks(self) -> list[EventTimeMark]:
-        """What has become known of event time since the last time, in order."""
+        """What has become known of event time since the last call, in order."""
         marks, self._marks = self._marks, []
         return marks
 
     def take_far_ahead_count(self) -> int:
-        """Records since the last time whose time was too far ahead to be believed."""
+        """Records since the last call whose time was too far ahead to be believed."""
         count, self._far_ahead_count = self._far_ahead_count, 0
         return count
 
     def _open_up(self) -> None:
-        """Open as many splits as are read side by side."""
+        """Opens as many splits as are read side by side."""
         concurrency = self._splits.concurrency
         if len(self._open) < concurrency:
             opened = self._positions.opened(concurrency, self._has_split)
@@ -190,14 +190,14 @@ class SourceReader:
         )
 
     def _close(self, split: OpenSplit) -> None:
-        """The next one is opened first, so that event time ends only with the last."""
+        """Opens the next one first, so that event time ends only with the last."""
         del self._open[split.index]
         self._positions = self._positions.finished(self._has_split, split.index)
         self._open_up()
         self._marks += self._merger.on_end(_input(split.index))
 
     def _due_part(self, split: OpenSplit, taken: Taken) -> Taken:
-        """Empty when nothing is due, or the split is silent; then it may become idle."""
+        """Empty if nothing is due or the split is silent; a silent split may become idle."""
         now_ms = self._clock.monotonic_ms()
         if taken.records.num_rows == 0:
             distance = split.on_passed(taken)
@@ -234,7 +234,7 @@ class SourceReader:
 
 
 def _first_of(name: str, offset: int) -> SplitInWork:
-    """The record that a split is asked for."""
+    """The record that the reader asks a split for."""
     return SplitInWork(name, offset, offset + 1)
 
 

@@ -1,4 +1,4 @@
-"""The splits of one subtask as an ordered sequence, whether it is fixed or still grows.
+"""The splits of one subtask as an ordered sequence, which is fixed or grows.
 
 Owns what is stored as a subtask's positions: numbers of a sequence that never changes
 (`connectors.positions`), or names of splits that were found (`connectors.split_progress`). Reads
@@ -25,7 +25,7 @@ class SplitSequence(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """How many are read side by side."""
+        """How many splits are read side by side."""
         ...
 
     @property
@@ -33,12 +33,12 @@ class SplitSequence(Protocol):
 
     @property
     def told_to(self) -> TellsProgress | None:
-        """Who tells others of completed checkpoints."""
+        """The part of the source that reports completed checkpoints to others."""
         ...
 
     @property
     def pending(self) -> KnowsPending | None:
-        """Who knows how much there is to read."""
+        """The part of the source that knows how much there is to read."""
         ...
 
     def initial(self) -> SplitPositions:
@@ -46,7 +46,7 @@ class SplitSequence(Protocol):
         ...
 
     def grown(self, positions: SplitPositions) -> SplitPositions:
-        """With the splits that were found since the last time."""
+        """Adds the splits that were found since the last call."""
         ...
 
     def name_of(self, index: int) -> str | None:
@@ -58,7 +58,7 @@ class SplitSequence(Protocol):
     def on_handed_out(self, index: int, records: int, version: str | None = None) -> None: ...
 
     def confirm(self, positions: SplitPositions) -> None:
-        """At a cut: is what was read so far of the splits that were found? Raises Rejected."""
+        """At a cut, checks that the found splits are the ones read so far. Raises Rejected."""
         ...
 
     def to_json(self, positions: SplitPositions) -> Json: ...
@@ -67,7 +67,7 @@ class SplitSequence(Protocol):
 
 
 class FixedSplits:
-    """Those of a `Source`: dealt by number, and remembered by name (`SplitMemory`)."""
+    """The splits of a `Source`: dealt by number, and remembered by name (`SplitMemory`)."""
 
     may_grow = False
     told_to = None
@@ -95,10 +95,10 @@ class FixedSplits:
         return iter(self._source.read(index, offset))
 
     def on_handed_out(self, index: int, records: int, version: str | None = None) -> None:
-        pass  # the position says it already
+        pass  # the position already has it
 
     def confirm(self, positions: SplitPositions) -> None:
-        pass  # a file that was begun is compared when a run goes back to it
+        pass  # a file that was begun is compared if a run goes back to it
 
     def to_json(self, positions: SplitPositions) -> Json:
         return self._memory.beside(positions).to_json()

@@ -1,10 +1,9 @@
-"""A source in mode ACKED: its records are emitted until everything that descends from them is
-processed.
+"""A source in mode ACKED: emits its records until everything that descends from them is processed.
 
-Keeps the batches that the spout's machine (`protocol.spout`) has open, hears the ackers' verdicts
-and says when a timeout has passed. A cut holds the position before the oldest batch with a record
-that is not processed, so a recovery begins there. Event time goes past a batch only once all of it
-and of those before it is processed, so that a record that is emitted again is not late.
+Keeps the batches that the spout's machine (`protocol.spout`) has open, hears the ackers' verdicts,
+and reports when a timeout has passed. A cut holds the position before the oldest batch with an
+unprocessed record, so a recovery begins there. Event time passes a batch only once all of it and of
+those before it is processed, so that a record that is emitted again is not late.
 
 Source: Storm, `SpoutExecutor`; `KafkaSpout` (its offsets, and its pause before what failed).
 """
@@ -27,7 +26,7 @@ from pipelines.runtime.subtask.acker_messages import read_verdict
 from pipelines.runtime.subtask.source_reader import SourceReader, SplitInWork
 
 FAILED_PAUSE_MS = 100.0
-"""Between a failure and the next try, so that what keeps failing leaves time for the rest."""
+"""Between a failure and the next try, so that a record that keeps failing leaves others time."""
 
 _ACTIVE = WatermarkStatus(is_idle=False)
 _NOTHING_READ = BatchNumber(-1)
@@ -35,12 +34,12 @@ _NOTHING_READ = BatchNumber(-1)
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A batch of which something is not processed."""
+    """A batch that is not processed completely."""
 
     batch: pa.RecordBatch
     split: SplitInWork | None
     positions: Json  # before it
-    records_before: int  # that this reader has read
+    records_before: int  # records that this reader had read by then
 
     def rows(self, rows: Numbers) -> pa.RecordBatch:
         first, count = int(rows[0]), len(rows)
@@ -62,7 +61,7 @@ class _Kept:
 class SpoutReader:
     """Guarantee: `positions` is never behind a record that is not processed.
 
-    `verdicts` None: nobody follows the records, and each counts as processed once it is emitted.
+    `verdicts` None: no acker follows the records; each counts as processed once it is emitted.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class SpoutReader:
 
     @property
     def is_exhausted(self) -> bool:
-        """Everything was read, and processed."""
+        """True if everything was read, and processed."""
         return self._reader.is_exhausted and not (self._kept or self._held or self._marks)
 
     @property
@@ -102,18 +101,18 @@ class SpoutReader:
 
     @property
     def trees(self) -> Ids | None:
-        """Of what `next` gave last, row by row; None: nobody follows it."""
+        """The trees of the last batch of `next`, row by row; None: no acker follows it."""
         emission = self._emission
         return None if emission is None or self._verdicts is None else emission.trees
 
     @property
     def is_replay(self) -> bool:
-        """What `next` gave last was emitted before."""
+        """True if the last batch of `next` was emitted before."""
         return self._emission is not None and self._emission.is_replay
 
     @property
     def due_ms(self) -> float:
-        """When `attend` has something to do by itself, monotonic."""
+        """The monotonic time from which `attend` has something to do by itself."""
         retried_at_ms = self._failed[0][0] if self._failed else self._rotates_at_ms
         return min(self._rotates_at_ms, retried_at_ms)
 
@@ -122,7 +121,7 @@ class SpoutReader:
         return self._reader.positions() if oldest is None else self._kept[oldest].positions
 
     def records_beyond_positions(self) -> int:
-        """Of those that were emitted, each counted once."""
+        """Counts each emitted record once."""
         oldest, counts = self._spout.oldest_open, self._spout.statistics()
         if oldest is None:
             return 0
@@ -144,7 +143,7 @@ class SpoutReader:
         return kept.rows(emission.rows)
 
     def attend(self) -> bool:
-        """Hear one verdict, look at the clock. False: there was no verdict."""
+        """Takes one verdict, looks at the clock. False: there was no verdict."""
         self._look_at_clock()
         polled = None if self._verdicts is None else self._verdicts.poll()
         if polled is None:
@@ -158,18 +157,18 @@ class SpoutReader:
         return True
 
     def confirm(self) -> None:
-        """As `SourceReader.confirm`."""
+        """Like `SourceReader.confirm`."""
         self._reader.confirm()
 
     def close(self) -> None:
         self._reader.close()
 
     def watermark_ms(self) -> int | None:
-        """Of what is processed."""
+        """The watermark of what is processed."""
         return self._watermark_ms
 
     def take_marks(self) -> list[EventTimeMark]:
-        """What may be said of event time since the last time."""
+        """What may be said of event time since the last call."""
         marks, self._marks = self._marks, []
         told = [mark.timestamp_ms for mark in marks if isinstance(mark, Watermark)]
         self._watermark_ms = told[-1] if told else self._watermark_ms
@@ -179,7 +178,7 @@ class SpoutReader:
         return self._reader.take_far_ahead_count()
 
     def take_counts(self) -> dict[str, int]:
-        """What has happened to records since the last time, by the names of counters."""
+        """What has happened to records since the last call, by the names of counters."""
         before, self._counts = self._counts, asdict(self._spout.statistics())
         names = ("replayed", "acked", "failed", "timed_out")
         changed = {name: self._counts[f"{name}_count"] - before[f"{name}_count"] for name in names}
