@@ -35,7 +35,7 @@ class Absent(Enum):
 
     UNKNOWN = auto()  # not known now: no evidence for anything
     OVER = auto()  # the watched thing is gone: there is nothing to alert about
-    UNASKED = auto()  # nobody waits for it: it cannot be late
+    UNASKED = auto()  # it is not awaited: it cannot be late
 
 
 Reading = float | Absent

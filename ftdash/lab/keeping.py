@@ -1,7 +1,6 @@
 """Runs one lab to its end in its own process, and stores its output in its row.
 
 The lab itself is `python -m pipelines.lab`, as on the command line.
-The lab itself is `python -m pipelines.lab`, as on the command line.
 """
 
 import subprocess

@@ -19,7 +19,7 @@ RULE_OF_THREE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """The mean time between failures; with `is_bound` it is at least that, since none occurred."""
+    """`mean_ms` between failures; with `is_bound` it is at least that, since none occurred."""
 
     observed_ms: float
     failure_count: int

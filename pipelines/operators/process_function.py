@@ -4,6 +4,7 @@ A batch function gets Arrow batches and works on whole batches of keys and timer
 built-in operators. A row function is called once per record and once per timer. It is shorter to
 write and costs more: a count per key takes 4 times as long with a million keys, and 40 times with a
 thousand (one core: 0.5 to 0.7 against 2 to 31 million records/s).
+
 Source: Flink's `KeyedProcessFunction`; the flavour for batches is ours.
 """
 

@@ -3,6 +3,7 @@
 An operator declares its states by descriptor (Arrow schemas, never Python objects) and works on
 whole batches of keys. A cut freezes every state at once without a copy; another thread reads the
 frozen rows while the operator goes on writing. Nothing is ever unpickled.
+
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
 

@@ -3,6 +3,7 @@
 Rows reach it as sorted files, which RocksDB ingests as they are. From Python that is twenty times
 as fast as its memtable, and needs no log: the checkpoint restores what a crash loses. Owns the
 database's options and directory. Handles raw bytes only; nothing is ever pickled.
+
 Source: RocksDB's `IngestExternalFile` and `Checkpoint`, through the library rocksdict.
 """
 

@@ -2,8 +2,7 @@
 
 The client truncates a name at a NUL, which makes it another name, and ends the whole process if it
 cannot read a group's name. A broker only says of a bad topic name that it is invalid. Source:
-Kafka,
-`org.apache.kafka.common.internals.Topic`.
+Kafka, `org.apache.kafka.common.internals.Topic`.
 """
 
 import re
