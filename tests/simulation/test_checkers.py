@@ -109,7 +109,7 @@ def commits_are_announced_before_the_manifest(patch: pytest.MonkeyPatch) -> None
 
 
 def shared_files_are_needed_by_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFiles, "_needed", lambda self: frozenset())
+    patch.setattr(SharedFiles, "needed", property(lambda self: frozenset()))
 
 
 def files_are_acknowledged_unwritten(patch: pytest.MonkeyPatch) -> None:
