@@ -2,7 +2,6 @@
 
 Part of `setting_table.DEFINITIONS`. `runtime.networking` lets a machine's environment override some
 of them.
-`runtime.networking`.
 """
 
 import re

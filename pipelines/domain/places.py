@@ -1,8 +1,7 @@
 """Where the snapshots of a run are: checkpoints by run, savepoints by pipeline; a path or a URL.
 
 The run's own directory (journal, lease, requests) is in `domain.run`, always on a shared file
-system.
-Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`.
+system. Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`.
 """
 
 import re

@@ -5,6 +5,7 @@ look up a marker. The one connector that speaks kafka-python, and that uses priv
 (finding a coordinator, sending it a request); its version is pinned. The requests are those of the
 transaction protocol that confluent-kafka speaks (before KIP-890): a repeated commit gets the same
 answer.
+Source: Kafka, `TransactionCoordinator.endTransaction`; Flink, `FlinkKafkaInternalProducer`.
 """
 
 import logging
