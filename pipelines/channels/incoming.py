@@ -65,9 +65,8 @@ class _Channel:
 class IncomingConnection:
     """Reads one socket in one thread, which never waits for a reader of records.
 
-    Guarantee: a full channel does not delay its neighbours. Needs that peers keep to their credit;
-    Needs peers that keep to their credit: one that does not violates the protocol, and the
-    connection ends.
+    Guarantee: a full channel does not delay its neighbours. Needs peers that keep to their credit:
+    one that does not violates the protocol, and the connection ends.
     """
 
     def __init__(
