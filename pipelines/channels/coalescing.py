@@ -10,6 +10,9 @@ records. That is as if the sender had sent a larger batch, with one difference t
 records that come too late behind a watermark would be in time before it. So no record is joined
 that is as old as a watermark before it on its channel.
 
+A batch that is as large as a run may be passes untouched, and the watermark behind it waits for its
+channel's next turn: event time moves on once for several such batches, not after each.
+
 Source: Flink's mini-batches (`table.exec.mini-batch.*`), for any operator and without a timer.
 """
 
@@ -77,10 +80,6 @@ class Run:
         self.size_bytes = cost_bytes  # as credit counts it
         self._splits: set[tuple[str, int, str]] | None = None  # not asked for yet
 
-    @property
-    def has_room(self) -> bool:
-        return self.rows < self._coalescing.max_rows and len(self.records) < MAX_COALESCED_BATCHES
-
     def batch(self) -> pa.RecordBatch:
         """Of all records, in the order in which they were taken."""
         if len(self.records) == 1:
@@ -92,7 +91,11 @@ class Run:
         if isinstance(element, Watermark):
             self.watermarks[channel] = element.timestamp_ms
             return True
-        if not isinstance(element, Records) or not self._may_join(channel, element, cost_bytes):
+        if not isinstance(element, Records):
+            return False
+        if self.rows + element.batch.num_rows > self._coalescing.max_rows:
+            return False
+        if not self._may_join(channel, element, cost_bytes):
             return False
         self.records.append(element)
         self.rows += element.batch.num_rows
@@ -102,8 +105,7 @@ class Run:
     def _may_join(self, channel: ChannelId, records: Records, cost_bytes: int) -> bool:
         coalescing = self._coalescing
         return (
-            self.rows + records.batch.num_rows <= coalescing.max_rows
-            and len(self.records) < MAX_COALESCED_BATCHES
+            len(self.records) < MAX_COALESCED_BATCHES
             and self.size_bytes + cost_bytes <= MAX_COALESCED_BYTES
             and coalescing.inputs[channel].port == self.port
             and records.batch.schema.equals(self.first.batch.schema, check_metadata=True)

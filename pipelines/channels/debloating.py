@@ -25,6 +25,9 @@ ROUND_TRIPS_MS = 20.0
 """A window lasts at least so long, however many channels share the target: two ways of the credit
 to the writer and back, with all that a busy machine adds to them."""
 
+SAMPLE_MS = 5.0
+"""Batches that take less are measured together: no single one says much."""
+
 _MOST_OVERHEAD = 4.0
 """The cost of a byte is at least this part of the average one: the rest may be what each batch
 costs by itself. It bounds what a wrong estimate does."""

@@ -22,7 +22,7 @@ from pipelines.channels.channel import (
     HeldStep,
 )
 from pipelines.channels.coalescing import Coalescing, Run
-from pipelines.channels.debloating import Debloater, Debloating
+from pipelines.channels.debloating import SAMPLE_MS, Debloater, Debloating
 from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.channels.recorder import ChannelRecorder
@@ -87,6 +87,7 @@ class Gate:
                 joins=joins,
             )
             self._window_bytes = self._debloater.window_bytes
+        self._step_bytes = _credit_step(self._window_bytes)
         self._work = _Work()
         self._lock = threading.Lock()
         self._inlets = {
@@ -162,7 +163,7 @@ class Gate:
             element = inlet.dequeue()
             inlet.is_ready = False
             self._list_if_servable(inlet)
-            credit_bytes = self._credit_to_return(inlet)
+            credit_bytes = inlet.credit_to_return(self._window_bytes, self._step_bytes)
         if credit_bytes and inlet.return_credit is not None:
             inlet.return_credit(credit_bytes)
         return inlet.channel, element
@@ -183,25 +184,36 @@ class Gate:
             if not self._ready:
                 self._refuse_if_closed()
                 return None
-            if self._waits():
-                return None
-            inlet = self._ready.popleft()
+            rules = self._rules()
+            inlet = self._ready[0]
             first, cost_bytes = inlet.elements[0]
+            is_whole = isinstance(first, Records) and first.batch.num_rows >= rules.max_rows
+            if is_whole:
+                self._due_ms = None
+            elif self._waits(rules):
+                return None
+            self._ready.popleft()
             inlet.dequeue()
             inlet.is_ready = False
             self._work.is_going_on = True
             if not isinstance(first, Records):
                 self._list_if_servable(inlet)
                 return inlet.channel, first
-            run = Run(self._rules(), inlet.channel, first, cost_bytes)
-            served = [inlet, *(self._ready if run.has_room else ())]
-            self._extend(run, served)
+            run = Run(rules, inlet.channel, first, cost_bytes)
+            served = [inlet]
+            if not is_whole:
+                served += self._ready
+                self._extend(run, served)
             self._list_if_servable(inlet)
-            self._work.size_bytes = run.size_bytes
-            credits = [(each.return_credit, self._credit_to_return(each)) for each in served]
-        for return_credit, credit_bytes in credits:
-            if credit_bytes and return_credit is not None:
-                return_credit(credit_bytes)
+            self._work.size_bytes += run.size_bytes
+            credits: list[tuple[Inlet, int]] = []
+            for each in served:
+                credit_bytes = each.credit_to_return(self._window_bytes, self._step_bytes)
+                if credit_bytes:
+                    credits.append((each, credit_bytes))
+        for each, credit_bytes in credits:
+            if each.return_credit is not None:
+                each.return_credit(credit_bytes)
         return run
 
     def announce_barriers(self) -> None:
@@ -315,23 +327,24 @@ class Gate:
         if work.is_going_on:
             work.took_ms += now_ms - work.since_ms
         work.since_ms, work.is_going_on = now_ms, False
-        if not work.size_bytes:
+        if work.took_ms < SAMPLE_MS or not work.size_bytes:
             return
         debloater.on_consumed(work.size_bytes, work.took_ms, now_ms)
         work.size_bytes, work.took_ms = 0, 0.0
         if debloater.window_bytes != self._window_bytes:
             with self._lock:
                 self._window_bytes = debloater.window_bytes
+                self._step_bytes = _credit_step(self._window_bytes)
 
     def _rules(self) -> Coalescing:
         if self._coalescing is None:
             raise InvariantViolated("a gate is told how to join batches before it does")
         return self._coalescing
 
-    def _waits(self) -> bool:
+    def _waits(self, rules: Coalescing) -> bool:
         """Whether more may come in time to be handled together with what is queued."""
         self._due_ms = None
-        wait_ms = self._rules().wait_ms
+        wait_ms = rules.wait_ms
         if not wait_ms or self._clock is None:
             return False
         due_ms = self._filled_ms + wait_ms
@@ -370,9 +383,10 @@ class Gate:
             self._ready.append(inlet)
             inlet.is_ready = True
 
-    def _credit_to_return(self, inlet: Inlet) -> int:
-        # Small enough to keep the writer busy, large enough that credit is not a message a batch.
-        return inlet.credit_to_return(self._window_bytes, max(1, self._window_bytes // 4))
+
+def _credit_step(window_bytes: int) -> int:
+    """Small enough to keep the writer busy, large enough that credit is not a message a batch."""
+    return max(1, window_bytes // 4)
 
 
 def _wake_nobody() -> None:

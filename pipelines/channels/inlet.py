@@ -55,15 +55,15 @@ class Inlet:
         self._offer(self, element, cost_bytes)
 
     def enqueue(self, element: Element, cost_bytes: int) -> None:
-        if isinstance(element, _EVENT_TIME):
-            self._forget_outdated(type(element))
-        self.elements.append((element, cost_bytes))
-        self.queued_bytes += cost_bytes
         if isinstance(element, Records):
             self.queued_records += element.batch.num_rows
+            self.queued_bytes += cost_bytes
         else:
+            if isinstance(element, _EVENT_TIME):
+                self._forget_outdated(type(element))
             self.queued_marks += 1
             self.urgent_marks += not isinstance(element, Watermark)
+        self.elements.append((element, cost_bytes))
 
     def begin_steps(self, now_ms: float) -> None:
         self.held_steps = []
@@ -74,11 +74,11 @@ class Inlet:
 
     def dequeue(self) -> Element:
         element, cost_bytes = self.elements.popleft()
-        self.queued_bytes -= cost_bytes
-        self.read_bytes += cost_bytes
-        self.credit_due_bytes += cost_bytes
         if isinstance(element, Records):
             self.queued_records -= element.batch.num_rows
+            self.queued_bytes -= cost_bytes
+            self.read_bytes += cost_bytes
+            self.credit_due_bytes += cost_bytes
         else:
             self.queued_marks -= 1
             self.urgent_marks -= not isinstance(element, Watermark)
@@ -110,6 +110,8 @@ class Inlet:
         Between two records or barriers only the newest watermark and the newest status count, so
         that a channel whose records are all filtered out holds no more than these two.
         """
+        if not self.elements or isinstance(self.elements[-1][0], Records):
+            return
         for place in (-1, -2):
             if len(self.elements) < -place:
                 return

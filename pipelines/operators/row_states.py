@@ -27,8 +27,10 @@ class CurrentKeys:
     index: int = 0
 
     def take(self, indices: Iterable[int]) -> pa.RecordBatch:
-        chosen = pa.array(list(indices), pa.int64())
-        return self.all.take(chosen)
+        keys, chosen = self.all, list(indices)
+        if chosen == list(range(keys.num_rows)):
+            return keys
+        return keys.take(pa.array(chosen, pa.int64()))
 
     @property
     def all(self) -> pa.RecordBatch:

@@ -1,6 +1,8 @@
 """Converts between Python rows and Arrow, strictly: no column is filled or dropped unnoticed."""
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,15 +37,23 @@ def python_values(column: pa.Array) -> list[Any]:
     moment = column.type
     if not pa.types.is_timestamp(moment) or moment.tz != "UTC" or moment.unit == "ns":
         return list(column.to_pylist())
-    epoch = pa.scalar(0, moment).as_py()
-    counted = column.view(pa.int64()).fill_null(0).to_numpy()
+    epoch = _epoch(moment.unit)
+    counted = column.view(pa.int64())
+    counted = (counted.fill_null(0) if column.null_count else counted).to_numpy()
     try:
         values = [epoch + since for since in counted.astype(f"timedelta64[{moment.unit}]").tolist()]
     except (OverflowError, TypeError):
         return list(column.to_pylist())  # which raises an error that says what is wrong
-    for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-        values[row] = None
+    if column.null_count:
+        for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[row] = None
     return values
+
+
+@cache
+def _epoch(unit: str) -> datetime:
+    epoch: datetime = pa.scalar(0, pa.timestamp(unit, "UTC")).as_py()
+    return epoch
 
 
 class RowOutput:

@@ -99,6 +99,8 @@ class TextHeap:
 
 def equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Row by row, null equal to null."""
+    if not left.null_count and not right.null_count:
+        return np.asarray(pc.equal(left, right).to_numpy(zero_copy_only=False))
     same = pc.equal(left, right).fill_null(False)
     both_null = pc.and_(left.is_null(), right.is_null())
     return np.asarray(pc.or_(same, both_null).to_numpy(zero_copy_only=False))

@@ -68,6 +68,8 @@ class OperatorChain:
             quarantines or Quarantines(),
             digests_output=digests_output,
         ).build()
+        self._operators = [node.operator for node in self._nodes if node.operator is not None]
+        self._settles = [node.context.state.settle for node in self._nodes]
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
         self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]
         self._outputs += [] if anchoring is None else anchoring.outputs
@@ -111,8 +113,13 @@ class OperatorChain:
 
         Raises OperatorFailed.
         """
-        plain = self._delivery.begin(batch, parts)
-        self._follow(lambda: self._delivery.deliver(self._nodes[0], port, plain))
+        delivery = self._delivery
+        plain = delivery.begin(batch, parts)
+        if self._anchoring is None:
+            delivery.deliver(self._nodes[0], port, plain)
+            delivery.settle()
+        else:
+            self._follow(lambda: delivery.deliver(self._nodes[0], port, plain))
         self._settle()
 
     def emit_from_source(
@@ -146,7 +153,7 @@ class OperatorChain:
 
     @property
     def awaits_processing_time(self) -> bool:
-        return any(node.awaits_processing_time for node in self._nodes)
+        return any(operator.awaits_processing_time for operator in self._operators)
 
     def on_processing_time(self) -> None:
         """Raises OperatorFailed."""
@@ -241,5 +248,5 @@ class OperatorChain:
 
     def _settle(self) -> None:
         """No operator is at work: what backends hold in memory may move."""
-        for node in self._nodes:
-            node.context.state.settle()
+        for settle in self._settles:
+            settle()

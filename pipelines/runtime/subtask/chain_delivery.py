@@ -76,7 +76,8 @@ class ChainDelivery:
 
     def begin_moment(self) -> None:
         """What is emitted from now on was not made of the newest batch: its time has come."""
-        self.origins = tuple(origin.as_moment() for origin in self.origins)
+        if self.origins:
+            self.origins = tuple([origin.as_moment() for origin in self.origins])
 
     def settle(self) -> None:
         """All that comes of the batch in work was delivered."""

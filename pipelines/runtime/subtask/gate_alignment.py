@@ -74,7 +74,9 @@ class GateAlignment:
 
     def attend(self, subtask: Subtask) -> bool:
         """Barriers that are announced, alignments whose time is up, buffers over their cap."""
-        return self._attend_to_barriers(subtask) or self._attend_to_buffers(subtask)
+        if self._turning is not None and self._attend_to_barriers(self._turning, subtask):
+            return True
+        return self._buffers.cap.is_set and self._attend_to_buffers(subtask)
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
         self._timing.on_barrier(channel, barrier)
@@ -93,10 +95,7 @@ class GateAlignment:
     def on_end(self, channel: ChannelId, subtask: Subtask) -> None:
         self._carry_out(self._handler.on_end(channel), subtask)
 
-    def _attend_to_barriers(self, subtask: Subtask) -> bool:
-        turning = self._turning
-        if turning is None:
-            return False
+    def _attend_to_barriers(self, turning: UnalignedBarriers, subtask: Subtask) -> bool:
         announced = self._gate.poll_announced()
         if announced is not None:
             self._on_announced(turning, *announced, subtask)

@@ -120,12 +120,14 @@ class GateFeed:
         """Several watermarks are one step of event time."""
         parts = [(records.origins, records.batch.num_rows) for records in run.records]
         subtask.chain.on_batch(run.port, run.batch(), parts)
-        if not run.watermarks:
-            return
+        if run.watermarks:
+            self._on_watermarks(run, subtask)
+
+    def _on_watermarks(self, run: Run, subtask: Subtask) -> None:
         marks: list[EventTimeMark] = []
         for channel, timestamp_ms in run.watermarks.items():
             marks += self._watermarks.on_watermark(channel, timestamp_ms)
-        subtask.chain.on_event_time(newest_marks(marks))
+        subtask.chain.on_event_time(marks if len(run.watermarks) == 1 else newest_marks(marks))
 
     def _on_mark(self, channel: ChannelId, mark: Mark, subtask: Subtask) -> None:
         match mark:

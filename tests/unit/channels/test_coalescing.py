@@ -56,6 +56,21 @@ def test_a_run_has_at_most_so_many_rows_and_a_larger_batch_goes_alone() -> None:
     assert runs == [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11, 12], [13]]
 
 
+def test_a_batch_that_is_large_enough_passes_untouched_and_without_a_look_at_the_clock() -> None:
+    gate, inlets = opened(SAME, max_rows=2, wait_ms=5)
+    large = at(1, 2)
+    offer(inlets[A], large, Watermark(1), at(3))
+    gate.measure_by(BrokenClock())
+
+    run = gate.poll_run()
+
+    assert isinstance(run, Run)
+    assert run.batch() is large.batch
+    assert not run.watermarks, "served in its turn, as if nothing were ever joined"
+    gate.measure_by(ManualClock())
+    assert gate.poll_run() == (A, Watermark(1))
+
+
 def test_inputs_of_an_operator_are_never_joined() -> None:
     gate, inlets = opened({A: InputOfChannel(0), B: InputOfChannel(1), C: InputOfChannel(0)})
     for number, inlet in enumerate(inlets.values()):
@@ -386,6 +401,11 @@ def late_rows(stream: list[Element]) -> list[int]:
         elif isinstance(element, Records):
             late += [t for t in times_of(element.batch) if t is not None and t <= watermark_ms]
     return late
+
+
+class BrokenClock(ManualClock):
+    def monotonic_ms(self) -> float:
+        raise AssertionError("the time does not matter")
 
 
 def opened(

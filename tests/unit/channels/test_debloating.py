@@ -245,11 +245,11 @@ def test_time_without_input_is_no_time_of_the_records() -> None:
     for _ in range(3):
         output.send(numbers(1))
         assert isinstance(gate.poll_run(), Run)
-        clock.now_ms += 1
+        clock.now_ms += 10
         assert gate.poll_run() is None
         clock.now_ms += 60_000
 
-    assert gate.statistics()[0].window_bytes == 500 * cost_of(numbers(1))
+    assert gate.statistics()[0].window_bytes == 50 * cost_of(numbers(1))
 
 
 def test_time_of_marks_counts_with_the_records_after_them() -> None:
@@ -269,6 +269,19 @@ def test_time_of_marks_counts_with_the_records_after_them() -> None:
     assert gate.poll_run() is None
 
     assert gate.statistics()[0].window_bytes < 2 * MIN_WINDOW_BYTES
+
+
+def test_batches_that_take_no_time_to_speak_of_are_measured_together() -> None:
+    gate, output, clock = measured_gate()
+    for _ in range(5):
+        assert gate.statistics()[0].window_bytes == INITIAL_WINDOW_BYTES
+        output.send(numbers(1))
+        assert isinstance(gate.poll_run(), Run)
+        clock.now_ms += 1
+
+    assert gate.poll_run() is None
+
+    assert gate.statistics()[0].window_bytes == 500 * cost_of(numbers(1))
 
 
 def test_what_is_held_back_gives_nothing_back_and_loses_nothing() -> None:

@@ -27,6 +27,16 @@ VECTORS = [
 ]
 
 
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_a_text_has_the_same_hash_among_few_and_among_many(text: pa.DataType) -> None:
+    values = pa.array([None if n % 10 == 0 else f"é{n % 40}" for n in range(100)]).cast(text)
+    batch = pa.record_batch({"key": values})
+
+    alone = [key_hashes(batch.slice(row, 1), ["key"])[0] for row in range(100)]
+
+    assert key_hashes(batch, ["key"]).tolist() == alone
+
+
 @pytest.mark.parametrize(
     "data_type",
     [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())],
