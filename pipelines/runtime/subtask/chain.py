@@ -31,7 +31,7 @@ from pipelines.state.backend import BackendFactory
 from pipelines.stream import Pipeline
 
 BARRIERS_SENT = "barriers_sent"
-"""Counter: one per channel that a barrier went into."""
+"""Counter: one per channel that a barrier was sent into."""
 
 
 class OperatorChain:
@@ -84,7 +84,7 @@ class OperatorChain:
 
     @property
     def bytes_out(self) -> int:
-        """From any thread; what is told to ackers is not counted."""
+        """Callable from any thread; leaves out messages to ackers."""
         return sum(each.sent_bytes for exchange in self._exchanges for each in exchange.outputs)
 
     @property
@@ -93,7 +93,7 @@ class OperatorChain:
 
     @property
     def quarantine(self) -> Quarantine | None:
-        """Of the source at the head."""
+        """The quarantine of the source at the head."""
         return self._nodes[0].quarantine
 
     @property
@@ -109,7 +109,7 @@ class OperatorChain:
         return self._nodes[0].context
 
     def on_batch(self, port: int, batch: pa.RecordBatch, parts: Sequence[Part] = ()) -> None:
-        """A batch from an exchange into the head; `parts`: what it was joined of, in order.
+        """Takes a batch from an exchange into the head; `parts`: what was joined in it, in order.
 
         Raises OperatorFailed.
         """
@@ -129,13 +129,13 @@ class OperatorChain:
         offsets: Offsets | None = None,
         trees: Ids | None = None,
     ) -> None:
-        """`trees`, where records are followed: the tree of each row. Raises OperatorFailed."""
+        """`trees`: the tree of each row, where records are followed. Raises OperatorFailed."""
         self._delivery.begin_emission(batch, origins, offsets, trees)
         self._follow(lambda: self._nodes[0].context.collect(batch))
         self._settle()
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        """Operators fire in topological order, then the mark leaves behind what they emitted."""
+        """Operators fire in topological order; then the mark leaves, behind their output."""
         self._delivery.begin_moment()
         for node in self._nodes:
             node.on_watermark(timestamp_ms, self._delivery.origins)
@@ -143,7 +143,7 @@ class OperatorChain:
         self.broadcast(Watermark(timestamp_ms))
 
     def on_event_time(self, marks: list[EventTimeMark]) -> None:
-        """Operators see event time; whether an input is idle concerns only who merges it."""
+        """Operators see event time; only the subtask that merges an input sees that it is idle."""
         for mark in marks:
             match mark:
                 case Watermark(timestamp_ms):
@@ -168,7 +168,7 @@ class OperatorChain:
             exchange.broadcast(mark)
 
     def pass_on(self, barrier: Barrier) -> list[InFlightRecords]:
-        """Send a barrier downstream; one that overtakes returns what it has overtaken."""
+        """Sends a barrier downstream; one that overtakes returns what it has overtaken."""
         channels = sum(len(exchange.outputs) for exchange in self._exchanges)
         if channels:
             self.head_context().count(BARRIERS_SENT, channels)
@@ -226,15 +226,14 @@ class OperatorChain:
         return sum(c.state.statistics().state_bytes + c.operator_state.nbytes for c in contexts)
 
     def flush(self) -> bool:
-        """Whether all channels downstream would take an element; what waited for them goes first.
-
+        """True if all channels downstream would take an element; sends what waited for them first.
         Raises ChannelClosed.
         """
         full = [output for output in self._outputs if not output.flush()]
         return not full
 
     def _follow(self, work: Callable[[], None]) -> None:
-        """Do it, and tell the ackers what became of the batch in work. Raises OperatorFailed."""
+        """Does the work, and reports its outcome to the ackers. Raises OperatorFailed."""
         try:
             work()
         except OperatorFailed as failure:
@@ -247,6 +246,6 @@ class OperatorChain:
                 self.head_context().count(name, count)
 
     def _settle(self) -> None:
-        """No operator is at work: what backends hold in memory may move."""
+        """No operator is at work: backends may move what they hold in memory."""
         for settle in self._settles:
             settle()

@@ -1,8 +1,8 @@
 """Passes batches from node to node inside a chain, and out of it into the exchanges.
 
-Counts the records, and knows which batch is in work and of which parts it was joined, so that a
-failure can name its record. Where every record is followed, it knows which rows of that batch each
-emitted row descends from.
+Counts the records. Knows which batch is in work and the parts that it was joined of, so that a
+failure can name its record. Where every record is followed, it also knows from which rows of that
+batch each emitted row descends.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,21 +27,21 @@ Target = Callable[[pa.RecordBatch, Numbers | None], None]
 """Takes a batch, and the row in work that each of its rows descends from; None: all of them."""
 
 Part: TypeAlias = tuple[Origins, int]
-"""A batch that was joined with others: where its rows came from, and how many they are."""
+"""A batch that was joined with others: where its rows came from, and how many there are."""
 
 _NO_ROW = -1
-"""Of a batch that is not anchored, nor whatever is made of it."""
+"""Stands for the rows of a batch that is not anchored, and of all that is made of it."""
 
 
 class ChainDelivery:
     """Used by the subtask's thread only; others may read the counts."""
 
     def __init__(self, graph: JobGraph, anchoring: Anchoring | None = None) -> None:
-        """`anchoring` None: nobody follows the records."""
+        """`anchoring` None: no acker follows the records."""
         self._graph = graph
         self._anchoring = anchoring
         self.lineage = None if anchoring is None else Lineage()
-        self._rows: Numbers | None = None  # that the batch an operator is at descends from
+        self._rows: Numbers | None = None  # from which the batch at an operator descends
         self.records_in = 0
         self.records_out = 0
         self.origins: Origins = ()  # of the batch in work, or of the newest one
@@ -65,8 +65,8 @@ class ChainDelivery:
         offsets: Offsets | None,
         trees: Ids | None,
     ) -> None:
-        """A source emits; `offsets` None: they follow each other, or are not known. `trees` has
-        one for each row; None: nobody follows them."""
+        """A source emits. `offsets` None: they follow each other, or are not known. `trees` has one
+        for each row; None: no acker follows them."""
         self._count_in(batch, ((origins, batch.num_rows),), offsets)
         if self._anchoring is None or self.lineage is None or trees is None:
             return
@@ -75,18 +75,18 @@ class ChainDelivery:
         self.lineage.descend_from(self._rows)
 
     def begin_moment(self) -> None:
-        """What is emitted from now on was not made of the newest batch: its time has come."""
+        """From now on, output was not made of the newest batch: it comes because its time has."""
         if self.origins:
             self.origins = tuple([origin.as_moment() for origin in self.origins])
 
     def settle(self) -> None:
-        """All that comes of the batch in work was delivered."""
+        """All output of the batch in work was delivered."""
         self._rows = self._entered = None
         if self._anchoring is not None:
             self._anchoring.settle()
 
     def has_given_up(self, failure: OperatorFailed) -> bool:
-        """Whether the batch in work has failed and the attempt goes on.
+        """True if the batch in work has failed and the attempt goes on.
 
         Only an operator may fail records, and only for a reason that may pass: a sink that fails
         may have lost what it took before.
@@ -110,7 +110,7 @@ class ChainDelivery:
             raise located(node.uid, origins, error, is_of_record=is_of_record) from error
 
     def collector(self, followers: Iterable[ChainNode], exchanges: list[Exchange]) -> Collector:
-        """What a node, or one of its side outputs, emits into."""
+        """Takes what a node, or one of its side outputs, emits."""
         targets = [
             *(self._receiver(node) for node in followers),
             *(self._sender(exchange) for exchange in exchanges),
@@ -134,7 +134,7 @@ class ChainDelivery:
         self.origins = parts[0][0] if len(parts) == 1 else gathered(each for each, _ in parts)
 
     def _descent(self, count: int) -> Numbers | None:
-        """Of the batch that is being emitted, and has so many rows."""
+        """The descent of the batch that is being emitted; `count` is its number of rows."""
         parents = None if self.lineage is None else self.lineage.take()
         rows = self._rows
         if rows is not None and len(rows) and rows[0] == _NO_ROW:
@@ -161,7 +161,7 @@ class ChainDelivery:
         return receive
 
     def _origins_at(self, node: ChainNode, batch: pa.RecordBatch, error: Exception) -> Origins:
-        """One record, if the operator knows the row and sees the rows as the source gave them; the
+        """One record, if the operator knows the row and sees rows as the source gave them. Else the
         part of a joined batch, if it knows the row."""
         origins, operator = self.origins, node.operator
         if not origins or operator is None or batch is not self._entered or is_located(error):
@@ -182,7 +182,7 @@ class ChainDelivery:
         return all(self._graph.node(each.upstream).kind is NodeKind.SOURCE for each in inputs)
 
     def _part_of(self, row: int) -> tuple[Origins, int, int]:
-        """The origins of the part that a row belongs to, its number in it, and how many it has."""
+        """The origins of the part that a row belongs to, its number there, and the part's rows."""
         for origins, rows in self._parts:
             if row < rows:
                 return origins, row, rows
@@ -190,8 +190,8 @@ class ChainDelivery:
         return self.origins, -1, -1
 
     def _record_of(self, origin: RecordOrigin, row: int, rows: int) -> Origins:
-        """One of `rows` rows of that origin: its record, unless they are only a part, behind an
-        exchange."""
+        """The record of one of `rows` rows of that origin; the whole origin if an exchange has
+        split its rows."""
         offsets = self._offsets
         if rows != (origin.records if offsets is None else len(offsets)):
             return (origin,)
@@ -199,7 +199,7 @@ class ChainDelivery:
 
 
 def side_collector(by_name: Mapping[str, Collector]) -> SideCollector:
-    """What nobody reads is lost."""
+    """Drops side output that has no reader."""
 
     def collect_side(side: str, batch: pa.RecordBatch) -> None:
         if side in by_name:

@@ -1,7 +1,7 @@
-"""Carries out what the machine of the mode decides about the barriers at one gate.
+"""Carries out what the mode's machine decides about the barriers at one gate.
 
-Owns the machine, when its alignment is left, and the measurements; the gate holds the queues, and
-`SubtaskCheckpoints` cuts. Decides nothing itself.
+Owns the machine, the time at which its alignment is left, and the measurements. The gate holds the
+queues, and `SubtaskCheckpoints` cuts. Decides nothing itself.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ from pipelines.runtime.subtask.subtask import Subtask
 
 
 class GateAlignment:
-    """Used by the subtask's thread only, which gives itself as `subtask`."""
+    """Used by the subtask's thread only, which passes itself as `subtask`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class GateAlignment:
 
     @property
     def wait_ms(self) -> float:
-        """How long nobody needs to look at the buffers."""
+        """How long the buffers need no look."""
         return CAP_STEP_MS if self._buffers.cap.is_set and self.is_aligning else IDLE_WAIT_MS
 
     @property
@@ -73,7 +73,7 @@ class GateAlignment:
         return None if self._alarm is None else self._alarm[1]
 
     def attend(self, subtask: Subtask) -> bool:
-        """Barriers that are announced, alignments whose time is up, buffers over their cap."""
+        """Handles announced barriers, alignments whose time is up, and buffers over their cap."""
         if self._turning is not None and self._attend_to_barriers(self._turning, subtask):
             return True
         return self._buffers.cap.is_set and self._attend_to_buffers(subtask)
@@ -125,14 +125,14 @@ class GateAlignment:
             self._alarm = (barrier.checkpoint_id, due_ms)
 
     def _attend_to_buffers(self, subtask: Subtask) -> bool:
-        """Whether something was done because more is held back than the cap allows."""
+        """Acts if more is held back than the cap allows; True if it did something."""
         checkpoint_id = self._handler.aligning_id
         excess = self._buffers.excess(checkpoint_id)
         if excess is None or checkpoint_id is None:
             return False
         match self._options.cap_action:
             case CapAction.WAIT:
-                return False  # its phases say so
+                return False  # its phases report it
             case CapAction.UNALIGNED:
                 if self._turning is None or not may_turn(self._timing.of(checkpoint_id).barrier):
                     return False
@@ -145,7 +145,7 @@ class GateAlignment:
     def _carry_out_of_stream(
         self, checkpoint_id: CheckpointId, effects: list[AlignmentEffect], subtask: Subtask
     ) -> None:
-        """What the barrier of `checkpoint_id`, or a marker in its place, ends is declined."""
+        """Declines what the barrier of `checkpoint_id`, or a marker in its place, ends."""
         for declined_id, reason in declines(checkpoint_id, effects).items():
             why = f"met by checkpoint {checkpoint_id}"
             subtask.checkpoints.report_declined(declined_id, reason, why)
@@ -197,7 +197,7 @@ class GateAlignment:
         batches = self._gate.take_recorded()
         recorded = [InFlightRecords(c, False, kept) for c, kept in batches.items() if kept]
         now_ms = subtask.clock.monotonic_ms()
-        for channel in batches:  # those that were announced before their alignment was left
+        for channel in batches:  # channels announced before their alignment was left
             alignment.on_barrier(channel, now_ms)
         channels = with_persisted(self._channels(alignment), recorded)
         subtask.checkpoints.inputs_recorded(

@@ -106,7 +106,7 @@ class GateFeed:
     def _take_restored(
         self, begin: Iterator[Beginning], subtask: Subtask
     ) -> Iterator[Beginning] | None:
-        """One element; barriers wait until there is none left."""
+        """Takes one element; barriers wait until none is left."""
         match next(begin, None):
             case None:
                 return None
@@ -117,7 +117,7 @@ class GateFeed:
         return begin
 
     def _on_run(self, run: Run, subtask: Subtask) -> None:
-        """Several watermarks are one step of event time."""
+        """Several watermarks make one step of event time."""
         parts = [(records.origins, records.batch.num_rows) for records in run.records]
         subtask.chain.on_batch(run.port, run.batch(), parts)
         if run.watermarks:
