@@ -269,8 +269,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/state/hashing.py",
-            "    return np.asarray(of_value[indices])",
-            "    return indices.astype(np.uint64)",
+            "hashes = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]",
+            "hashes = [number for number, _ in enumerate(values)]",
             (
                 "tests/contracts/test_keyed_state.py::test_states_are_dictionaries_thro"
                 "ugh_time_snapshots_and_rescaling[hashmap-0-for ever]"
@@ -293,8 +293,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/state/hashing.py",
-            "    return np.asarray(of_value[indices])",
-            "    return indices.astype(np.uint64)",
+            "hashes = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]",
+            "hashes = [number for number, _ in enumerate(values)]",
             (
                 "tests/contracts/test_awkward_keys.py::test_every_key_is_told_from_its_"
                 "likes_and_found_again_at_another_parallelism"
