@@ -7,6 +7,7 @@ what earlier drivers have recorded; the projector and the audit go on from it.
 
 from collections import deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,8 +37,10 @@ from pipelines.domain.events import (
     SlotLost,
     SubtaskAcknowledged,
 )
-from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
+
+if TYPE_CHECKING:
+    from pipelines.domain.ids import CheckpointId
 
 REQUESTS_KEPT = 100
 """A request is marked as answered right after its answer, so the newest one would nearly do. At

@@ -1,13 +1,17 @@
 """The writing end of a channel within one slot: the same objects, no serialization."""
 
+from typing import TYPE_CHECKING
+
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.credit import cost_of
 from pipelines.channels.credited_output import CreditedOutput
 from pipelines.channels.gate import Gate
-from pipelines.channels.inlet import Inlet
 from pipelines.domain.elements import Element
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId
+
+if TYPE_CHECKING:
+    from pipelines.channels.inlet import Inlet
 
 
 class LocalOutput(CreditedOutput):

@@ -7,11 +7,13 @@ Source: Chandy and Lamport 1985; Flink's `ChannelStatePersister`.
 """
 
 from collections.abc import Iterable
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from pipelines.domain.elements import Barrier, Element, EndOfInput, Records
 from pipelines.domain.ids import ChannelId, CheckpointId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class ChannelRecorder:

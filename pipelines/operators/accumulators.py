@@ -4,16 +4,18 @@ Each combines by one associative operation with an identity. So partial results 
 (before an exchange, per batch, per subtask) and merged in any grouping.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.operators.grouping import Groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Values = npt.NDArray[Any]
 """One value per row or group: int64, float64, or bool where a sum counts the true ones."""

@@ -4,14 +4,18 @@ Takes records, or the partial results of a `LocalAggregate` before the exchange.
 key, kept for ever. Source: Flink SQL's `GroupAggFunction`, with one update per key and batch.
 """
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.operators.accumulators import Values
 from pipelines.operators.aggregation import Aggregation
 from pipelines.operators.grouping import group
 from pipelines.operators.operator import Operator, OperatorContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipelines.operators.accumulators import Values
 
 
 class KeyedAggregate(Operator):

@@ -11,7 +11,6 @@ from pipelines.domain.redistribution import Redistribution
 from pipelines.operators.batch_function import check_declared
 from pipelines.operators.grouping import Groups, group
 from pipelines.operators.operator import OperatorContext
-from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -20,13 +19,12 @@ from pipelines.state.descriptors import (
     ValueStateDescriptor,
 )
 from pipelines.state.entries import KeyedStateContext
-from pipelines.state.folding_state import FoldingState
 from pipelines.state.keyed_states import KeyedStates
 from pipelines.state.list_state import ListState
 from pipelines.state.map_state import MapState
-from pipelines.state.operator_list_state import OperatorListState
+from pipelines.state.operator_states import BroadcastState, OperatorListState
 from pipelines.state.timers import TimeDomain, Timers
-from pipelines.state.value_state import ValueState
+from pipelines.state.value_state import FoldingState, ValueState
 
 
 class ProcessContext:

@@ -16,7 +16,6 @@ from pipelines.operators.row_list_state import RowListState
 from pipelines.operators.row_map_state import RowMapState
 from pipelines.operators.row_states import CurrentKeys, RowState, RowValueState
 from pipelines.operators.rows import Row, RowOutput, python_values
-from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -25,7 +24,7 @@ from pipelines.state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from pipelines.state.operator_list_state import OperatorListState
+from pipelines.state.operator_states import BroadcastState, OperatorListState
 from pipelines.state.timers import TimeDomain, Timers
 
 _Kept = TypeVar("_Kept", bound=RowState)

@@ -7,7 +7,7 @@ from pipelines.operators.row_states import CurrentKeys, RowState, named
 from pipelines.operators.rows import python_values, to_array
 from pipelines.state.copies import copy_of, may_change
 from pipelines.state.descriptors import AggregateFunction, Reduce
-from pipelines.state.folding_state import Accumulators
+from pipelines.state.value_state import Accumulators
 
 
 @dataclass(slots=True)

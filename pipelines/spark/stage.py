@@ -6,16 +6,19 @@ dial the control address from the task's closure.
 """
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
-from pipelines.domain.ids import Attempt
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.spark.data_frames import keep_rows
+
+if TYPE_CHECKING:
+    from pipelines.domain.ids import Attempt
 
 
 class SparkStageHost:

@@ -1,14 +1,18 @@
 """Maps Arrow types to numpy arrays and back.
 
 Times are their underlying integers, in the unit of their type, because tables read and write those.
+
+Converts between one array of values and the columns of a table; a struct has one per field.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
-from pipelines.state.backend import Default
+from pipelines.state.backend import Default, Rows, Table
 from pipelines.state.hashing import as_integers, is_bytes_like, is_integer_like
 
 
@@ -81,3 +85,43 @@ def check_default(state: str, field: pa.Field, default: Default) -> None:
         raise Rejected(
             f"State '{state}': {default!r} cannot be the default of '{field.name}' ({field.type})."
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLayout:
+    """`schema` holds the columns of one value, in order."""
+
+    state: str
+    type: pa.DataType
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, state: str, type_: pa.DataType) -> "ValueLayout":
+        if not pa.types.is_struct(type_):
+            return cls(state, type_, pa.schema([(state, type_)]))
+        if not type_.num_fields:
+            raise Rejected(f"State '{state}': a struct without fields holds nothing.")
+        return cls(state, type_, pa.schema(list(type_)))
+
+    def read(self, table: Table, rows: Rows) -> pa.Array:
+        columns = [table.read_arrow(name, rows) for name in self.schema.names]
+        if not pa.types.is_struct(self.type):
+            return columns[0]
+        return pa.StructArray.from_arrays(columns, fields=list(self.schema))
+
+    def write(self, table: Table, rows: Rows, values: pa.Array) -> None:
+        for name, column in zip(self.schema.names, self.columns(values), strict=True):
+            table.write_arrow(name, rows, column)
+
+    def columns(self, values: pa.Array) -> list[pa.Array]:
+        """Raises Rejected if the type of the values is not the declared one."""
+        if values.type != self.type:
+            raise Rejected(
+                f"The state {self.state!r} holds {self.type}; it was given {values.type}."
+            )
+        if not pa.types.is_struct(self.type):
+            return [values]
+        if values.null_count:
+            raise Rejected(f"The state {self.state!r} was given a null; its fields may be null.")
+        columns: list[pa.Array] = values.flatten()
+        return columns

@@ -2,6 +2,8 @@
 
 A struct is kept as one column per field, every other type as one column named like the state. No
 Python object is stored. Source: Flink's `StateDescriptor` family.
+
+Checks declared states; refuses anything that a backend cannot keep before the first record.
 """
 
 import re
@@ -13,7 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
-from pipelines.state.ttl import StateTtlConfig
+from pipelines.state.arrow_types import check_default, check_key_type, check_value_type
+from pipelines.state.backend import (
+    KEY_GROUP_COLUMN,
+    NAMESPACE_COLUMN,
+    BatchListDescriptor,
+    TableDescriptor,
+)
+from pipelines.state.entries import StateTtlConfig
 
 # Part of file names; the dot is reserved for tables that the engine adds to a state's own.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
@@ -105,3 +114,40 @@ class AggregatingStateDescriptor(StateDescriptor):
     aggregate: AggregateFunction | BatchAggregateFunction
     accumulator_type: pa.DataType
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+def check_table(descriptor: TableDescriptor) -> None:
+    for column in descriptor.key:
+        check_key_type(descriptor.name, column)
+    for column in descriptor.value:
+        check_value_type(descriptor.name, column)
+        if column.name not in descriptor.defaults:
+            raise Rejected(f"State '{descriptor.name}': '{column.name}' has no default.")
+        check_default(descriptor.name, column, descriptor.defaults[column.name])
+    if not len(descriptor.key):
+        raise Rejected(f"State '{descriptor.name}' declares no key column.")
+    _check_columns(descriptor.name, [*descriptor.key, *descriptor.value])
+    _check_grouping(descriptor.name, descriptor.key_group_by, descriptor.key)
+
+
+def check_batch_list(descriptor: BatchListDescriptor) -> None:
+    _check_columns(descriptor.name, list(descriptor.schema))
+    _check_grouping(descriptor.name, descriptor.key_group_by, descriptor.schema)
+
+
+def _check_columns(state: str, fields: list[pa.Field]) -> None:
+    names = [column.name for column in fields]
+    for name in names:
+        if name in (KEY_GROUP_COLUMN, NAMESPACE_COLUMN):
+            raise Rejected(f"State '{state}': the column name '{name}' is reserved.")
+        if names.count(name) > 1:
+            raise Rejected(f"State '{state}': the column '{name}' is declared twice.")
+
+
+def _check_grouping(state: str, key_group_by: tuple[str, ...], schema: pa.Schema) -> None:
+    if not key_group_by:
+        raise Rejected(f"State '{state}' names no column that decides the key group.")
+    for name in key_group_by:
+        if name not in schema.names:
+            raise Rejected(f"State '{state}': there is no column '{name}' to decide key groups.")
+        check_key_type(state, schema.field(name))

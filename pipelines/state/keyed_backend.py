@@ -13,7 +13,6 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state import batch_list, frozen_table
 from pipelines.state.backend import (
     NAMESPACE_COLUMN,
     NOT_KNOWN,
@@ -25,12 +24,12 @@ from pipelines.state.backend import (
     Table,
     TableDescriptor,
 )
-from pipelines.state.declaring import check_batch_list, check_table
-from pipelines.state.evolution import evolved
+from pipelines.state.descriptors import check_batch_list, check_table
+from pipelines.state.evolution import check_no_nulls, evolved, own_rows
 from pipelines.state.hashing import KeyGroups, key_hashes
+from pipelines.state.in_memory import batch_list, frozen_table
+from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.increments import StoredDatabase
-from pipelines.state.key_rows import HashKeys
-from pipelines.state.restored_rows import check_no_nulls, own_rows
 
 
 class KeptTable(Table, Protocol):

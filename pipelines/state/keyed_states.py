@@ -12,18 +12,17 @@ from pipelines.state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from pipelines.state.entries import KeyedStateContext
-from pipelines.state.folding_state import (
+from pipelines.state.entries import CLEANED_PER_BATCH, KeyedStateContext, StateTtlConfig
+from pipelines.state.list_state import ListState
+from pipelines.state.map_state import MapState
+from pipelines.state.value_state import (
     Accumulators,
     FoldingState,
+    ValueState,
     accumulators,
     aggregating,
     reducing,
 )
-from pipelines.state.list_state import ListState
-from pipelines.state.map_state import MapState
-from pipelines.state.ttl import CLEANED_PER_BATCH, StateTtlConfig
-from pipelines.state.value_state import ValueState
 
 
 class _State(Protocol):

@@ -8,7 +8,7 @@ an entry from the end fills the gap that a removed entry leaves.
 import numpy as np
 import pyarrow as pa
 
-from pipelines.state.arrow_types import check_key_type
+from pipelines.state.arrow_types import ValueLayout, check_key_type
 from pipelines.state.backend import NO_ROW, Rows
 from pipelines.state.descriptors import MapStateDescriptor
 from pipelines.state.entries import (
@@ -19,8 +19,7 @@ from pipelines.state.entries import (
     ranges,
     with_column,
 )
-from pipelines.state.extents import POSITION, POSITION_KEY, Extents, as_lists, element_keys
-from pipelines.state.value_layout import ValueLayout
+from pipelines.state.list_state import POSITION, POSITION_KEY, Extents, as_lists, element_keys
 
 NOT_NUMBERED = -1
 """The position of an entry that was just created."""

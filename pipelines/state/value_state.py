@@ -1,12 +1,34 @@
-"""One value per key, for whole batches of keys. Source: Flink's `ValueState`."""
+"""One value per key, for whole batches of keys. Source: Flink's `ValueState`.
 
+Reducing and aggregating state: added values are folded into one accumulator per key.
+
+The values of a batch are first folded among themselves, pair by pair: a key that occurs n times
+takes about log2(n) calls of the function, each for all keys at once. The result is then folded into
+the state once. Order is kept. Source: Flink's `ReducingState` and `AggregatingState`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
 import pyarrow as pa
 
-from pipelines.state.arrow_types import validity
-from pipelines.state.backend import NO_ROW
-from pipelines.state.descriptors import ValueStateDescriptor
-from pipelines.state.entries import Entries, KeyedStateContext, distinct_rows, last_of_each
-from pipelines.state.value_layout import ValueLayout
+from pipelines.domain.errors import Rejected
+from pipelines.state.arrow_types import ValueLayout, validity
+from pipelines.state.backend import NO_ROW, Rows
+from pipelines.state.descriptors import (
+    AggregatingStateDescriptor,
+    BatchAggregateFunction,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from pipelines.state.entries import (
+    Entries,
+    KeyedStateContext,
+    Mask,
+    distinct_rows,
+    last_of_each,
+    ranks,
+)
 
 
 class ValueState:
@@ -60,3 +82,141 @@ class ValueState:
     def remove_expired(self, limit: int) -> None:
         """Check the next `limit` entries; repeated calls go round all of them."""
         self._entries.table.delete(self._entries.scan_expired(limit))
+
+
+Merge = Callable[[pa.Array, pa.Array], pa.Array]
+Convert = Callable[[pa.Array], pa.Array]
+
+
+class Accumulators:
+    """One accumulator per key, written as a whole."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._entries.type
+
+    @property
+    def renews_on_read(self) -> bool:
+        """True if reading renews an entry."""
+        return self._entries.renews_on_read
+
+    def peek(self, keys: pa.RecordBatch) -> pa.Array:
+        """The accumulator of each key, null if there is none; does not count as a read."""
+        return self._entries.read(self._visible_rows(keys))
+
+    def put(self, keys: pa.RecordBatch, accumulators: pa.Array) -> None:
+        """Overwrite the accumulators of distinct keys."""
+        self._entries.write(self._entries.table.rows_for(keys), accumulators)
+
+    def renew_read(self, keys: pa.RecordBatch) -> None:
+        """Counts the preceding `peek` of these keys as a read."""
+        if self._entries.renews_on_read:
+            self._entries.renew_read(self._entries.table.find(keys))
+
+    def clear(self, keys: pa.RecordBatch) -> None:
+        table = self._entries.table
+        table.delete(distinct_rows(table.find(keys)))
+
+    def remove_expired(self, limit: int) -> None:
+        """Check the next `limit` entries; repeated calls go round all of them."""
+        self._entries.table.delete(self._entries.scan_expired(limit))
+
+    def _visible_rows(self, keys: pa.RecordBatch) -> Rows:
+        rows = self._entries.table.find(keys)
+        rows[~self._entries.visible(rows)] = NO_ROW
+        return rows
+
+
+class FoldingState(Accumulators):
+    """Guarantee: the accumulator of a key is that of its values in order of arrival."""
+
+    def __init__(self, entries: Entries, lift: Convert, merge: Merge, result: Convert) -> None:
+        super().__init__(entries)
+        self._lift = lift
+        self._merge = merge
+        self._result = result
+
+    def add(self, keys: pa.RecordBatch, values: pa.Array) -> None:
+        """One value for each key; keys may repeat."""
+        if not keys.num_rows:
+            return
+        former = self._visible_rows(keys)
+        rows = self._entries.table.rows_for(keys)
+        folded, last = self._fold(rows, self._lift(values))
+        rows, former = rows[last], former[last]
+        has_former = former != NO_ROW
+        if has_former.any():
+            merged = self._merge(self._entries.read(former[has_former]), _at(folded, has_former))
+            self._entries.write(rows[has_former], merged)
+        self._entries.write(rows[~has_former], _at(folded, ~has_former))
+
+    def get(self, keys: pa.RecordBatch) -> pa.Array:
+        """The result for each key, null where nothing was added."""
+        rows = self._visible_rows(keys)
+        self._entries.renew_read(rows)
+        found = rows != NO_ROW
+        results = self._result(self._entries.read(rows[found]))
+        return results.take(pa.array(np.cumsum(found) - 1, mask=~found))
+
+    def _fold(self, groups: Rows, values: pa.Array) -> tuple[pa.Array, Rows]:
+        """One value per group, and each group's last position in `groups`; sorted by group."""
+        order = np.argsort(groups, kind="stable")
+        remaining, values = groups[order], values.take(pa.array(order))
+        while True:
+            rank = ranks(remaining)
+            is_right = rank % 2 == 1
+            if not is_right.any():
+                return values, last_of_each(groups)
+            right = np.flatnonzero(is_right)
+            merged = self._merge(values.take(pa.array(right - 1)), values.take(pa.array(right)))
+            # Each left value is replaced by the pair; a value without a partner stays as it is.
+            left = np.flatnonzero(~is_right)
+            source = left.copy()
+            paired = np.isin(left, right - 1)
+            source[paired] = len(values) + np.arange(len(right))
+            values = pa.concat_arrays([values, merged]).take(pa.array(source))
+            remaining = remaining[left]
+
+
+def accumulators(
+    context: KeyedStateContext, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
+) -> Accumulators:
+    """For callers that apply the descriptor's function to single values."""
+    return Accumulators(_entries(context, descriptor))
+
+
+def reducing(context: KeyedStateContext, descriptor: ReducingStateDescriptor) -> FoldingState:
+    return FoldingState(_entries(context, descriptor), _same, descriptor.reduce, _same)
+
+
+def aggregating(context: KeyedStateContext, descriptor: AggregatingStateDescriptor) -> FoldingState:
+    """Raises Rejected if the function works on single values."""
+    aggregate = descriptor.aggregate
+    if not isinstance(aggregate, BatchAggregateFunction):
+        raise Rejected(
+            f"The state {descriptor.name!r} has an AggregateFunction, which works on single"
+            " values; a batch function needs a BatchAggregateFunction."
+        )
+    entries = _entries(context, descriptor)
+    return FoldingState(entries, aggregate.lift, aggregate.merge, aggregate.get_result)
+
+
+def _entries(
+    context: KeyedStateContext, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
+) -> Entries:
+    if isinstance(descriptor, ReducingStateDescriptor):
+        layout = ValueLayout.of(descriptor.name, descriptor.type)
+    else:
+        layout = ValueLayout.of(descriptor.name, descriptor.accumulator_type)
+    return Entries(context, layout, descriptor.ttl)
+
+
+def _same(values: pa.Array) -> pa.Array:
+    return values
+
+
+def _at(values: pa.Array, mask: Mask) -> pa.Array:
+    return values.filter(pa.array(mask))

@@ -28,8 +28,8 @@ from pipelines.state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from pipelines.state.entries import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.timers import FiredTimers, TimeDomain
-from pipelines.state.ttl import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.stream.connected import ConnectedStreams
 from pipelines.stream.environment import Environment
 from pipelines.stream.keyed import KeyedStream

@@ -16,10 +16,9 @@ from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.runtime.subtask.increment_files import IncrementUpload
 from pipelines.state.backend import StateBackend, TableDescriptor
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.rocksdb import RocksDbSlot
-from pipelines.state.working_directory import WorkingDirectory
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.on_disk.rocksdb import RocksDbSlot
+from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.bench.benchmark import Benchmark, Fields, at_most
 

@@ -47,7 +47,7 @@ from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.restoring import NOTHING
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.subtask import Step, Subtask
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import (
     BatchProcessFunction,

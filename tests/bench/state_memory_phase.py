@@ -20,10 +20,9 @@ import pyarrow as pa
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle
 from pipelines.state.backend import StateBackend, TableDescriptor
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.rocksdb import RocksDbSlot
-from pipelines.state.working_directory import WorkingDirectory
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.on_disk.rocksdb import RocksDbSlot
+from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 
 MAX_PARALLELISM = 128

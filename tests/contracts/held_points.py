@@ -27,7 +27,7 @@ from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import FrozenState, StateBackend
 from pipelines.state.descriptors import AggregateFunction
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import (
     AggregatingStateDescriptor,

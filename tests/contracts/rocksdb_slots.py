@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.rocksdb import RocksDbBackend, RocksDbSlot
-from pipelines.state.working_directory import WorkingDirectory
+from pipelines.state.on_disk.rocksdb import RocksDbBackend, RocksDbSlot
+from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 
 _MEMORY = Path("/dev/shm")
 _ROOT = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())

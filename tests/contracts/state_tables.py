@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state import columns, key_index
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
 from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory import columns, key_index
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends
 
 MAX_PARALLELISM = 128

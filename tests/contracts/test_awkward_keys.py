@@ -18,7 +18,7 @@ from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.runtime.subtask.restoring import rows_of
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
 from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.contracts.stored_states import StoredAs, StoredStates, store_states
 

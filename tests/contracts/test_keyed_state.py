@@ -29,15 +29,13 @@ from pipelines.state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from pipelines.state.entries import KeyedStateContext
-from pipelines.state.folding_state import FoldingState, aggregating, reducing
+from pipelines.state.entries import KeyedStateContext, StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.list_state import ListState
 from pipelines.state.map_state import MapState
 from pipelines.state.timers import FiredTimers, TimeDomain, Timers
-from pipelines.state.ttl import StateTtlConfig, TtlUpdate, TtlVisibility
-from pipelines.state.value_state import ValueState
+from pipelines.state.value_state import FoldingState, ValueState, aggregating, reducing
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends, seeded
 from tests.contracts.stored_states import StoredAs, store_states
 

@@ -11,7 +11,7 @@ import xxhash
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.state.backend import Rows, StateBackend, TableDescriptor
 from pipelines.state.hashing import key_hashes
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import rocksdb_backends
 from tests.contracts.stored_states import StoredAs, store_states
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,13 +20,15 @@ from pipelines.connectors.sink import OwnsPlace, SinkContext, SinkWriter
 from pipelines.domain.errors import ProtocolError, Rejected, TargetTaken
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.ownership import Holder
-from pipelines.domain.snapshots import Json
 from pipelines.stream.environment import check_places
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, SEAMS, Host, Seam, deaths, records
 from tests.contracts.sink_lives import Lives, lives
 from tests.contracts.sink_readers import Watch
 from tests.contracts.sink_targets import FAKES, KINDS, PIPELINE, Target, made, opened
 from tests.takeovers import claim_of, held, rewound
+
+if TYPE_CHECKING:
+    from pipelines.domain.snapshots import Json
 
 BIRTH, REBIRTH, OTHER, THIRD = (
     RunId("run-1"),

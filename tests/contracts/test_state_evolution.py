@@ -14,7 +14,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.schema_evolution import is_wider
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.contracts.stored_states import StoredAs, store_states
 

@@ -21,7 +21,6 @@ from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
-from pipelines.state import columns, sorted_files
 from pipelines.state.backend import (
     BatchList,
     BatchListDescriptor,
@@ -30,9 +29,11 @@ from pipelines.state.backend import (
     Table,
     TableDescriptor,
 )
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory import columns
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.increments import StoredDatabase, StoredIncrement
-from pipelines.state.stored_state import rows_of
+from pipelines.state.on_disk import sorted_files
+from pipelines.state.on_disk.stored_database import rows_of
 from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded
 from tests.contracts.state_tables import batch_of, tuples
 

@@ -7,10 +7,9 @@ import os
 import signal
 import sqlite3
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -47,6 +46,9 @@ from tests.processes.page_view_counts import (
 from tests.processes.savepoint_requests import WHO, asked
 from tests.processes.told import Texts, all_answers, all_pages, all_rows, files_in, holding
 from tests.web.journals import new_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 

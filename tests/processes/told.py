@@ -5,10 +5,10 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from django.apps import apps
 from django.core import serializers
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, resolve, reverse
 
@@ -17,6 +17,9 @@ from ftdash.api.flink.names import job_id
 from ftdash.jobs.models import Run
 from tests.web.api_callers import bearer
 from tests.web.people import admin_user, signed_in
+
+if TYPE_CHECKING:
+    from django.http import HttpResponse
 
 Texts = dict[str, bytes]
 """By where they can be read."""

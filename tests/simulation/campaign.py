@@ -11,14 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tests.simulation.checkers import CHECKERS, Checker
 from tests.simulation.circumstances import USUAL, Chances, Circumstances
-from tests.simulation.outcome import Outcome
 from tests.simulation.reached import reached
 from tests.simulation.simulated_run import Simulation
+
+if TYPE_CHECKING:
+    from tests.simulation.outcome import Outcome
 
 MEMORY = Path("/dev/shm")
 """Where there is one, files are kept in memory: the simulated disk needs no real one."""

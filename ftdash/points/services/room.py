@@ -1,12 +1,14 @@
 """Limits how many long jobs run at once, because workers have other work too."""
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from pipelines.domain.errors import Rejected
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 OPEN_MAX = 4
 

@@ -9,9 +9,8 @@ rows at the server only.
 import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import psycopg
 import pyarrow as pa
 import sqlalchemy as sa
 
@@ -25,6 +24,9 @@ from pipelines.connectors.write_ahead import FIRST_ATTEMPT, Marker, WriteAheadWr
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder
+
+if TYPE_CHECKING:
+    import psycopg
 
 log = logging.getLogger(__name__)
 

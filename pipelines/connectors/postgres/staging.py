@@ -12,9 +12,8 @@ next number, and discards a transaction for which that proves wrong.
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import psycopg
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import REGCLASS
@@ -23,6 +22,9 @@ from pipelines.connectors.postgres.copy import TableCopy, copying
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId
+
+if TYPE_CHECKING:
+    import psycopg
 
 STAGES_MAX = 3
 """Open transactions of one subtask; it needs more only while no checkpoint completes."""

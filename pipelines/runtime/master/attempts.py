@@ -5,6 +5,7 @@ brings up the attempt that it is given and fences the one that it ends.
 """
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated
@@ -24,7 +25,9 @@ from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.sources_left import SourcesLeft
-from pipelines.runtime.slot_address import SlotAddress
+
+if TYPE_CHECKING:
+    from pipelines.runtime.slot_address import SlotAddress
 
 STAGE_END_TIMEOUT_MS = 10_000.0
 

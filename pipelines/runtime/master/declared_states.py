@@ -12,7 +12,7 @@ from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.compatibility import Declared
 from pipelines.state.evolution import declared_columns
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import Pipeline
 
 

@@ -7,9 +7,9 @@ Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandl
 
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
@@ -32,6 +32,9 @@ from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.starting_point import EndsNotReady
+
+if TYPE_CHECKING:
+    from pipelines.domain.clock import Clock
 
 SLOT_LOST_GRACE_MS = 250.0
 """How long a lost data connection or stage waits for the report of a dead slot: it says more."""

@@ -5,10 +5,10 @@ its isolation. `failures` decides what a failure means for the run otherwise.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import Event, RecordQuarantined, RecordsIsolated
-from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.poison import Isolation, PoisonPolicy
 from pipelines.domain.settings import Settings
@@ -21,6 +21,9 @@ from pipelines.protocol.poison_records import (
 )
 from pipelines.protocol.repeated_failures import Deterministic, Repeated
 from pipelines.runtime.control import Failed
+
+if TYPE_CHECKING:
+    from pipelines.domain.origin import RecordOrigin
 
 MOST_APART = 1_024
 """How many origins of batches are handled one by one: the newest, since older ones are resolved or

@@ -13,10 +13,9 @@ from pathlib import Path
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.settings import StateBackendType, StateOptions
 from pipelines.state.backend import BackendFactory
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.rocksdb import RocksDbSlot
-from pipelines.state.working_directory import WorkingDirectory
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.on_disk.rocksdb import RocksDbSlot
+from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 
 _WRONG = frozenset(
     {

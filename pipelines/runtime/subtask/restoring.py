@@ -34,9 +34,9 @@ from pipelines.runtime.subtask.in_flight import InFlightShare
 from pipelines.runtime.subtask.key_times import KeyTime
 from pipelines.runtime.subtask.restore_meter import ReadsFiles
 from pipelines.runtime.subtask.stored_output import prepared_of, quarantined_of
-from pipelines.state import stored_state
 from pipelines.state.backend import NOT_KNOWN, RestoredSize
 from pipelines.state.increments import StoredDatabase
+from pipelines.state.on_disk import stored_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def rows_of(
     def fetch(file: FileHandle, target: Path, *, may_share: bool = False) -> None:
         store.fetch(location, file, target, may_share=may_share)
 
-    batches = stored_state.rows_of(
+    batches = stored_database.rows_of(
         state, lambda file: store.read_batches(location, file), fetch, groups
     )
     with closing(batches):

@@ -4,6 +4,8 @@ A source that has read everything stays: it answers barriers until the final che
 so that the tail is committed like everything before it (Flink, FLIP-147).
 """
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
@@ -19,7 +21,6 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import Origins, RecordOrigin
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.operator_failure import located
@@ -29,6 +30,9 @@ from pipelines.runtime.subtask.source_reader import PACED_WAIT_MS, SourceReader,
 from pipelines.runtime.subtask.spout_reader import SpoutReader
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.told_progress import ToldProgress
+
+if TYPE_CHECKING:
+    from pipelines.protocol.watermarks import EventTimeMark
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 """Counts records whose event time leapt further than `connectors.watermark_strategy` believes."""

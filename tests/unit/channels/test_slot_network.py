@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import psutil
 import pyarrow as pa
@@ -16,7 +17,6 @@ import pytest
 from pipelines.channels.channel import ChannelClosed, PeerAddress
 from pipelines.channels.dialing import audience_of
 from pipelines.channels.gate import Gate
-from pipelines.channels.guarded_port import RefusedConnection
 from pipelines.channels.handshake import Refusal, prove_token, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.remote import _send_all
@@ -26,6 +26,9 @@ from pipelines.domain.elements import EndOfInput, Records, Watermark
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, ChannelId
 from tests.polling import wait_until
+
+if TYPE_CHECKING:
+    from pipelines.channels.guarded_port import RefusedConnection
 
 DEADLINE_S = 20.0
 A = ChannelId("a[0]>c.0[0]")

@@ -1,6 +1,7 @@
 """Finished splits are kept exactly, in few bytes, whatever their names are and who owns them."""
 
 import random
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from pipelines.connectors.split_ownership import owner_by_name
 from pipelines.connectors.split_packs import names_in, pack_of, packs_of
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.snapshots import Json
 from tests.hostile_names import HOSTILE
+
+if TYPE_CHECKING:
+    from pipelines.domain.snapshots import Json
 
 HOSTILE_NAMES = [HOSTILE, "a\nb", "\0", "", "ä" * 255, "part-1", "part-10", '"', "part-1 "]
 

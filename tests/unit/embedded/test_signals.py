@@ -3,10 +3,13 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PROGRAM = """
 import sys, time

@@ -8,7 +8,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 
 MAX_PARALLELISM = 128
 Row = dict[str, object]

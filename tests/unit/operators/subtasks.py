@@ -15,7 +15,7 @@ from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.runtime.subtask.key_times import KeyTime, by_key_group, key_times
 from pipelines.state.backend import BackendFactory
 from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.unit.operators.harness import MAX_PARALLELISM, Row
 
 

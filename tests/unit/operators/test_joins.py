@@ -20,7 +20,7 @@ from pipelines.operators.stream_join import StreamJoin
 from pipelines.operators.window_join import WindowJoin
 from pipelines.operators.windows import AlignedWindows, SlidingWindows, TumblingWindows
 from pipelines.state.backend import BackendFactory
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.unit.operators.joined_rows import (
     LEFT,

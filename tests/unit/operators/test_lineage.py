@@ -13,7 +13,7 @@ from pipelines.operators.lineage import Lineage
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.pass_on import PassOn
 from pipelines.operators.row_function import FilterRows
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 
 KEYS = pa.array([5, None, 2, 9, 4, 7], pa.int64())
 BATCH = pa.RecordBatch.from_arrays([KEYS], ["key"])

@@ -26,8 +26,8 @@ from pipelines.state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from pipelines.state.entries import StateTtlConfig, TtlUpdate
 from pipelines.state.timers import FiredTimers, TimeDomain
-from pipelines.state.ttl import StateTtlConfig, TtlUpdate
 from tests.unit.operators.harness import Host
 from tests.unit.operators.subtasks import Subtasks
 

@@ -1,13 +1,17 @@
 """Functions of single rows: what they emit is what was declared, and the row at fault is known."""
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators import rows
-from pipelines.operators.operator import Operator
 from pipelines.operators.row_function import FilterRows, FlatMapRows, MapRows
 from tests.unit.operators.harness import Host
+
+if TYPE_CHECKING:
+    from pipelines.operators.operator import Operator
 
 WORDS = pa.schema([("text", pa.string()), ("number", pa.int64())])
 LENGTHS = pa.schema([("length", pa.int32())])

@@ -12,7 +12,7 @@ from pipelines.operators.joined_columns import JoinKind
 from pipelines.operators.session_join import SessionJoin
 from pipelines.operators.windows import SessionWindows
 from pipelines.state.backend import BackendFactory
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.unit.operators.joined_rows import (
     KEYS,

@@ -31,7 +31,7 @@ from pipelines.state.descriptors import (
     ValueStateDescriptor,
 )
 from pipelines.state.entries import KeyedStateContext
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.keyed_states import KeyedStates
 from pipelines.state.operator_states import OperatorStates
 from pipelines.state.timers import TimeDomain, Timers

@@ -28,7 +28,7 @@ from pipelines.operators.windows import (
 )
 from pipelines.state.backend import BackendFactory
 from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.unit.operators.harness import MAX_PARALLELISM, Row
 from tests.unit.operators.subtasks import Subtasks

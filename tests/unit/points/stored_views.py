@@ -17,7 +17,7 @@ from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.flows.registry import flow
 from pipelines.operators.operator import OperatorContext
 from pipelines.state.backend import FrozenState
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline

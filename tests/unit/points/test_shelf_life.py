@@ -132,7 +132,7 @@ def asked(
     positions: object = None,
 ) -> ShelfLife:
     pipeline = flow(FLOW).build({"data": str(write_events(tmp_path / "data"))})
-    sinks = {VIEWS: cast(Any, sink)} if sink else {}
+    sinks = {VIEWS: cast("Any", sink)} if sink else {}
     changed = replace(pipeline, sources={EVENTS: source}, sinks=sinks)
     return shelf_life_in(manifest(positions, prepared), changed, is_committed=is_committed)
 

@@ -34,7 +34,7 @@ from pipelines.runtime.slot.acking_wires import AckingWires
 from pipelines.runtime.slot.subtask_building import SubtaskBuilder
 from pipelines.runtime.subtask.acker_task import AckerTask
 from pipelines.runtime.subtask.subtask import Subtask
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import Environment, Pipeline, Stream
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock

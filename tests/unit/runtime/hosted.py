@@ -41,7 +41,7 @@ from pipelines.runtime.subtask.source_feed import SourceFeed
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.backend import BatchListDescriptor
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import Environment, Pipeline, Stream
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, keys_of

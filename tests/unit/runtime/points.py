@@ -15,7 +15,7 @@ from pipelines.domain.snapshots import (
     SubtaskSnapshot,
 )
 from pipelines.domain.status import CheckpointKind
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.fakes import batch_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, SEEN

@@ -1,21 +1,25 @@
 """A run's shared directory of which only is known which checkpoint needs which files."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import FileHandle, Manifest, StateFormat, StateHandle, StatePart
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
-from pipelines.storage.store import CheckpointStore
 from tests.unit.runtime.hosted import InlineExecutor
 from tests.unit.runtime.points import manifest_of, operator_of
+
+if TYPE_CHECKING:
+    from pipelines.storage.store import CheckpointStore
 
 
 def shared_host(files: Mapping[CheckpointId, Sequence[str]]) -> SharedFilesHost:
     """Of a driver that finds those checkpoints."""
     points = [RetainedPoint(checkpoint_id, f"/chk-{checkpoint_id}") for checkpoint_id in files]
-    store = cast(CheckpointStore, _Manifests({p.location: files[p.checkpoint_id] for p in points}))
+    store = cast(
+        "CheckpointStore", _Manifests({p.location: files[p.checkpoint_id] for p in points})
+    )
     return SharedFilesHost(store, "/checkpoints", InlineExecutor(), lambda _: True, points)
 
 

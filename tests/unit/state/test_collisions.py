@@ -12,8 +12,8 @@ import pytest
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import FrozenState, TableDescriptor
 from pipelines.state.hashing import Hashes
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.table import HashMapTable
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.in_memory.table import HashMapTable
 
 KEY = pa.schema([("name", pa.string())])
 TABLE = TableDescriptor("table", KEY, pa.schema([("count", pa.int64())]), {"count": 0}, ("name",))

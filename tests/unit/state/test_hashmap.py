@@ -12,10 +12,10 @@ import pytest
 from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import NO_ROW, BatchListDescriptor, TableDescriptor
-from pipelines.state.columns import INITIAL_ROWS, SEGMENT_ROWS, Column
 from pipelines.state.hashing import Hashes, key_hashes
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.table import HashMapTable
+from pipelines.state.in_memory.columns import INITIAL_ROWS, SEGMENT_ROWS, Column
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.in_memory.table import HashMapTable
 
 ALL = KeyGroupRange(0, 127)
 ROUTES = TableDescriptor(

@@ -12,11 +12,10 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateHandle
 from pipelines.runtime.subtask.increment_files import IncrementUpload
 from pipelines.state.backend import KEY_GROUP_COLUMN, RestoredSize, TableDescriptor
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.increments import StoredDatabase
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.rocksdb import RocksDbBackend, RocksDbSlot
-from pipelines.state.working_directory import WorkingDirectory
+from pipelines.state.on_disk.rocksdb import RocksDbBackend, RocksDbSlot
+from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 
 MAX_PARALLELISM = 128

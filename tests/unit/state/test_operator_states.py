@@ -7,8 +7,8 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.redistribution import Redistribution
 from pipelines.state.backend import FrozenState
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
+from pipelines.state.entries import StateTtlConfig
 from pipelines.state.operator_states import OperatorStates
-from pipelines.state.ttl import StateTtlConfig
 
 BUFFER = ListStateDescriptor("buffer", pa.struct([("id", pa.int64()), ("text", pa.string())]))
 RULES = MapStateDescriptor("rules", pa.string(), pa.float64())

@@ -10,9 +10,9 @@ from rocksdict import Cache
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
-from pipelines.state import stored_database
 from pipelines.state.increments import StoredDatabase
-from pipelines.state.stored_database import fetch_database, opened, row_schema
+from pipelines.state.on_disk import stored_database
+from pipelines.state.on_disk.stored_database import fetch_database, opened, row_schema
 
 FILES = {"CURRENT": b"MANIFEST-000001\n", "schema.arrow": b"schema"}
 

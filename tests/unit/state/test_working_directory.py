@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.state.working_directory import LOCK, PREFIX, WorkingDirectory, remove_abandoned
+from pipelines.state.on_disk.sorted_files import LOCK, PREFIX, WorkingDirectory, remove_abandoned
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from pipelines.state.working_directory import WorkingDirectory
+from pipelines.state.on_disk.sorted_files import WorkingDirectory
 directory = WorkingDirectory(Path(sys.argv[1]), "victim")
 (directory.path / "rows.sst").write_bytes(b"rows")
 print(directory.path, flush=True)

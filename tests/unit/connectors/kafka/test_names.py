@@ -1,16 +1,20 @@
 """Names for Kafka: what is none is said at once, and neither broker nor client is asked."""
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pytest
 
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.reader import JsonValues
-from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.domain.errors import Rejected
 from tests.hostile_names import HOSTILE, LONG, NUL
+
+if TYPE_CHECKING:
+    from pipelines.connectors.kafka.sink import KafkaSink
 
 SCHEMA = pa.schema([("key", pa.int64())])
 NOWHERE = KafkaAddress("127.0.0.1:1")

@@ -1,10 +1,9 @@
 """A consumer of Kafka that is watched: what waits for its turn, and which errors may pass."""
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -27,6 +26,9 @@ from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.waiting import WaitingRecords
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMA = pa.schema([("key", pa.int64())])
 ADDRESS = KafkaAddress("nowhere:1")

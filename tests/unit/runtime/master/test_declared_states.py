@@ -16,7 +16,7 @@ from pipelines.state.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from pipelines.state.ttl import StateTtlConfig
+from pipelines.state.entries import StateTtlConfig
 from pipelines.stream import Environment
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 

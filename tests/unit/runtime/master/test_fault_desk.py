@@ -1,25 +1,27 @@
 """A kill that waits for its moment happens in time, or is called off, which is said once."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 
-from pipelines.bus.inbox import Inbox
 from pipelines.domain.commands import KillDriver, KillSlot
 from pipelines.domain.events import Event, RequestEnded
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.status import DriverKillMoment, KillMoment, RequestOutcome
 from pipelines.runtime.control import Die, Hello
-from pipelines.runtime.master.attempts import Attempts
 from pipelines.runtime.master.fault_desk import FaultDesk
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.request_desk import RequestDesk
-from pipelines.runtime.master.run_parts import RunParts
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.recording_attempt import RecordingAttempt
+
+if TYPE_CHECKING:
+    from pipelines.bus.inbox import Inbox
+    from pipelines.runtime.master.attempts import Attempts
+    from pipelines.runtime.master.run_parts import RunParts
 
 ASKED = {"request_id": RequestId("kill"), "requested_by": "ann", "reason": "drill"}
 KILL = KillSlot(slot=1, moment=KillMoment.ALIGNING, within_s=220.0, **ASKED)
@@ -37,7 +39,7 @@ class LivingSlots(RecordingAttempt):
         super().__init__(2)
         hello = SimpleNamespace(host="far away", pid=101)
         link = SimpleNamespace(send=self.messages.append)
-        self._slots[1] = cast(Any, SimpleNamespace(hello=hello, link=link))
+        self._slots[1] = cast("Any", SimpleNamespace(hello=hello, link=link))
 
 
 class Desk:
@@ -55,9 +57,9 @@ class Desk:
             faults=SimpleNamespace(kill_at=lambda *given: self.armed.append(given)),
         )
         inbox = SimpleNamespace(done=lambda _: None, was_taken_up=taken_up.__contains__)
-        self._requests = RequestDesk(cast(Inbox, inbox), self._told.append, lambda _: None)
+        self._requests = RequestDesk(cast("Inbox", inbox), self._told.append, lambda _: None)
         self.faults = FaultDesk(
-            self._requests, cast(Attempts, self.attempts), cast(RunParts, parts)
+            self._requests, cast("Attempts", self.attempts), cast("RunParts", parts)
         )
 
     def ask(self, command: KillSlot | KillDriver) -> None:
@@ -76,7 +78,7 @@ class Desk:
         """What it is told before anything else."""
         told: list[object] = []
         hello = Hello(slot=slot, pid=200 + slot, host="far away", data_port=1)
-        link = cast(Any, SimpleNamespace(send=told.append))
+        link = cast("Any", SimpleNamespace(send=told.append))
         self.faults.on_slot_arriving(SlotArrived(attempt, hello, link))
         return told
 

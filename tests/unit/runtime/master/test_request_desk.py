@@ -1,14 +1,16 @@
 """What a person asks for is heard, or the driver says that it cannot hear."""
 
 import queue
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from pipelines.bus.inbox import Inbox
 from pipelines.domain.commands import Cancel, DriverCommand
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.runtime.master.job_events import CommandArrived, JobEvent, WorkFailed
 from pipelines.runtime.master.request_desk import RequestDesk
+
+if TYPE_CHECKING:
+    from pipelines.bus.inbox import Inbox
 
 TIMEOUT_S = 20.0
 COMMAND = Cancel(request_id=RequestId("a"), requested_by="ann", reason="enough")
@@ -24,7 +26,7 @@ class Scripted:
         found = next(self._looks)
         if isinstance(found, Exception):
             raise found
-        return cast(list[DriverCommand], found)
+        return cast("list[DriverCommand]", found)
 
 
 def test_a_command_is_posted_once_and_an_inbox_that_is_away_ends_the_driver() -> None:
@@ -44,6 +46,6 @@ def test_a_bug_beside_the_master_is_not_lost_with_the_thread_it_happened_on() ->
 
 def heard_of(error: Exception) -> list[JobEvent]:
     posted: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-    desk = RequestDesk(cast(Inbox, Scripted(error)), lambda event: None, posted.put)
+    desk = RequestDesk(cast("Inbox", Scripted(error)), lambda event: None, posted.put)
     desk.open()
     return [posted.get(timeout=TIMEOUT_S) for _ in range(2)]

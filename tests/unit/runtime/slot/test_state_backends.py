@@ -14,8 +14,8 @@ from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import StateOptions
 from pipelines.runtime.slot.state_backends import state_backends
 from pipelines.state.backend import TableDescriptor
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.rocksdb import RocksDbBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.on_disk.rocksdb import RocksDbBackend
 
 GROUPS = KeyGroupRange(0, 127)
 SEEN = TableDescriptor("seen", pa.schema([("id", pa.int64())]), pa.schema([]), {}, ("id",))

@@ -23,7 +23,7 @@ from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, described
 from pipelines.runtime.subtask.restoring import NOTHING
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.row_digest import digest_of
 from pipelines.stream import Environment, Pipeline
 from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of, keys_of

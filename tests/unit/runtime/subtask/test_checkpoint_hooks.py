@@ -17,7 +17,7 @@ from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompl
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.subtask import Step
 from pipelines.state.descriptors import ListStateDescriptor, ValueStateDescriptor
-from pipelines.state.operator_list_state import OperatorListState
+from pipelines.state.operator_states import OperatorListState
 from tests.unit.runtime.fakes import SCHEMA, batch_of, keys_of
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask
 

@@ -26,7 +26,7 @@ from pipelines.runtime.master.failure_report import failure_of
 from pipelines.runtime.subtask.chain import ChainPlace, OperatorChain
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.subtask.restoring import NOTHING
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import (
     AggregateFunction,
     AggregatingStateDescriptor,

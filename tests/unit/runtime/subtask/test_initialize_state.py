@@ -13,8 +13,8 @@ from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.state.descriptors import ListStateDescriptor
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.operator_list_state import OperatorListState
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.operator_states import OperatorListState
 from pipelines.stream import Environment
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink

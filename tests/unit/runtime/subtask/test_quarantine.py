@@ -25,7 +25,7 @@ from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, Resto
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.split_screen import SplitScreen
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.takeovers import rewound
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
 from tests.unit.runtime.hosted import LEFT, MAX_PARALLELISM, MemorySink, joining_pipeline

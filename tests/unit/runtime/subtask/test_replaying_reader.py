@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -13,13 +14,15 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.replaying_reader import ReplayingReader
 from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.source_feed import SourceFeed
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.split_screen import SplitScreen
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
+
+if TYPE_CHECKING:
+    from pipelines.protocol.watermarks import EventTimeMark
 
 NUMBERS = Uid("numbers")
 AGAIN = [901, 902, 903, 904, 905]

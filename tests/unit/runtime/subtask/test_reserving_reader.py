@@ -184,7 +184,7 @@ def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> 
 def test_the_first_record_wants_a_checkpoint_at_once_and_then_twice_as_many_each_time() -> None:
     source = ListSource([[(i, i) for i in range(200)]], batch_rows=1)
     plain = SourceReader(source, (), 0, 1, ManualClock(), None)
-    reader = ReservingReader(cast(SourceReader, OneAtATime(plain)), 1 << 20)
+    reader = ReservingReader(cast("SourceReader", OneAtATime(plain)), 1 << 20)
     wished_at = []
     for read in range(1, 101):
         reader.next()

@@ -16,12 +16,10 @@ from pipelines.domain.snapshots import OperatorSnapshot, StateHandle
 from pipelines.runtime.subtask.restoring import RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.stored_output import StoredCommittables
 from pipelines.state.backend import FrozenState
-from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pipelines.state.evolution import type_names
-from pipelines.state.hashmap import HashMapBackend
-from pipelines.state.operator_list_state import OperatorListState
-from pipelines.state.operator_states import OperatorStates
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.operator_states import BroadcastState, OperatorListState, OperatorStates
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.fakes import keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, SEEN

@@ -1,9 +1,20 @@
-"""A table of the hashmap backend that can write only what has changed since a checkpoint.
+"""The hashmap backend: all states of one operator of one subtask, in memory.
+
+The states themselves are `table` and `batch_list`, or `incremental_table` and
+`incremental_batch_list` if checkpoints are to hold only changes. The class itself is the
+`BackendFactory`.
+
+A table of the hashmap backend that can write only what has changed since a checkpoint.
 
 A checkpoint is a chain of files: a base with every row, then deltas in order. Rows are identified
 by their number in the table. The newest file that holds a number is right; a deleted row is
 recorded as a tombstone. Decides between another delta and a new base, so that no chain gets long or
 much larger than the table.
+
+Which rows of a table have changed since each of its recent cuts.
+
+Keeps one mask per cut, for as long as an increment may still build on the state before it. Masks
+may be merged under the smaller number; an increment then holds some more rows than necessary.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,20 +27,68 @@ import pyarrow as pa
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
-from pipelines.state.backend import FrozenState, Rows, TableDescriptor
-from pipelines.state.changed_rows import ChangedRows, Changes
-from pipelines.state.dirty_rows import Mask
-from pipelines.state.frozen_table import (
+from pipelines.state.backend import BatchListDescriptor, FrozenState, Rows, TableDescriptor
+from pipelines.state.in_memory.batch_list import HashMapBatchList
+from pipelines.state.in_memory.frozen_table import (
     DELETED_COLUMN,
     ROW_COLUMN,
+    DirtyRows,
     FrozenTable,
+    Mask,
+    RowNumbers,
     increment_schema,
     snapshot_schema,
+    union,
 )
-from pipelines.state.increment_log import IncrementLog
-from pipelines.state.increments import IncrementFiles, StoredIncrement
-from pipelines.state.key_rows import HashKeys
-from pipelines.state.table import HashMapTable
+from pipelines.state.in_memory.incremental_batch_list import IncrementalBatchList
+from pipelines.state.in_memory.key_rows import HashKeys
+from pipelines.state.in_memory.table import HashMapTable
+from pipelines.state.increments import IncrementFiles, IncrementLog, StoredIncrement
+from pipelines.state.keyed_backend import KeptBatchList, KeptTable, KeyedBackend
+
+MASKS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    masks: tuple[tuple[int, Mask], ...]  # no longer written to
+
+    def since(self, cut: int) -> Mask:
+        """Rows that changed between that cut and the newest one."""
+        return union([mask for number, mask in self.masks if number > cut])
+
+
+class ChangedRows:
+    """Cuts are numbered from 1."""
+
+    def __init__(self) -> None:
+        self._dirty = DirtyRows()
+        self._masks: list[tuple[int, Mask]] = []  # the changes up to a cut, since the one before
+        self._cuts = 0
+
+    def mark(self, rows: RowNumbers) -> None:
+        self._dirty.mark(rows)
+
+    def cut(self) -> int:
+        """Returns the number of this cut."""
+        self._cuts += 1
+        self._masks.append((self._cuts, self._dirty.take()))
+        if len(self._masks) > MASKS_MAX:
+            self._merge(0)
+        return self._cuts
+
+    def up_to_now(self) -> "Changes":
+        """The changes up to the newest cut, for any thread; later changes do not affect them."""
+        return Changes(tuple(self._masks))
+
+    def forget_up_to(self, cut: int) -> None:
+        """No increment will build on anything before that cut any more."""
+        self._masks = [(number, mask) for number, mask in self._masks if number > cut]
+
+    def _merge(self, index: int) -> None:
+        (_, older), (number, younger) = self._masks[index : index + 2]
+        self._masks[index : index + 2] = [(number, union([older, younger]))]
+
 
 DELTAS_MAX = 8
 """The most files after the base; a restore reads all of them."""
@@ -179,3 +238,21 @@ def merged_rows(
             kept = ~seen[rows] & ~is_deleted
             seen[rows] = True
             yield batch.filter(pa.array(kept)).drop_columns([ROW_COLUMN, DELETED_COLUMN])
+
+
+class HashMapBackend(KeyedBackend):
+    def _new_table(self, descriptor: TableDescriptor) -> KeptTable:
+        shape = (descriptor, self._key_groups, self._max_parallelism, self._hash_keys)
+        if not self._is_incremental:
+            return HashMapTable(*shape)
+        table = IncrementalTable(*shape)
+        self._incremental[descriptor.name] = table
+        return table
+
+    def _new_batch_list(self, descriptor: BatchListDescriptor) -> KeptBatchList:
+        shape = (descriptor, self._max_parallelism, self._hash_keys)
+        if not self._is_incremental:
+            return HashMapBatchList(*shape)
+        batches = IncrementalBatchList(*shape)
+        self._incremental[descriptor.name] = batches
+        return batches

@@ -5,10 +5,25 @@ as fast as its memtable, and needs no log: the checkpoint restores what a crash 
 database's options and directory. Handles raw bytes only; nothing is ever pickled.
 
 Source: RocksDB's `IngestExternalFile` and `Checkpoint`, through the library rocksdict.
+
+A directory on the local disk that belongs to one process and is removed after it.
+
+A killed process cannot clean up, so the next process that makes a directory in the same place does.
+Each owner locks its directory with flock(2), and a lock that can be taken shows that the owner is
+dead. The kernel drops the lock with the process, however the process ended.
+
+How much memory the RocksDB states of one slot may use, and the share of each state.
+
+RocksDB's block cache gets half, and all databases of the slot share it. The other half is divided
+among the states for the rows that they hold in memory.
 """
 
+import contextlib
+import fcntl
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -99,11 +114,11 @@ class SortedFiles:
         self._database.ingest_external_file([str(path)], options)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return cast(list[bytes | None], self._database.get(list(keys)))
+        return cast("list[bytes | None]", self._database.get(list(keys)))
 
     def scan(self, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All rows from `first` on, as they are at the time of this call."""
-        return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=first))
+        return cast("Iterator[tuple[bytes, bytes]]", self._database.items(from_key=first))
 
     def link_to(self, directory: Path) -> None:
         """Copies the database with hard links; `directory` must not exist."""
@@ -134,3 +149,84 @@ def _options(cache: Cache) -> Options:
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
     return options
+
+
+PREFIX = "ftdash-state-"
+LOCK = "owner.lock"
+
+
+class WorkingDirectory:
+    """Attempt-unique by its random name; removed by `close`, or by a later neighbour."""
+
+    def __init__(self, root: Path, label: str) -> None:
+        """Raises OSError when `root` cannot be written."""
+        root.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(root)
+        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label}-", dir=root))
+        self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._made = 0
+
+    def fresh(self, label: str) -> Path:
+        """An unused path inside the directory; it is not created."""
+        self._made += 1
+        return self.path / f"{label}-{self._made}"
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_abandoned(root: Path) -> None:
+    """Remove the neighbouring directories whose owners are dead."""
+    for path in root.glob(f"{PREFIX}*"):
+        try:
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # it is just being made, or just being removed
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # its owner lives
+        else:
+            _remove(path)
+        finally:
+            os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """Removes the lock last: after a crash halfway a later neighbour still recognizes the rest."""
+    with contextlib.suppress(OSError):  # another neighbour may be removing it too
+        for content in path.iterdir():
+            if content.is_dir():
+                shutil.rmtree(content, ignore_errors=True)
+            elif content.name != LOCK:
+                content.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+BLOCK_CACHE_SHARE = 0.5
+
+ROOM_PER_BYTE = 6
+"""Memory to allow per byte of a row: columns and index have room to grow, and a flush holds the
+changed rows as Arrow, then encoded, and a second time while it sorts them. Measured: 5.5."""
+
+
+class SlotMemory:
+    def __init__(self, total_bytes: int) -> None:
+        cache_bytes = int(total_bytes * BLOCK_CACHE_SHARE)
+        self.cache = Cache(cache_bytes)
+        self._rows_bytes = total_bytes - cache_bytes
+        self._states = 0
+
+    def join(self) -> None:
+        """One more state shares the memory from now on."""
+        self._states += 1
+
+    @property
+    def bytes_per_state(self) -> int:
+        return self._rows_bytes // max(1, self._states)
+
+    def share_of(self, row_bytes: int) -> float:
+        """The share of a state's rows of that size that fits into memory; from 1 on, all fit."""
+        return self.bytes_per_state / max(1, row_bytes * ROOM_PER_BYTE)

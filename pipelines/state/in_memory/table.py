@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import FrozenState, Rows, ScanPosition, TableDescriptor
-from pipelines.state.frozen_table import FrozenTable, snapshot_schema
 from pipelines.state.hashing import KeyGroups
-from pipelines.state.key_rows import HashKeys, KeyRows
-from pipelines.state.value_columns import TextValues, ValueColumn, value_column
+from pipelines.state.in_memory.frozen_table import FrozenTable, snapshot_schema
+from pipelines.state.in_memory.key_rows import HashKeys, KeyRows
+from pipelines.state.in_memory.value_columns import TextValues, ValueColumn, value_column
 
 
 class HashMapTable:

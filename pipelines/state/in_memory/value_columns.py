@@ -12,9 +12,9 @@ import pyarrow as pa
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.state.arrow_types import as_numbers, storage_dtype, to_arrow, validity
 from pipelines.state.backend import Default
-from pipelines.state.columns import Column, Rows, Values
 from pipelines.state.hashing import is_bytes_like
-from pipelines.state.key_columns import FrozenArrays, FrozenNumberKeys, LiveMask, TextKeys
+from pipelines.state.in_memory.columns import Column, Rows, Values
+from pipelines.state.in_memory.key_columns import FrozenArrays, FrozenNumberKeys, LiveMask, TextKeys
 
 _NULLS = "a column holds nulls only if its default is null"
 

@@ -18,7 +18,7 @@ from pipelines.state.backend import (
     FrozenState,
 )
 from pipelines.state.hashing import KeyGroups, key_groups
-from pipelines.state.key_rows import HashKeys
+from pipelines.state.in_memory.key_rows import HashKeys
 
 _MERGED_ROWS = 32_768
 _SNAPSHOT_ROWS = 65_536

@@ -1,4 +1,9 @@
-"""A table as it was at the cut, handed out segment by segment as Arrow batches."""
+"""A table as it was at the cut, handed out segment by segment as Arrow batches.
+
+Which rows of a table have changed since the last `take`.
+
+One flag per row number. Used by the subtask's thread only; any thread may use what `take` returns.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +14,8 @@ import pyarrow as pa
 
 from pipelines.state.arrow_types import to_arrow
 from pipelines.state.backend import KEY_GROUP_COLUMN, TableDescriptor
-from pipelines.state.columns import FrozenColumn, first_row, segment_count, segment_of
-from pipelines.state.key_columns import FrozenArrays
+from pipelines.state.in_memory.columns import FrozenColumn, first_row, segment_count, segment_of
+from pipelines.state.in_memory.key_columns import FrozenArrays
 
 ROW_COLUMN = "__row"
 """In an increment: the row's number in the table."""
@@ -81,3 +86,45 @@ class FrozenTable:
 
 
 _NO_ROWS = np.empty(0, np.int64)
+
+
+RowNumbers = npt.NDArray[np.int64]
+
+INITIAL_ROWS = 1 << 10
+
+
+class DirtyRows:
+    def __init__(self) -> None:
+        self._flags: Mask = np.zeros(INITIAL_ROWS, np.bool_)
+
+    def mark(self, rows: RowNumbers) -> None:
+        self._reserve(rows)
+        self._flags[rows] = True
+
+    def clear(self, rows: RowNumbers) -> None:
+        self._reserve(rows)
+        self._flags[rows] = False
+
+    def count(self) -> int:
+        return int(np.count_nonzero(self._flags))
+
+    def take(self) -> Mask:
+        """The flags so far; clears them all."""
+        taken = self._flags
+        self._flags = np.zeros(len(taken), np.bool_)
+        return taken
+
+    def _reserve(self, rows: RowNumbers) -> None:
+        needed = int(rows.max(initial=-1)) + 1
+        if needed > len(self._flags):
+            larger = np.zeros(max(needed, 2 * len(self._flags)), np.bool_)
+            larger[: len(self._flags)] = self._flags
+            self._flags = larger
+
+
+def union(masks: list[Mask]) -> Mask:
+    """The rows that are in any of the masks, which may differ in length."""
+    merged = np.zeros(max((len(mask) for mask in masks), default=0), np.bool_)
+    for mask in masks:
+        merged[: len(mask)] |= mask
+    return merged

@@ -14,12 +14,11 @@ import pyarrow as pa
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
 from pipelines.state.backend import BatchListDescriptor, FrozenState
-from pipelines.state.batch_list import HashMapBatchList, snapshot_schema, with_namespace
-from pipelines.state.frozen_table import DELETED_COLUMN
 from pipelines.state.hashing import KeyGroups
-from pipelines.state.increment_log import IncrementLog
-from pipelines.state.increments import IncrementFiles, StoredIncrement
-from pipelines.state.key_rows import HashKeys
+from pipelines.state.in_memory.batch_list import HashMapBatchList, snapshot_schema, with_namespace
+from pipelines.state.in_memory.frozen_table import DELETED_COLUMN
+from pipelines.state.in_memory.key_rows import HashKeys
+from pipelines.state.increments import IncrementFiles, IncrementLog, StoredIncrement
 
 INCARNATION_COLUMN = "__incarnation"
 DELTAS_MAX = 8

@@ -1,6 +1,8 @@
 """The database of one RocksDB table: Arrow batches of keys in, Arrow batches of values out.
 
 Does not know what is in memory; keys that have not been flushed are unknown here.
+
+The changed rows of a table as keys and values of its database, in the order of the keys.
 """
 
 from collections.abc import Iterator
@@ -9,14 +11,44 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from pipelines.state.backend import Rows, TableDescriptor
-from pipelines.state.dirty_rows import Mask
-from pipelines.state.flushes import Flush, Flushes
+from pipelines.state.backend import KEY_GROUP_COLUMN, Rows, TableDescriptor
 from pipelines.state.hashing import KeyGroups
-from pipelines.state.row_codec import RowCodec, bytes_list
-from pipelines.state.sorted_files import SortedFiles
-from pipelines.state.sorted_table_rows import SortedTableRows
-from pipelines.state.stored_database import decoded_rows
+from pipelines.state.in_memory.frozen_table import Mask
+from pipelines.state.on_disk.database_increment import Flush, Flushes, SortedRows
+from pipelines.state.on_disk.row_codec import Packed, RowCodec, bytes_list, sort_order, take
+from pipelines.state.on_disk.sorted_files import SortedFiles
+from pipelines.state.on_disk.stored_database import decoded_rows
+
+PART_ROWS = 1 << 13  # how many exist as Python objects at a time
+
+
+class SortedTableRows:
+    """The changed rows of a cut, encoded and in order; can be read repeatedly."""
+
+    def __init__(self, keys: Packed, values: Packed, gone: Mask) -> None:
+        self._keys = keys
+        self._values = values
+        self._gone = gone
+
+    @classmethod
+    def of(
+        cls, rows: pa.RecordBatch, gone: Mask, key_codec: RowCodec, value_codec: RowCodec
+    ) -> "SortedTableRows":
+        groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
+        count = rows.num_rows
+        keys = key_codec.encode(rows.select(key_codec.schema.names).columns, count, groups)
+        order = sort_order(keys)
+        keys = take(keys, order)  # one after the other, so that only one exists twice at a time
+        values = value_codec.encode(rows.select(value_codec.schema.names).columns, count)
+        return cls(keys, take(values, order), gone[order])
+
+    def __call__(self) -> SortedRows:
+        for start in range(0, len(self._gone), PART_ROWS):
+            part = slice(start, start + PART_ROWS)
+            keys, values = bytes_list(self._keys[part]), bytes_list(self._values[part])
+            for key, value, gone in zip(keys, values, self._gone[part].tolist(), strict=True):
+                yield key, None if gone else value
+
 
 SCAN_ROWS = 1 << 16
 

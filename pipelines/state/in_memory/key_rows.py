@@ -18,12 +18,17 @@ from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.arrow_types import decoded
 from pipelines.state.backend import Rows, TableDescriptor
-from pipelines.state.collisions import Collisions
-from pipelines.state.columns import Column
 from pipelines.state.hashing import Hashes, KeyGroups, is_bijective, is_bytes_like, key_groups
-from pipelines.state.key_columns import FrozenArrays, NumberKeys, key_column
-from pipelines.state.key_index import ABSENT, Distinct, KeyIndex, has_repeats
-from pipelines.state.row_numbers import RowNumbers
+from pipelines.state.in_memory.columns import Column
+from pipelines.state.in_memory.key_columns import FrozenArrays, NumberKeys, key_column
+from pipelines.state.in_memory.key_index import (
+    ABSENT,
+    Collisions,
+    Distinct,
+    KeyIndex,
+    RowNumbers,
+    has_repeats,
+)
 
 HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
 
@@ -115,7 +120,7 @@ class KeyRows:
     def select_at_most(self, key_column: str, bound: int) -> Rows:
         column = self.columns[key_column]
         check(isinstance(column, NumberKeys), "only numbers have a bound", column=key_column)
-        return cast(NumberKeys, column).select_at_most(bound, self.live_mask)
+        return cast("NumberKeys", column).select_at_most(bound, self.live_mask)
 
     def keys(self, rows: Rows) -> pa.RecordBatch:
         arrays = [column.get(rows) for column in self.columns.values()]

@@ -1,10 +1,15 @@
 """The database of a snapshot, brought to the local disk to be taken over or read.
 
 Reading needs no state backend: the schema is stored with the files.
+
+The rows of one stored state, in any format of its files.
+
+For a restore at another parallelism or into another backend, and for tools that only read.
 """
 
 import struct
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -16,10 +21,13 @@ from rocksdict import Cache
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.expansion import check_expansion
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.snapshots import FileHandle
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
 from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN
-from pipelines.state.batch_entries import decoded_batch, decoded_namespace
-from pipelines.state.database_increment import (
+from pipelines.state.in_memory.hashmap import merged_rows
+from pipelines.state.in_memory.incremental_batch_list import merged_batches
+from pipelines.state.increments import FetchFile, StoredDatabase
+from pipelines.state.on_disk.batch_entries import decoded_batch, decoded_namespace
+from pipelines.state.on_disk.database_increment import (
     CURRENT,
     KEY_COUNT,
     MANIFEST_PREFIX,
@@ -27,9 +35,8 @@ from pipelines.state.database_increment import (
     SORTED_FILE,
     Reusable,
 )
-from pipelines.state.increments import StoredDatabase
-from pipelines.state.row_codec import RowCodec
-from pipelines.state.sorted_files import SortedFiles
+from pipelines.state.on_disk.row_codec import RowCodec
+from pipelines.state.on_disk.sorted_files import SortedFiles
 
 DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
 """How RocksDB's disk errors begin, and what it says of a missing file that its manifest names."""
@@ -180,3 +187,27 @@ def _on_local_disk(directory: Path) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+Read = Callable[[FileHandle], Iterable[pa.RecordBatch]]
+
+
+def rows_of(
+    handle: StateHandle, read: Read, fetch: FetchFile, groups: KeyGroupRange
+) -> Generator[pa.RecordBatch, None, None]:
+    """At least the rows of `groups`, with the columns that `handle.schema` names.
+
+    Only a database needs the local disk, until the iteration ends. Raises CorruptSnapshot and
+    Retryable as `read` and `fetch` do.
+    """
+    match handle.format:
+        case StateFormat.ROWS:
+            yield from read(handle.file)
+        case StateFormat.DELTAS if handle.kind == "table":
+            yield from merged_rows(read(file) for file in reversed(handle.files))
+        case StateFormat.DELTAS:
+            yield from merged_batches(lambda: (read(file) for file in handle.files))
+        case StateFormat.ROCKSDB:
+            database = StoredDatabase(handle, fetch, is_own=False)
+            with tempfile.TemporaryDirectory(prefix="ftdash-restore-") as scratch:
+                yield from stored_rows(database, groups, Path(scratch) / "db")

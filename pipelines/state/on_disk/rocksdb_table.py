@@ -6,9 +6,14 @@ unused rows leave it. Owns where each row is; `working_rows` keeps those in memo
 those on disk.
 
 Source: Flink's `RocksDBKeyedStateBackend`; the vectorised working set is ours.
+
+Decides without reading the disk whether rows that are only there may be due.
+
+Keeps one bound per integer key column; a bound may be too low, never too high.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,24 +25,65 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.arrow_types import decoded
 from pipelines.state.backend import NO_ROW, FrozenState, Rows, ScanPosition, TableDescriptor
-from pipelines.state.database_increment import (
+from pipelines.state.hashing import KeyGroups, as_integers, is_integer_like
+from pipelines.state.in_memory.frozen_table import snapshot_schema
+from pipelines.state.in_memory.key_rows import HashKeys
+from pipelines.state.increments import Increment, IncrementLog
+from pipelines.state.on_disk.database_increment import (
     CutDatabase,
+    CutReader,
     DatabaseIncrement,
+    Flush,
     LinkedFiles,
     Reusable,
     WholeDatabase,
 )
-from pipelines.state.disk_bounds import DiskBounds, Search
-from pipelines.state.flushes import CutReader, Flush
-from pipelines.state.frozen_table import snapshot_schema
-from pipelines.state.hashing import KeyGroups
-from pipelines.state.increment_log import IncrementLog
-from pipelines.state.increments import Increment
-from pipelines.state.key_rows import HashKeys
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.sorted_files import SortedFiles
-from pipelines.state.table_files import TableFiles
-from pipelines.state.working_rows import WorkingRows
+from pipelines.state.on_disk.sorted_files import SlotMemory, SortedFiles
+from pipelines.state.on_disk.table_files import TableFiles
+from pipelines.state.on_disk.working_rows import WorkingRows
+
+_LARGEST = int(np.iinfo(np.int64).max)
+_SMALLEST = int(np.iinfo(np.int64).min)
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for rows on disk whose key column is <= `bound`."""
+
+    key_column: str
+    bound: int
+    later: int = _LARGEST  # the smallest number above the bound that the search met
+
+    def due_among(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        numbers = as_integers(keys.column(self.key_column))
+        valid = keys.column(self.key_column).is_valid().to_numpy(zero_copy_only=False)
+        due = valid & (numbers <= self.bound)
+        self.later = min(self.later, int(numbers.min(where=valid & ~due, initial=_LARGEST)))
+        return keys.filter(pa.array(due))
+
+
+class DiskBounds:
+    def __init__(self, key: pa.Schema) -> None:
+        # By key column: no row that is only on disk has a smaller number.
+        self._least = {f.name: _LARGEST for f in key if is_integer_like(f.type)}
+
+    def may_hold(self, key_column: str, bound: int) -> bool:
+        """True if a row whose key column is <= `bound` may be only on disk."""
+        return self._least[key_column] <= bound
+
+    def on_evicted(self, keys: pa.RecordBatch) -> None:
+        """From now on the rows of these keys are only on disk."""
+        for name in self._least:
+            numbers = as_integers(keys.column(name).drop_null())
+            self._least[name] = min(self._least[name], int(numbers.min(initial=_LARGEST)))
+
+    def on_unknown(self) -> None:
+        """Nothing is known of the rows on disk."""
+        self._least = dict.fromkeys(self._least, _SMALLEST)
+
+    def on_searched(self, search: Search) -> None:
+        """The search has met every row on disk; the due ones are in memory now."""
+        self._least[search.key_column] = search.later
 
 
 class RocksDbTable:

@@ -2,6 +2,13 @@
 
 Owns the status of each such row: whether its key is in the database, whether it was changed or
 deleted since the last cut, and when it was last used. The table owns what is on disk.
+
+When each row of a table was last used, so that the longest unused rows can leave memory.
+
+Deleted rows of a RocksDB table whose keys the database may still hold.
+
+They stay in memory as deleted until the flush that removes them from the database is done. An epoch
+lasts from one cut to the next.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,14 +22,60 @@ import pyarrow.compute as pc
 from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import NO_ROW, Rows, ScanPosition, TableDescriptor
-from pipelines.state.deleted_rows import DeletedRows
-from pipelines.state.dirty_rows import DirtyRows, Mask
-from pipelines.state.flushes import Flush
-from pipelines.state.frozen_table import FrozenTable
 from pipelines.state.hashing import KeyGroups
-from pipelines.state.key_rows import HashKeys
-from pipelines.state.recent_use import RecentUse
-from pipelines.state.table import HashMapTable
+from pipelines.state.in_memory.frozen_table import DirtyRows, FrozenTable, Mask
+from pipelines.state.in_memory.key_rows import HashKeys
+from pipelines.state.in_memory.table import HashMapTable
+from pipelines.state.on_disk.database_increment import Flush
+
+RowNumbers = npt.NDArray[np.int64]
+
+
+class RecentUse:
+    """Counts time in calls of the operator."""
+
+    def __init__(self) -> None:
+        self._used: RowNumbers = np.zeros(0, np.int64)  # by row
+        self._now = 0
+
+    def tick(self) -> None:
+        self._now += 1
+
+    def note(self, rows: RowNumbers, length: int) -> None:
+        """Notes a use of these rows; all row numbers are below `length`."""
+        if length > len(self._used):
+            larger = np.zeros(max(length, 2 * len(self._used)), np.int64)
+            larger[: len(self._used)] = self._used
+            self._used = larger
+        self._used[rows] = self._now
+
+    def oldest(self, rows: RowNumbers, count: int) -> RowNumbers:
+        """The `count` longest unused of these rows, all of which have been noted."""
+        if count >= len(rows):
+            return rows
+        return rows[np.argpartition(self._used[rows], count)[:count]]
+
+
+class DeletedRows:
+    def __init__(self) -> None:
+        self._now: list[RowNumbers] = []
+        self._waiting: list[tuple[Flush, int, RowNumbers]] = []  # with the epoch of their deletion
+
+    def add(self, rows: RowNumbers) -> None:
+        self._now.append(rows)
+
+    def on_cut(self, flush: Flush, epoch: int) -> None:
+        """This flush removes the rows deleted in this epoch from the database."""
+        if self._now:
+            self._waiting.append((flush, epoch, np.concatenate(self._now)))
+            self._now = []
+
+    def taken_over(self) -> Iterator[tuple[int, RowNumbers]]:
+        """Epochs and rows whose deletion the database has taken over by now; each once."""
+        while self._waiting and self._waiting[0][0].is_done:
+            _, epoch, rows = self._waiting.pop(0)
+            yield epoch, np.unique(rows)
+
 
 ORIGIN = "__origin"
 """A row's origin: FRESH, STORED, the epoch in which its key was new, or minus one minus the epoch

@@ -13,9 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.state.arrow_types import storage_dtype, to_arrow, validity
-from pipelines.state.columns import Column, FrozenColumn, Rows
 from pipelines.state.hashing import as_integers, is_bytes_like
-from pipelines.state.text_heap import NULL_POSITION, FrozenHeap, TextHeap, equal
+from pipelines.state.in_memory.columns import (
+    NULL_POSITION,
+    Column,
+    FrozenColumn,
+    FrozenHeap,
+    Rows,
+    TextHeap,
+    equal,
+)
 
 Mask = npt.NDArray[np.bool_]
 LiveMask = Callable[[], Mask]

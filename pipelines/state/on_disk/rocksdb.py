@@ -14,20 +14,18 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import BatchListDescriptor, FrozenState, TableDescriptor
 from pipelines.state.evolution import snapshot_schema
 from pipelines.state.hashing import key_hashes
+from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.increments import StoredDatabase
-from pipelines.state.key_rows import HashKeys
 from pipelines.state.keyed_backend import KeptBatchList, KeptTable, KeyedBackend
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.rocksdb_batch_list import RocksDbBatchList
-from pipelines.state.rocksdb_table import RocksDbTable
-from pipelines.state.sorted_files import SortedFiles
-from pipelines.state.stored_database import (
+from pipelines.state.on_disk.rocksdb_batch_list import RocksDbBatchList
+from pipelines.state.on_disk.rocksdb_table import RocksDbTable
+from pipelines.state.on_disk.sorted_files import SlotMemory, SortedFiles, WorkingDirectory
+from pipelines.state.on_disk.stored_database import (
     fetch_database,
     opened,
     reusable_files,
     row_schema,
 )
-from pipelines.state.working_directory import WorkingDirectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,11 @@ import pyarrow as pa
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
 from pipelines.state.backend import BatchListDescriptor, FrozenState
-from pipelines.state.batch_entries import (
+from pipelines.state.hashing import KeyGroups
+from pipelines.state.in_memory.batch_list import HashMapBatchList, snapshot_schema, with_namespace
+from pipelines.state.in_memory.key_rows import HashKeys
+from pipelines.state.increments import Increment, IncrementLog
+from pipelines.state.on_disk.batch_entries import (
     Entry,
     decoded_batch,
     decoded_entry,
@@ -20,21 +24,18 @@ from pipelines.state.batch_entries import (
     encoded_batch,
     encoded_entry,
 )
-from pipelines.state.batch_list import HashMapBatchList, snapshot_schema, with_namespace
-from pipelines.state.database_increment import (
+from pipelines.state.on_disk.database_increment import (
     CutDatabase,
+    CutReader,
     DatabaseIncrement,
+    Flush,
+    Flushes,
     LinkedFiles,
     Reusable,
+    SortedRows,
     WholeDatabase,
 )
-from pipelines.state.flushes import CutReader, Flush, Flushes, SortedRows
-from pipelines.state.hashing import KeyGroups
-from pipelines.state.increment_log import IncrementLog
-from pipelines.state.increments import Increment
-from pipelines.state.key_rows import HashKeys
-from pipelines.state.memory_share import SlotMemory
-from pipelines.state.sorted_files import SortedFiles
+from pipelines.state.on_disk.sorted_files import SlotMemory, SortedFiles
 
 Content = tuple[pa.RecordBatch, KeyGroups] | None
 """None: the entry is removed."""

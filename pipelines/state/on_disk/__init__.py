@@ -1,0 +1,1 @@
+"""Where the RocksDB backend keeps state: a database per state, behind a bounded working set."""
