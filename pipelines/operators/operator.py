@@ -2,6 +2,14 @@
 
 One thread calls an operator, so it needs no locks. Operators of a chain call each other through
 `Collector`. Barriers never reach them: the runtime cuts their state between two elements.
+
+A named second output of an operator, with a schema and an event time of its own.
+
+From which input rows an emitted batch descends, as far as an operator can tell.
+
+Only a run that follows every record uses this. If an operator does not say, all that it emits is
+taken to descend from all of its input. That is right for any operator but costs more, because each
+record is then followed into every part of the output.
 """
 
 from collections.abc import Callable
@@ -13,10 +21,33 @@ from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origin import Firing
 from pipelines.operators.columns import Longs
-from pipelines.operators.lineage import Lineage
-from pipelines.operators.side_output import SideOutput
 from pipelines.state.backend import StateBackend
 from pipelines.state.operator_states import OperatorStates
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutput:
+    """Source: Flink's `OutputTag`. `time_column` None: its records have no event time."""
+
+    schema: pa.Schema
+    time_column: str | None
+
+
+class Lineage:
+    """Set before a batch is emitted; applies to that batch only."""
+
+    def __init__(self) -> None:
+        self._parents: Longs | None = None
+
+    def descend_from(self, parents: Longs) -> None:
+        """`parents` gives, for each row of the next batch, the input row from which it was made."""
+        self._parents = parents
+
+    def take(self) -> Longs | None:
+        """None: the batch descends from all rows."""
+        parents, self._parents = self._parents, None
+        return parents
+
 
 Collector = Callable[[pa.RecordBatch], None]
 """Passes a batch to the next operators of the graph."""

@@ -1,4 +1,7 @@
-"""Converts between Python rows and Arrow, strictly: no column is filled or dropped unnoticed."""
+"""Converts between Python rows and Arrow, strictly: no column is filled or dropped unnoticed.
+
+Rows of an input that an operator keeps whole, as durable state.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -11,6 +14,7 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import MAX_OUTPUT_ROWS
 from pipelines.operators.operator import Collector
+from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.copies import copy_of, may_change
 
 Row = dict[str, Any]
@@ -119,3 +123,13 @@ def _check_whole(values: list[Any]) -> None:
     for value in values:
         if isinstance(value, float) and not value.is_integer():
             raise ValueError(f"{value!r} is not a whole number")
+
+
+def row_list(
+    name: str, schema: pa.Schema, keys: tuple[str, ...], time_column: str | None = None
+) -> BatchListDescriptor:
+    """A column that the input has gained since is null in older rows."""
+    gained = [column for column in schema.names if column not in (*keys, time_column)]
+    return BatchListDescriptor(
+        name=name, schema=schema, key_group_by=keys, defaults=dict.fromkeys(gained)
+    )

@@ -12,13 +12,16 @@ from pipelines.connectors.watermark_strategy import (
     generated_by,
     monotonous,
 )
-from pipelines.operators.aggregates import count, max, mean, min, sum
-from pipelines.operators.lateness import LATE
-from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
-from pipelines.operators.row_context import RowContext, RuntimeContext
-from pipelines.operators.side_output import SideOutput
-from pipelines.operators.windows import session, sliding, tumbling
+from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
+from pipelines.operators.operator import SideOutput
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.operators.windowing.lateness import LATE
+from pipelines.operators.windowing.windows import session, sliding, tumbling
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,

@@ -9,8 +9,11 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.operators.batch_function import BatchMapping, ConnectedFunctions
 from pipelines.operators.columns import field_of
-from pipelines.operators.process import Process
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
+from pipelines.operators.processing.process import Process
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
 
 if TYPE_CHECKING:
     from pipelines.stream.streams import Stream

@@ -13,8 +13,7 @@ from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import check_parallelism
-from pipelines.operators.operator import Operator
-from pipelines.operators.side_output import SideOutput
+from pipelines.operators.operator import Operator, SideOutput
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.refusals import naming
 from pipelines.stream.streams import Stream

@@ -4,14 +4,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pipelines.domain.ids import Uid
-from pipelines.operators.interval_join import JOIN_TIME, Interval, IntervalJoin
-from pipelines.operators.joined_columns import JoinKind
-from pipelines.operators.session_join import SessionJoin
-from pipelines.operators.stream_join import StreamJoin
-from pipelines.operators.window_columns import WINDOW_TIME
-from pipelines.operators.window_join import WindowJoin
-from pipelines.operators.windowed_join import WindowedJoin, has_bounds
-from pipelines.operators.windows import SessionWindows, Windows
+from pipelines.operators.joining.interval_join import JOIN_TIME, Interval, IntervalJoin
+from pipelines.operators.joining.stream_join import StreamJoin
+from pipelines.operators.joining.window_join import SessionJoin, WindowJoin
+from pipelines.operators.joining.windowed_join import JoinKind, WindowedJoin, has_bounds
+from pipelines.operators.windowing.windows import WINDOW_TIME, SessionWindows, Windows
 from pipelines.stream.windowed import event_time_of
 
 if TYPE_CHECKING:

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pipelines.domain.graph import Connection
-from pipelines.operators.aggregates import Aggregate
-from pipelines.operators.aggregation import Aggregation
-from pipelines.operators.keyed_aggregate import KeyedAggregate
-from pipelines.operators.local_aggregate import LocalAggregate
-from pipelines.operators.process import Process
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
-from pipelines.operators.windows import Windows
+from pipelines.operators.aggregating.aggregates import Aggregate
+from pipelines.operators.aggregating.aggregation import Aggregation
+from pipelines.operators.aggregating.keyed_aggregate import KeyedAggregate, LocalAggregate
+from pipelines.operators.processing.process import Process
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.windowing.windows import Windows
 from pipelines.stream.connected import ConnectedStreams
 from pipelines.stream.refusals import naming
 from pipelines.stream.windowed import WindowedStream

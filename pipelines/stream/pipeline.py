@@ -13,8 +13,7 @@ from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import PoisonPolicy
 from pipelines.domain.settings import Settings
-from pipelines.operators.operator import Operator
-from pipelines.operators.side_output import SideOutput
+from pipelines.operators.operator import Operator, SideOutput
 from pipelines.stream.transaction_times import check_transaction_times
 
 

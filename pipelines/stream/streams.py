@@ -11,21 +11,22 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.ids import Uid
 from pipelines.operators.batch_function import BatchFunction, BatchMapping
-from pipelines.operators.filter import Filter, Predicate
-from pipelines.operators.interval_join import Interval
-from pipelines.operators.joined_columns import JoinKind
-from pipelines.operators.pass_on import PassOn
-from pipelines.operators.process import Process
-from pipelines.operators.process_function import BatchProcessFunction
-from pipelines.operators.row_function import (
+from pipelines.operators.joining.interval_join import Interval
+from pipelines.operators.joining.windowed_join import JoinKind
+from pipelines.operators.processing.process import Process
+from pipelines.operators.processing.process_function import BatchProcessFunction
+from pipelines.operators.stateless import (
+    Filter,
     FilterRows,
     FlatMapRows,
     MapRows,
+    PassOn,
+    Predicate,
     RowFlatMapping,
     RowMapping,
     RowPredicate,
 )
-from pipelines.operators.windows import Windows
+from pipelines.operators.windowing.windows import Windows
 from pipelines.stream.connected import ConnectedStreams, check_together
 from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
 from pipelines.stream.keyed import KeyedStream

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.aggregates import Aggregate
+from pipelines.operators.aggregating.aggregates import Aggregate
 from pipelines.operators.operator import Operator
-from pipelines.operators.session_aggregate import SessionAggregate
-from pipelines.operators.session_rows import SessionRows
-from pipelines.operators.window_aggregate import WindowAggregate
-from pipelines.operators.window_columns import WINDOW_START, WINDOW_TIME
-from pipelines.operators.window_function import WindowFunction
-from pipelines.operators.window_rows import WindowRows
-from pipelines.operators.windows import SessionWindows, Windows
+from pipelines.operators.windowing.session_functions import SessionAggregate, SessionRows
+from pipelines.operators.windowing.window_aggregate import WindowAggregate
+from pipelines.operators.windowing.window_rows import WindowFunction, WindowRows
+from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
 
 if TYPE_CHECKING:
     from pipelines.stream.streams import Stream

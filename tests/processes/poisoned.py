@@ -18,7 +18,7 @@ from pipelines.connectors.files.quarantined_records import quarantined_records
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import MalformedRecord
 from pipelines.flows.registry import Flow, Parameter
-from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.stream import Environment, KeyedProcessFunction, Pipeline, ValueStateDescriptor
 from tests.processes.numbers import KEYS, POLL_S, SCHEMA, SPLIT_RECORDS, Numbers

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.flows.registry import FLOWS, Flow, Parameter
-from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
-from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.operators.windows import Windows, session, sliding, tumbling
+from pipelines.operators.windowing.windows import Windows, session, sliding, tumbling
 from pipelines.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

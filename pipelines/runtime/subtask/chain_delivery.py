@@ -15,8 +15,7 @@ from pipelines.connectors.source import Offsets
 from pipelines.domain.errors import Retryable
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.domain.origin import Origins, RecordOrigin, gathered
-from pipelines.operators.lineage import Lineage
-from pipelines.operators.operator import Collector, SideCollector
+from pipelines.operators.operator import Collector, Lineage, SideCollector
 from pipelines.protocol.trees import Ids, Numbers
 from pipelines.runtime.subtask.anchoring import Anchoring
 from pipelines.runtime.subtask.chain_node import ChainNode

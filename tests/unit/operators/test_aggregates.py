@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.aggregates import Aggregate, count, max, mean, min, sum
-from pipelines.operators.aggregation import Aggregation
-from pipelines.operators.grouping import group
+from pipelines.operators.aggregating.aggregates import Aggregate, count, max, mean, min, sum
+from pipelines.operators.aggregating.aggregation import Aggregation
+from pipelines.operators.columns import group
 
 SCHEMA = pa.schema(
     [

@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.filter import Filter, Predicate
+from pipelines.operators.stateless import Filter, Predicate
 from tests.unit.operators.harness import Host
 
 SCHEMA = pa.schema([("x", pa.int64()), ("name", pa.string())])

@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from pipelines.operators.grouping import group
+from pipelines.operators.columns import group
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string()), ("flag", pa.bool_())])
 

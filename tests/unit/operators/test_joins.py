@@ -12,13 +12,13 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.operators import row_index
-from pipelines.operators.interval_join import Interval, IntervalJoin
-from pipelines.operators.joined_columns import JoinKind
+from pipelines.operators.joining import row_index
+from pipelines.operators.joining.interval_join import Interval, IntervalJoin
+from pipelines.operators.joining.stream_join import StreamJoin
+from pipelines.operators.joining.window_join import WindowJoin
+from pipelines.operators.joining.windowed_join import JoinKind
 from pipelines.operators.operator import Operator
-from pipelines.operators.stream_join import StreamJoin
-from pipelines.operators.window_join import WindowJoin
-from pipelines.operators.windows import AlignedWindows, SlidingWindows, TumblingWindows
+from pipelines.operators.windowing.windows import AlignedWindows, SlidingWindows, TumblingWindows
 from pipelines.state.backend import BackendFactory
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends

@@ -6,10 +6,13 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from pipelines.operators.aggregates import count, max
-from pipelines.operators.aggregation import Aggregation
-from pipelines.operators.keyed_aggregate import KeyedAggregate
-from pipelines.operators.local_aggregate import BATCHES_BETWEEN_PROBES, LocalAggregate
+from pipelines.operators.aggregating.aggregates import count, max
+from pipelines.operators.aggregating.aggregation import Aggregation
+from pipelines.operators.aggregating.keyed_aggregate import (
+    BATCHES_BETWEEN_PROBES,
+    KeyedAggregate,
+    LocalAggregate,
+)
 from tests.unit.operators.harness import Host, Row
 
 SCHEMA = pa.schema([("key", pa.int64()), ("x", pa.float64())])

@@ -8,11 +8,8 @@ import pytest
 
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of
-from pipelines.operators.filter import Filter
-from pipelines.operators.lineage import Lineage
-from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.pass_on import PassOn
-from pipelines.operators.row_function import FilterRows
+from pipelines.operators.operator import Lineage, Operator, OperatorContext
+from pipelines.operators.stateless import Filter, FilterRows, PassOn
 from pipelines.state.in_memory.hashmap import HashMapBackend
 
 KEYS = pa.array([5, None, 2, 9, 4, 7], pa.int64())

@@ -10,13 +10,16 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.operators import process as process_module
-from pipelines.operators.process import Process
-from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
-from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.operator import SideOutput
+from pipelines.operators.processing import process as process_module
+from pipelines.operators.processing.process import Process
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.operators.side_output import SideOutput
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,

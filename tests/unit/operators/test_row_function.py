@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators import rows
-from pipelines.operators.row_function import FilterRows, FlatMapRows, MapRows
+from pipelines.operators.stateless import FilterRows, FlatMapRows, MapRows
 from tests.unit.operators.harness import Host
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
-from pipelines.operators.joined_columns import JoinKind
-from pipelines.operators.session_join import SessionJoin
-from pipelines.operators.windows import SessionWindows
+from pipelines.operators.joining.window_join import SessionJoin
+from pipelines.operators.joining.windowed_join import JoinKind
+from pipelines.operators.windowing.windows import SessionWindows
 from pipelines.state.backend import BackendFactory
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends

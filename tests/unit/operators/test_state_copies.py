@@ -17,11 +17,11 @@ import pytest
 
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.redistribution import Redistribution
-from pipelines.operators.process import Process
-from pipelines.operators.process_function import KeyedProcessFunction
-from pipelines.operators.row_context import RowContext, RuntimeContext
-from pipelines.operators.row_function import FlatMapRows
+from pipelines.operators.processing.process import Process
+from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
+from pipelines.operators.stateless import FlatMapRows
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,

@@ -10,9 +10,9 @@ import pytest
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
 from pipelines.operators import columns
-from pipelines.operators.aggregates import count, sum
-from pipelines.operators.window_aggregate import WindowAggregate
-from pipelines.operators.windows import TumblingWindows, tumbling
+from pipelines.operators.aggregating.aggregates import count, sum
+from pipelines.operators.windowing.window_aggregate import WindowAggregate
+from pipelines.operators.windowing.windows import TumblingWindows, tumbling
 from tests.unit.operators.harness import Host, Row
 
 TIME = pa.timestamp("ms", "UTC")

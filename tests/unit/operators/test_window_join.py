@@ -10,8 +10,8 @@ import pytest
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
 from pipelines.operators import columns
-from pipelines.operators.window_join import WindowJoin
-from pipelines.operators.windows import TumblingWindows
+from pipelines.operators.joining.window_join import WindowJoin
+from pipelines.operators.windowing.windows import TumblingWindows
 from tests.unit.operators.harness import Host, Row
 
 TIME = pa.timestamp("ms", "UTC")

@@ -10,16 +10,14 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.operators.aggregates import count
-from pipelines.operators.aggregates import max as largest_of
-from pipelines.operators.aggregates import sum as total_of
+from pipelines.operators.aggregating.aggregates import count
+from pipelines.operators.aggregating.aggregates import max as largest_of
+from pipelines.operators.aggregating.aggregates import sum as total_of
 from pipelines.operators.operator import Operator
-from pipelines.operators.session_aggregate import SessionAggregate
-from pipelines.operators.session_rows import SessionRows
-from pipelines.operators.window_aggregate import WindowAggregate
-from pipelines.operators.window_function import TimeWindow
-from pipelines.operators.window_rows import WindowRows
-from pipelines.operators.windows import (
+from pipelines.operators.windowing.session_functions import SessionAggregate, SessionRows
+from pipelines.operators.windowing.window_aggregate import WindowAggregate
+from pipelines.operators.windowing.window_rows import TimeWindow, WindowRows
+from pipelines.operators.windowing.windows import (
     SessionWindows,
     SlidingWindows,
     TumblingWindows,

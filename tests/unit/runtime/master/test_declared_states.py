@@ -7,8 +7,8 @@ import pyarrow as pa
 from pipelines.connectors.blackhole import BlackHole
 from pipelines.domain.ids import Uid
 from pipelines.domain.schema_evolution import DeclaredColumns
-from pipelines.operators.process_function import KeyedProcessFunction
-from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.runtime.master.declared_states import declared_states
 from pipelines.state.descriptors import (

@@ -13,7 +13,7 @@ from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import Json
 from pipelines.operators.batch_function import BatchFunction
 from pipelines.operators.operator import Operator
-from pipelines.operators.pass_on import PassOn
+from pipelines.operators.stateless import PassOn
 from pipelines.runtime.subtask.mailbox import InjectBarrier
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.source_reader import SourceReader

@@ -14,10 +14,9 @@ from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
-from pipelines.operators.operator import Operator
-from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.process_function import BatchProcessFunction
-from pipelines.operators.side_output import SideOutput
+from pipelines.operators.operator import Operator, SideOutput
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import BatchProcessFunction
 from pipelines.runtime.subtask.chain import OperatorChain
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange

@@ -8,10 +8,13 @@ import pytest
 from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
-from pipelines.operators.process import Process
-from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
-from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.process import Process
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from pipelines.runtime.subtask.operator_failure import OperatorFailed

@@ -5,9 +5,12 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId, Uid
-from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
-from pipelines.operators.row_context import RuntimeContext
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.processing.row_context import RuntimeContext
 from pipelines.runtime.subtask.chain import OperatorChain
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.operator_failure import OperatorFailed

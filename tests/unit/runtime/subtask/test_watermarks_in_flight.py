@@ -15,7 +15,7 @@ from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
-from pipelines.operators.aggregates import count
+from pipelines.operators.aggregating.aggregates import count
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
 from pipelines.runtime.subtask.exchange import Exchange

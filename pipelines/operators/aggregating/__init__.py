@@ -1,0 +1,1 @@
+"""Aggregates: accumulators, aggregate functions, and running totals by key."""

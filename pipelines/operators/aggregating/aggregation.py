@@ -1,0 +1,135 @@
+"""Several aggregates over the same keys: their accumulator columns, and folding into state.
+
+Immutable. The operators before and after an exchange share it, so they agree on the columns that
+travel between them. Accumulator columns are named `<output>__<accumulator>`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.aggregating.aggregates import (
+    Accumulator,
+    Aggregate,
+    BoundAggregate,
+    Values,
+)
+from pipelines.operators.columns import Groups, field_of
+from pipelines.state.backend import Table, TableDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    name: str
+    aggregate: BoundAggregate
+    accumulators: tuple[Accumulator, ...]  # with the names of their columns
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """Named aggregates, bound to the schema of the records; build it with `of`."""
+
+    keys: pa.Schema
+    outputs: tuple[_Output, ...]
+
+    @classmethod
+    def of(
+        cls, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], schema: pa.Schema
+    ) -> "Aggregation":
+        """Raises Rejected naming a column that is missing, unusable or produced twice."""
+        if not aggregates:
+            raise Rejected("An aggregation needs at least one aggregate, such as total=count().")
+        key_schema = pa.schema([field_of(schema, key) for key in keys])
+        outputs = tuple(_bind(name, each, schema) for name, each in aggregates.items())
+        aggregation = cls(key_schema, outputs)
+        check_distinct([*keys, *aggregates])
+        check_distinct(aggregation.partial_schema.names)
+        return aggregation
+
+    @property
+    def key_names(self) -> list[str]:
+        return list(self.keys.names)
+
+    @property
+    def accumulators(self) -> list[Accumulator]:
+        return [each for output in self.outputs for each in output.accumulators]
+
+    @property
+    def partial_schema(self) -> pa.Schema:
+        """The columns of a partial result: keys and accumulators."""
+        return pa.schema([*self.keys, *((a.name, a.type) for a in self.accumulators)])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return pa.schema([*self.keys, *((o.name, o.aggregate.output_type) for o in self.outputs)])
+
+    def descriptor(self, name: str, key_group_by: tuple[str, ...]) -> TableDescriptor:
+        accumulators = self.accumulators
+        return TableDescriptor(
+            name=name,
+            key=self.keys,
+            value=pa.schema([(a.name, a.type) for a in accumulators]),
+            defaults={a.name: a.identity for a in accumulators},
+            key_group_by=key_group_by,
+        )
+
+    def lift(self, batch: pa.RecordBatch) -> list[Values]:
+        """The accumulators of each record alone."""
+        return [values for output in self.outputs for values in output.aggregate.lift(batch)]
+
+    def lifted(self, partials: pa.RecordBatch) -> list[Values]:
+        """The accumulators that a batch of partial results carries."""
+        return [partials.column(a.name).to_numpy(zero_copy_only=False) for a in self.accumulators]
+
+    def reduce(self, lifted: list[Values], groups: Groups) -> list[Values]:
+        return reduce(self.accumulators, lifted, groups)
+
+    def partials(self, keys: pa.RecordBatch, accumulated: list[Values]) -> pa.RecordBatch:
+        pairs = zip(self.accumulators, accumulated, strict=True)
+        columns = [accumulator.to_arrow(values) for accumulator, values in pairs]
+        return pa.RecordBatch.from_arrays([*keys.columns, *columns], schema=self.partial_schema)
+
+    def fold(self, table: Table, keys: pa.RecordBatch, reduced: list[Values]) -> list[Values]:
+        """Merge into the rows of distinct `keys`; returns their new accumulators."""
+        return fold(table, self.accumulators, keys, reduced)
+
+    def results(self, keys: pa.RecordBatch, accumulated: list[Values]) -> pa.RecordBatch:
+        columns = list(keys.columns)
+        remaining = list(accumulated)
+        for output in self.outputs:
+            own = [remaining.pop(0) for _ in output.accumulators]
+            columns.append(output.aggregate.result(own))
+        return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+
+
+def fold(
+    table: Table, accumulators: list[Accumulator], keys: pa.RecordBatch, reduced: list[Values]
+) -> list[Values]:
+    """Merge into the rows of distinct `keys`; returns their new accumulators."""
+    rows = table.rows_for(keys)
+    merged = []
+    for accumulator, values in zip(accumulators, reduced, strict=True):
+        total = accumulator.merge(table.read(accumulator.name, rows), values)
+        table.write(accumulator.name, rows, total)
+        merged.append(total)
+    return merged
+
+
+def reduce(accumulators: list[Accumulator], lifted: list[Values], groups: Groups) -> list[Values]:
+    """Combine the accumulators of all members of each group."""
+    pairs = zip(accumulators, lifted, strict=True)
+    return [accumulator.reduce(values, groups) for accumulator, values in pairs]
+
+
+def _bind(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Output:
+    bound = aggregate.bind(schema)
+    named = tuple(replace(each, name=f"{name}__{each.name}") for each in bound.accumulators)
+    return _Output(name, bound, named)
+
+
+def check_distinct(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise Rejected(f"The column {name!r} would be produced twice; choose another name.")

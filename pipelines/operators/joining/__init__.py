@@ -1,0 +1,1 @@
+"""Joins of two streams: within windows or sessions, within an interval, or without bounds."""

@@ -1,0 +1,261 @@
+"""Hosts a process function: its states, its timers, and when they fire.
+
+All due timers fire together. Timers that they register fire next if they are due too, and so on
+until none is due. Event-time timers fire before the watermark is passed on. Processing-time timers
+fire until the input has ended; the final snapshot keeps those that are pending then. Source:
+Flink's `KeyedProcessOperator`.
+
+Runs a row function as a batch function: one pass over the rows, state read and written once.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origin import Firing
+from pipelines.operators.columns import field_of
+from pipelines.operators.operator import Collector, Operator, OperatorContext, SideOutput
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.process_function import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+)
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.row_states import CurrentKeys
+from pipelines.operators.rows import Row, RowOutput, rows_of
+from pipelines.state.arrow_types import check_key_type
+from pipelines.state.timers import FiredTimers, Timers
+
+ProcessElement = Callable[[Row, RowContext], Iterable[Row] | None]
+
+
+class RowProcess(BatchProcessFunction):
+    """Guarantee: has the effect of processing one row after the other."""
+
+    def __init__(self, function: KeyedProcessFunction, uid: str, output: pa.Schema) -> None:
+        self.side_outputs = function.side_outputs
+        self._function = function
+        self._uid = uid
+        self._schema = output
+        self.row_in_work = -1
+        self.timer_in_work = -1
+
+    def open(self, context: ProcessContext) -> None:
+        current = CurrentKeys()
+        self._current = current
+        self._runtime = RuntimeContext(context, current)
+        self._function.open(self._runtime)
+        self._output = RowOutput(self._uid, self._schema, context.collect)
+        self._context = RowContext(context, current, self._side_outputs(context))
+
+    def initialize_state(self, context: ProcessContext) -> None:
+        with self._no_key():
+            self._function.initialize_state(self._runtime)
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
+        with self._no_key():
+            self._function.snapshot_state(checkpoint_id)
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        with self._no_key():
+            self._function.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        with self._no_key():
+            self._function.notify_checkpoint_aborted(checkpoint_id)
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._process(batch, context, self._function.process_element)
+
+    def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._process(batch, context, self._function.process_other_element)
+
+    def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
+        self._context.time_domain = timers.domain
+        owners = self._begin(timers.keys, context)
+        moments = zip(owners, timers.timestamps_ms.tolist(), strict=True)
+        for number, (index, timestamp_ms) in enumerate(moments):
+            self.timer_in_work = number
+            self._current.index = index
+            emitted = self._function.on_timer(timestamp_ms, self._context)
+            if emitted is not None:
+                self._output.add(emitted)
+        self.timer_in_work = -1
+        self._flush()
+
+    def _process(
+        self, batch: pa.RecordBatch, context: ProcessContext, process: ProcessElement
+    ) -> None:
+        self._context.time_domain = None
+        owners = self._begin(batch, context)
+        for number, (index, row) in enumerate(zip(owners, rows_of(batch), strict=True)):
+            self.row_in_work = number
+            self._current.index = index
+            emitted = process(row, self._context)
+            if emitted is not None:
+                self._output.add(emitted)
+        self.row_in_work = -1
+        self._flush()
+
+    @contextmanager
+    def _no_key(self) -> Iterator[None]:
+        """Refuses any use of a keyed state, instead of keeping it for the next key."""
+        self._context.begin_without_keys()
+        yield
+        self._flush()
+
+    def _begin(self, batch: pa.RecordBatch, context: ProcessContext) -> list[int]:
+        """The index of each row's key among the keys of the batch; broadcast rows have none."""
+        if not context.key_columns:
+            self._context.begin_without_keys()
+            return [0] * batch.num_rows
+        groups = context.group(batch)
+        self._context.begin(groups.keys)
+        owners: list[int] = groups.index.tolist()
+        return owners
+
+    def _flush(self) -> None:
+        for state in self._runtime.states:
+            state.flush()
+        self._context.flush()
+        self._output.flush()
+
+    def _side_outputs(self, context: ProcessContext) -> dict[str, RowOutput]:
+        return {
+            name: RowOutput(self._uid, side.schema, _into(context, name))
+            for name, side in self.side_outputs.items()
+        }
+
+
+def _into(context: ProcessContext, side: str) -> Collector:
+    return lambda batch: context.collect_side(side, batch)
+
+
+MAX_ROUNDS = 100_000
+"""The most rounds of timers that register timers which are due at once: more would never end."""
+
+
+class Process(Operator):
+    """`function` is the author's; each subtask works with a copy of it.
+
+    `keys` are the key's columns in each input, paired in order. They are empty for an input whose
+    records are broadcast and for a stream without a key.
+    """
+
+    def __init__(
+        self,
+        function: BatchProcessFunction | KeyedProcessFunction,
+        keys: tuple[tuple[str, ...], ...],
+        schema: pa.Schema,
+        uid: str,
+    ) -> None:
+        self._function = _as_batches(copy.deepcopy(function), uid, schema)
+        self._keys = keys
+        self._schema = schema
+        self._has_ended = False
+        self._fired: FiredTimers | None = None  # while the function handles them
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        for field in self._key_schema(inputs):
+            check_key_type("timers", field)
+        return self._schema
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return dict(self._function.side_outputs)
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._process = ProcessContext(context, self._key_schema(inputs), self._schema)
+        self._function.open(self._process)
+
+    def on_restored(self) -> None:
+        with self._process.emitting_nothing():
+            self._function.initialize_state(self._process)
+
+    def on_cut(self, checkpoint_id: CheckpointId) -> None:
+        with self._process.emitting_nothing():
+            self._function.snapshot_state(checkpoint_id)
+
+    def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
+        with self._process.emitting_nothing():
+            self._function.notify_checkpoint_complete(checkpoint_id)
+
+    def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        with self._process.emitting_nothing():
+            self._function.notify_checkpoint_aborted(checkpoint_id)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        process = self._process
+        process.key_columns = self._keys[port]
+        if port == 0:
+            self._function.process_batch(batch, process)
+        else:
+            self._process_other(batch)
+        if process.keyed is not None:
+            process.keyed.states.remove_expired()
+
+    def _process_other(self, batch: pa.RecordBatch) -> None:
+        """Lets broadcast records change broadcast state: every subtask gets the same ones."""
+        states = self.context.operator_state
+        states.allow_broadcast_writes(not self._process.key_columns)
+        try:
+            self._function.process_other_batch(batch, self._process)
+        finally:
+            states.allow_broadcast_writes(False)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return self._function.row_in_work if isinstance(self._function, RowProcess) else -1
+
+    def firing(self) -> Firing | None:
+        if self._fired is None:
+            return None
+        function = self._function
+        return self._fired.described(
+            function.timer_in_work if isinstance(function, RowProcess) else -1
+        )
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._process.watermark_ms = timestamp_ms
+        if self._process.keyed is not None:
+            self._fire(self._process.keyed.event_timers, timestamp_ms)
+
+    @property
+    def awaits_processing_time(self) -> bool:
+        keyed = self._process.keyed
+        return keyed is not None and not self._has_ended and len(keyed.processing_timers) > 0
+
+    def on_processing_time(self, now_ms: int) -> None:
+        self._fire(self._process.processing_timers, now_ms)
+
+    def on_end(self) -> None:
+        self._has_ended = True
+
+    def _fire(self, timers: Timers, time_ms: int) -> None:
+        self._process.key_columns = self._keys[0]
+        for _ in range(MAX_ROUNDS):
+            due = timers.take_due(time_ms)
+            if due is None:
+                return
+            self._fired = due
+            self._function.on_timers(due, self._process)
+            self._fired = None
+        raise Rejected(
+            f"The timers of {self.context.uid!r} register ever new ones that are due at once"
+            f" ({MAX_ROUNDS:,} rounds at {time_ms} ms); at the end of the input every event-time"
+            " timer is due, so stop registering when the watermark is at its maximum."
+        )
+
+    def _key_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return pa.schema([field_of(inputs[0], key) for key in self._keys[0]])
+
+
+def _as_batches(
+    function: BatchProcessFunction | KeyedProcessFunction, uid: str, schema: pa.Schema
+) -> BatchProcessFunction:
+    if isinstance(function, KeyedProcessFunction):
+        return RowProcess(function, uid, schema)
+    return function

@@ -1,0 +1,200 @@
+"""The services of a row function: states of the current key, timers, time, side outputs.
+
+Source: Flink's `RuntimeContext`, `KeyedProcessFunction.Context` and `TimerService`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.processing.process_context import ProcessContext
+from pipelines.operators.processing.row_collections import RowListState, RowMapState
+from pipelines.operators.processing.row_states import (
+    CurrentKeys,
+    RowAggregatingState,
+    RowReducingState,
+    RowState,
+    RowValueState,
+)
+from pipelines.operators.rows import Row, RowOutput, python_values
+from pipelines.state.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from pipelines.state.operator_states import BroadcastState, OperatorListState
+from pipelines.state.timers import TimeDomain, Timers
+
+_Kept = TypeVar("_Kept", bound=RowState)
+
+
+class RuntimeContext:
+    """Hands out states; you may ask for each once. Raises Rejected with what is wrong."""
+
+    def __init__(self, context: ProcessContext, current: CurrentKeys) -> None:
+        self._context = context
+        self._current = current
+        self.states: list[RowState] = []
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> RowValueState:
+        state = self._context.states.value(descriptor)
+        return self._kept(RowValueState(descriptor.name, self._current, state))
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> RowListState:
+        state = self._context.states.list(descriptor)
+        return self._kept(RowListState(descriptor.name, self._current, state))
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> RowMapState:
+        state = self._context.states.map(descriptor)
+        return self._kept(RowMapState(descriptor.name, self._current, state))
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> RowReducingState:
+        state = self._context.states.accumulators(descriptor)
+        name, reduce = descriptor.name, descriptor.reduce
+        return self._kept(RowReducingState(name, self._current, state, reduce=reduce))
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> RowAggregatingState:
+        name, aggregate = descriptor.name, descriptor.aggregate
+        if not isinstance(aggregate, AggregateFunction):
+            raise Rejected(
+                f"The state {name!r} has a BatchAggregateFunction; a row function needs an"
+                " AggregateFunction, which works on single values."
+            )
+        state = self._context.states.accumulators(descriptor)
+        return self._kept(RowAggregatingState(name, self._current, state, aggregate=aggregate))
+
+    def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """As `ProcessContext.get_operator_list_state`, like the next two methods."""
+        return self._context.get_operator_list_state(descriptor)
+
+    def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        return self._context.get_operator_union_list_state(descriptor)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        return self._context.get_broadcast_state(descriptor)
+
+    @property
+    def subtask(self) -> int:
+        return self._context.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
+    def _kept(self, state: _Kept) -> _Kept:
+        self.states.append(state)
+        return state
+
+
+@dataclass(slots=True)
+class RowTimers:
+    """The changes that a batch makes to timers of one kind; the last change of a timer wins."""
+
+    timers: Timers
+    current: CurrentKeys
+    _changes: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    def register(self, timestamp_ms: int) -> None:
+        self._changes[self.current.index, timestamp_ms] = True
+
+    def delete(self, timestamp_ms: int) -> None:
+        self._changes[self.current.index, timestamp_ms] = False
+
+    def flush(self) -> None:
+        for is_registered, apply in ((False, self.timers.delete), (True, self.timers.register)):
+            chosen = [timer for timer, kind in self._changes.items() if kind is is_registered]
+            if chosen:
+                moments = np.array([timestamp_ms for _, timestamp_ms in chosen], np.int64)
+                apply(self.current.take(index for index, _ in chosen), moments)
+        self._changes = {}
+
+
+class TimerService:
+    """Timers of the current key, once per key and timestamp. Times are milliseconds, UTC."""
+
+    def __init__(self, context: ProcessContext, event: RowTimers, processing: RowTimers) -> None:
+        self._context = context
+        self._event = event
+        self._processing = processing
+
+    def current_watermark(self) -> int:
+        return self._context.watermark_ms
+
+    def current_processing_time(self) -> int:
+        return self._context.processing_time_ms()
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Fires once the watermark has reached `timestamp_ms`."""
+        self._event.register(timestamp_ms)
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._processing.register(timestamp_ms)
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        self._event.delete(timestamp_ms)
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._processing.delete(timestamp_ms)
+
+
+class RowContext:
+    """The context of one record or one timer."""
+
+    def __init__(
+        self, context: ProcessContext, current: CurrentKeys, sides: dict[str, RowOutput]
+    ) -> None:
+        event = RowTimers(context.event_timers, current)
+        processing = RowTimers(context.processing_timers, current)
+        self._context = context
+        self._current = current
+        self._sides = sides
+        self._timers = (event, processing)
+        self._service = TimerService(context, event, processing)
+        self._keys: list[Any] = []
+        self.time_domain: TimeDomain | None = None
+        """The time domain of the timer that fires; None while a record is processed."""
+
+    def get_current_key(self) -> Any:
+        """The value of the key's column, or a tuple of values if there are several columns.
+
+        Raises Rejected while a broadcast record is processed, because it has no key.
+        """
+        if not self._keys:
+            raise Rejected("A broadcast record has no key.")
+        return self._keys[self._current.index]
+
+    def timer_service(self) -> TimerService:
+        return self._service
+
+    def output(self, name: str, row: Row) -> None:
+        """Emits a row into a side output that the function has declared."""
+        if name not in self._sides:
+            raise Rejected(f"There is no side output {name!r}; declared are {list(self._sides)}.")
+        self._sides[name].add([row])
+
+    def count(self, name: str, increment: int = 1) -> None:
+        """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
+        self._context.count(name, increment)
+
+    def begin(self, keys: pa.RecordBatch) -> None:
+        """Called by the operator; `keys` are the distinct keys of the batch that follows."""
+        self._current.keys = keys
+        columns = [python_values(column) for column in keys.columns]
+        self._keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def begin_without_keys(self) -> None:
+        """Called by the operator: broadcast records follow."""
+        self._current.keys = None
+        self._keys = []
+
+    def flush(self) -> None:
+        for timers in self._timers:
+            timers.flush()
+        for side in self._sides.values():
+            side.flush()

@@ -1,0 +1,168 @@
+"""Functions of one row at a time: map, flat map, filter. The rows they emit are declared.
+
+Convenient, but slower than functions of batches: see `process_function`. Source: Flink's
+`MapFunction`, `FlatMapFunction` and `FilterFunction`.
+
+Keeps the rows for which a predicate holds; null counts as false, as in SQL.
+
+Passes every batch on: unites streams, or gives a side output a uid of its own.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.batch_function import first_failing_row
+from pipelines.operators.columns import field_of
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.rows import Row, RowOutput, rows_of
+
+RowMapping = Callable[[Row], Row]
+RowFlatMapping = Callable[[Row], Iterable[Row]]
+RowPredicate = Callable[[Row], bool]
+
+
+class FlatMapRows(Operator):
+    """Guarantee: the operators after it see only batches of `schema`, in input order."""
+
+    def __init__(self, function: RowFlatMapping, schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+        self._row_in_work = -1
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return self._schema
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._output = RowOutput(context.uid, self._schema, context.collect)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        for number, row in enumerate(rows_of(batch)):
+            self._row_in_work = number
+            self._output.add(self._function(row))
+        self._row_in_work = -1
+        self._output.flush()
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return self._row_in_work
+
+
+class MapRows(FlatMapRows):
+    def __init__(self, function: RowMapping, schema: pa.Schema) -> None:
+        super().__init__(lambda row: (function(row),), schema)
+
+
+class FilterRows(Operator):
+    """Keeps the rows for which the function returns a true value."""
+
+    def __init__(self, predicate: RowPredicate) -> None:
+        self._predicate = predicate
+        self._row_in_work = -1
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        is_kept = np.zeros(batch.num_rows, np.bool_)
+        for number, row in enumerate(rows_of(batch)):
+            self._row_in_work = number
+            is_kept[number] = bool(self._predicate(row))
+        self._row_in_work = -1
+        kept = batch.filter(pa.array(is_kept))
+        if kept.num_rows:
+            if self.context.lineage is not None:
+                self.context.lineage.descend_from(np.flatnonzero(is_kept))
+            self.context.collect(kept)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return self._row_in_work
+
+
+MaskFunction = Callable[[pa.RecordBatch], pa.BooleanArray]
+Predicate: TypeAlias = pc.Expression | MaskFunction
+"""An Arrow expression such as `field("x") > 3`, or a function from a batch to a boolean mask."""
+
+_MISSING = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ", re.DOTALL)
+
+
+class Filter(Operator):
+    def __init__(self, predicate: Predicate) -> None:
+        is_expression = isinstance(predicate, pc.Expression)
+        self._mask: MaskFunction = _evaluator(predicate) if is_expression else predicate
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        """Tries the predicate on an empty batch, which shows every error of names and types."""
+        empty = pa.RecordBatch.from_pylist([], schema=inputs[0])
+        try:
+            mask_type = self._mask(empty).type
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise _refusal(error, inputs[0]) from error
+        if mask_type != pa.bool_():
+            raise Rejected(f"The filter gives {mask_type} values where it must give bool.")
+        return inputs[0]
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        mask = self._mask(batch)
+        kept = batch.filter(mask)
+        if kept.num_rows:
+            if self.context.lineage is not None:
+                self.context.lineage.descend_from(np.flatnonzero(mask.fill_null(False)))
+            self.context.collect(kept)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return first_failing_row(self._mask, batch)
+
+
+def _evaluator(expression: pc.Expression) -> MaskFunction:
+    """Evaluates on the calling thread; the slot's cores belong to its subtasks."""
+
+    def evaluate(batch: pa.RecordBatch) -> pa.BooleanArray:
+        rows = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        project = acero.ProjectNodeOptions([expression], ["mask"])
+        plan = acero.Declaration.from_sequence(
+            [acero.Declaration("table_source", rows), acero.Declaration("project", project)]
+        )
+        return plan.to_table(use_threads=False).column("mask").combine_chunks()
+
+    return evaluate
+
+
+def _refusal(error: Exception, schema: pa.Schema) -> Rejected:
+    missing = _MISSING.search(str(error))
+    if missing is not None:
+        try:
+            field_of(schema, missing[1])
+        except Rejected as named:
+            return named
+    reason = str(error).splitlines()[0].strip("'\"")
+    return Rejected(f"The filter does not fit its input: {reason}.")
+
+
+class PassOn(Operator):
+    """Source: Flink's union, which needs no operator; here its inputs end in one gate."""
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        first, *others = inputs
+        for position, other in enumerate(others, start=2):
+            if not other.equals(first):
+                raise Rejected(
+                    f"Its first input has the columns ({_columns(first)}) and its input {position}"
+                    f" ({_columns(other)}); make them equal, for example with map_batches."
+                )
+        return first
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        if self.context.lineage is not None:
+            self.context.lineage.descend_from(np.arange(batch.num_rows))
+        self.context.collect(batch)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
