@@ -11,7 +11,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.output_figures import published_again
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import Manifest
-from pipelines.runtime.master.published_output import Start, published_up_to, repeats
+from pipelines.runtime.master.output.published_output import Start, published_up_to, repeats
 from pipelines.stream import Pipeline
 
 

@@ -9,8 +9,8 @@ from pipelines.domain.shelf_life import Limit, ShelfLife
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.points.preflight import pending_commits
-from pipelines.runtime.master.kept_until import sink_limits, source_limits
-from pipelines.runtime.master.restore_points import unreachable
+from pipelines.runtime.master.start.kept_until import sink_limits, source_limits
+from pipelines.runtime.master.start.restore_points import unreachable
 from pipelines.stream import Pipeline
 
 

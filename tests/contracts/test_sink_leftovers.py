@@ -13,7 +13,7 @@ from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
 from pipelines.connectors.sink import LeavesUnfinished, Unfinished
 from pipelines.domain.errors import TargetTaken
 from pipelines.domain.ids import Attempt, RunId, Uid
-from pipelines.runtime.master.needed_output import texts_in
+from pipelines.runtime.master.output.leftovers import texts_in
 from tests.contracts.sink_host import EVERYTHING, Host, Seam
 from tests.contracts.sink_lives import Lives, lives
 from tests.contracts.sink_targets import FAKES, KINDS, Target, made, server_of

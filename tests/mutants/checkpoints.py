@@ -155,7 +155,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "a stopped run ends with its savepoint and with nothing later": (
         Mutant(
-            "pipelines/runtime/master/run_end.py",
+            "pipelines/runtime/master/requests/run_end.py",
             "if stopping is None or not stopping.cancels_run:",
             "if True:",
             (

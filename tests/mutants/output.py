@@ -175,7 +175,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "a target belongs to one run, and no restart takes it over": (
         Mutant(
-            "pipelines/runtime/master/target_claims.py",
+            "pipelines/runtime/master/output/target_claims.py",
             "            if uid not in claims\n",
             "",
             (
@@ -189,7 +189,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         "and what one may need does"
     ): (
         Mutant(
-            "pipelines/runtime/master/leftovers.py",
+            "pipelines/runtime/master/output/leftovers.py",
             ("why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)"),
             "why_kept = need.doubts.get(item.run_id)",
             (
@@ -207,7 +207,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/needed_output.py",
+            "pipelines/runtime/master/output/leftovers.py",
             ('                raise InDoubt(f"The driver of run {run.run_id} has not ended.")'),
             "                pass",
             (
@@ -216,7 +216,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/leftovers.py",
+            "pipelines/runtime/master/output/leftovers.py",
             ("why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)"),
             "why_kept = need.doubts.get(item.run_id)",
             (
@@ -276,7 +276,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "what a start publishes again is counted, or said to be not known": (
         Mutant(
-            "pipelines/runtime/master/published_output.py",
+            "pipelines/runtime/master/output/published_output.py",
             "return 0  # the start has it all",
             "pass",
             (

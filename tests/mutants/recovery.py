@@ -105,7 +105,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/point_files.py",
+            "pipelines/runtime/master/checkpoints/point_files.py",
             ("            if not self._owns_run(attempt):\n                return NOT_OWNED\n"),
             "",
             (
@@ -114,7 +114,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/point_files.py",
+            "pipelines/runtime/master/checkpoints/point_files.py",
             ("        if not self._owns_run(attempt):\n            return False\n"),
             "",
             (
@@ -213,7 +213,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/kept_rows.py",
+            "pipelines/runtime/master/start/kept_rows.py",
             (
                 "            if note.run == self._note.run:\n"
                 "                continue\n"
@@ -226,7 +226,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/kept_rows.py",
+            "pipelines/runtime/master/start/kept_rows.py",
             "if rows.name not in needed:",
             "if True:",
             (
@@ -248,7 +248,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "what is said to be read again is a difference of positions": (
         Mutant(
-            "pipelines/runtime/master/metrics_board.py",
+            "pipelines/runtime/master/slots/metrics_board.py",
             "self._reached_records = max(before, restored_records)",
             "self._reached_records = before + restored_records",
             (
@@ -272,7 +272,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/run_beginning.py",
+            "pipelines/runtime/master/start/run_beginning.py",
             "and uid not in self._found.splits",
             "",
             (

@@ -14,7 +14,7 @@ from pipelines.domain.events import LeftoversDiscarded, LeftoversKept, MetricsSa
 from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
-from pipelines.runtime.master.leftovers import NEEDED
+from pipelines.runtime.master.output.leftovers import NEEDED
 from tests.driven_run import StartedRun
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry

@@ -18,8 +18,8 @@ from pipelines.runtime.master.driving import given_settings
 from pipelines.runtime.master.hosting import MasterHosting
 from pipelines.runtime.master.job_events import CommandArrived
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_opening import how_it_ended
 from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.start.run_opening import how_it_ended
 from tests.simulation.chores import Chores
 from tests.simulation.disk import Disk
 from tests.simulation.slots import ProcessEnded, Surroundings, Turn

@@ -14,10 +14,10 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.pending_checkpoint import PendingCheckpoint
 from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime.control import Completed
-from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.point_files import PointFiles
-from pipelines.runtime.master.starting_point import StartingPointChooser
+from pipelines.runtime.master.start.starting_point import StartingPointChooser
 from pipelines.runtime.slot import subtask_building
 from pipelines.runtime.subtask import gate_feed, restoring
 from pipelines.runtime.subtask.quarantine import Quarantine

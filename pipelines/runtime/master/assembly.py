@@ -11,30 +11,30 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import MetricsSampled
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.runtime.master.attempts import Attempts
-from pipelines.runtime.master.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
-from pipelines.runtime.master.command_desk import CommandDesk
-from pipelines.runtime.master.failures import Failures
-from pipelines.runtime.master.fault_desk import FaultDesk
+from pipelines.runtime.master.attempt.attempts import Attempts
+from pipelines.runtime.master.attempt.failures import Failures
+from pipelines.runtime.master.attempt.poison_desk import PoisonDesk
+from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener
 from pipelines.runtime.master.hosting import ControlDoor
 from pipelines.runtime.master.job_events import JobEvent
-from pipelines.runtime.master.metrics_board import MetricsBoard
-from pipelines.runtime.master.poison_desk import PoisonDesk
-from pipelines.runtime.master.recovery_watch import RecoveryWatch
-from pipelines.runtime.master.request_desk import RequestDesk
-from pipelines.runtime.master.run_end import RunEnd
-from pipelines.runtime.master.run_opening import (
+from pipelines.runtime.master.requests.command_desk import CommandDesk
+from pipelines.runtime.master.requests.fault_desk import FaultDesk
+from pipelines.runtime.master.requests.request_desk import RequestDesk
+from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.slots.metrics_board import MetricsBoard
+from pipelines.runtime.master.slots.slot_reports import SlotReports
+from pipelines.runtime.master.start.run_opening import (
     damaged_files,
     first_checkpoint_id,
     retained_points,
     stopping_of,
     surroundings_of,
 )
-from pipelines.runtime.master.run_parts import RunParts, RunWatchers
-from pipelines.runtime.master.run_record import RunRecord
-from pipelines.runtime.master.slot_reports import SlotReports
-from pipelines.runtime.master.verification import PointVerifier
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import DamageFinder
 from pipelines.protocol.damaged_files import DamagedFiles
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.shared_file_deletion import SharedFilesHost, shared_names
+from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost, shared_names
 from pipelines.storage.store import Damage
 
 

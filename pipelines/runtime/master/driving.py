@@ -37,10 +37,10 @@ from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.hosting import threaded_hosting
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.kept_rows import KeptRows
-from pipelines.runtime.master.run_beginning import RunBeginning
 from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageHost
 from pipelines.runtime.master.signs_of_life import SignsOfLife
+from pipelines.runtime.master.start.kept_rows import KeptRows
+from pipelines.runtime.master.start.run_beginning import RunBeginning
 from pipelines.storage.placement import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
 

@@ -16,8 +16,8 @@ from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.assembly import MasterGrounds, assembled
-from pipelines.runtime.master.attempts import STAGE_END_TIMEOUT_MS
-from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
+from pipelines.runtime.master.attempt.attempts import STAGE_END_TIMEOUT_MS
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener
 from pipelines.runtime.master.hosting import MasterHosting
 from pipelines.runtime.master.job_events import (
     CommandArrived,
@@ -30,11 +30,11 @@ from pipelines.runtime.master.job_events import (
     SlotSpoke,
     StageEnded,
     StrangerRefused,
+    WatchedExecutor,
     WorkFailed,
 )
-from pipelines.runtime.master.run_opening import how_it_ended, run_started
 from pipelines.runtime.master.run_parts import RunParts, StageHost
-from pipelines.runtime.master.watched_executor import WatchedExecutor
+from pipelines.runtime.master.start.run_opening import how_it_ended, run_started
 
 
 class JobMaster(CheckpointListener):

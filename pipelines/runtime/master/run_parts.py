@@ -12,12 +12,12 @@ from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults
-from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.attempt.poison_desk import PoisonDesk
+from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.control_loop import ControlLoop
-from pipelines.runtime.master.metrics_board import MetricsBoard
-from pipelines.runtime.master.poison_desk import PoisonDesk
-from pipelines.runtime.master.recovery_watch import RecoveryWatch
-from pipelines.runtime.master.run_beginning import RunBeginning
+from pipelines.runtime.master.slots.metrics_board import MetricsBoard
+from pipelines.runtime.master.start.run_beginning import RunBeginning
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline

@@ -23,7 +23,7 @@ from pipelines.domain.snapshots import Manifest, OperatorSnapshot
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.master.run_ledger import LedgerStart, RunLedger
+from pipelines.runtime.master.output.run_ledger import LedgerStart, RunLedger
 from pipelines.runtime.subtask.chain_node import OpenSink
 from pipelines.state.row_digest import RowCount, RowDigest
 from tests.takeovers import rewound

@@ -12,7 +12,7 @@ import pytest
 from pipelines.audit.output import Covers
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.ids import CheckpointId
-from pipelines.runtime.master.run_ledger import LedgerStart
+from pipelines.runtime.master.output.run_ledger import LedgerStart
 from pipelines.state.row_digest import RowCount
 from tests.unit.audit.audited_run import AuditedRun
 

@@ -18,8 +18,8 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged, Committed, Declined
-from pipelines.runtime.master.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.checkpoint_surroundings import (
+from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoints.underway import (
     CheckpointListener,
     CheckpointSurroundings,
 )

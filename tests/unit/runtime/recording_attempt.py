@@ -5,7 +5,7 @@ from typing import TypeVar
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.runtime.control import Message
-from pipelines.runtime.master.attempt_host import AttemptHost
+from pipelines.runtime.master.attempt.attempt_host import AttemptHost
 
 M = TypeVar("M", bound=Message)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import FileHandle, Manifest, StateFormat, StateHandle, StatePart
 from pipelines.protocol.retention import RetainedPoint
-from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
+from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
 from tests.unit.runtime.hosted import InlineExecutor
 from tests.unit.runtime.points import manifest_of, operator_of
 

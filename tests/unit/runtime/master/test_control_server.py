@@ -22,7 +22,6 @@ from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaste
 from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
 from pipelines.runtime.master.control_loop import ControlLoop
-from pipelines.runtime.master.control_server import ControlServer
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,
@@ -31,6 +30,7 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
     WorkFailed,
 )
+from pipelines.runtime.master.slots.control_server import ControlServer
 from pipelines.runtime.networking import driver_networking
 from pipelines.runtime.slot_address import SlotAddress
 from tests.certificates import Authority

@@ -12,15 +12,15 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.status import DriverKillMoment, KillMoment, RequestOutcome
 from pipelines.runtime.control import Die, Hello
-from pipelines.runtime.master.fault_desk import FaultDesk
 from pipelines.runtime.master.job_events import SlotArrived
-from pipelines.runtime.master.request_desk import RequestDesk
+from pipelines.runtime.master.requests.fault_desk import FaultDesk
+from pipelines.runtime.master.requests.request_desk import RequestDesk
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.recording_attempt import RecordingAttempt
 
 if TYPE_CHECKING:
     from pipelines.bus.inbox import Inbox
-    from pipelines.runtime.master.attempts import Attempts
+    from pipelines.runtime.master.attempt.attempts import Attempts
     from pipelines.runtime.master.run_parts import RunParts
 
 ASKED = {"request_id": RequestId("kill"), "requested_by": "ann", "reason": "drill"}

@@ -29,8 +29,14 @@ from pipelines.domain.snapshots import Json
 from pipelines.domain.status import CheckpointKind
 from pipelines.domain.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.master.leftovers import NEEDED, RUNS_NAMED_MAX, Leftovers, shares
-from pipelines.runtime.master.needed_output import Need, NeededOutput
+from pipelines.runtime.master.output.leftovers import (
+    NEEDED,
+    RUNS_NAMED_MAX,
+    Leftovers,
+    Need,
+    NeededOutput,
+    shares,
+)
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.points import PIPELINE, manifest_of, operator_of, spec_of

@@ -7,7 +7,7 @@ from pipelines.domain.commands import Cancel, DriverCommand
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.runtime.master.job_events import CommandArrived, JobEvent, WorkFailed
-from pipelines.runtime.master.request_desk import RequestDesk
+from pipelines.runtime.master.requests.request_desk import RequestDesk
 
 if TYPE_CHECKING:
     from pipelines.bus.inbox import Inbox

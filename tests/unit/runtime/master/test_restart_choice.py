@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.protocol.restart import GiveUp, RestartAfter
-from pipelines.runtime.master.restart_choice import restart_backoff
+from pipelines.runtime.master.attempt.failure_report import restart_backoff
 
 PREFIX = "restart-strategy."
 

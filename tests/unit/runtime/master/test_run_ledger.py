@@ -5,7 +5,7 @@ from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import OutputShare, SinkOutput, SourceInput, SplitRange
 from pipelines.domain.snapshots import Manifest
-from pipelines.runtime.master.run_ledger import LedgerStart, RunLedger
+from pipelines.runtime.master.output.run_ledger import LedgerStart, RunLedger
 from tests.unit.runtime.points import manifest_of, operator_of
 
 SHARE = OutputShare(checkpoint_id=CheckpointId(1), rows=3, digest="00", tokens=["part-1"])

@@ -15,7 +15,7 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import CheckpointKind, StopStage
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.master.run_opening import damaged_files, stopping_of
+from pipelines.runtime.master.start.run_opening import damaged_files, stopping_of
 
 OLDER, LAST, NEWER = (
     RetainedPoint(CheckpointId(1), "/checkpoints/chk-1"),

@@ -18,7 +18,10 @@ from pipelines.domain.snapshots import FileHandle, StateHandle, StatePart
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.shared_files import shared_name
-from pipelines.runtime.master.shared_file_deletion import SharedFilesHost, discard_claimed
+from pipelines.runtime.master.checkpoints.shared_file_deletion import (
+    SharedFilesHost,
+    discard_claimed,
+)
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import shared_location

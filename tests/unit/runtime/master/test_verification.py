@@ -11,9 +11,9 @@ from pipelines.domain.events import DamageRemembered, Event, PointsVerified, Res
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import DamageFinder
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
 from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt, WorkFailed
-from pipelines.runtime.master.verification import PointVerifier
 from pipelines.storage.store import Damage
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.shared_points import shared_host

@@ -3,8 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from pipelines.runtime.master.job_events import JobEvent, WorkFailed
-from pipelines.runtime.master.watched_executor import WatchedExecutor
+from pipelines.runtime.master.job_events import JobEvent, WatchedExecutor, WorkFailed
 
 
 def test_only_what_raises_is_posted_and_its_error_with_it() -> None:

@@ -22,7 +22,7 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed
-from pipelines.runtime.master.failure_report import failure_of
+from pipelines.runtime.master.attempt.failure_report import failure_of
 from pipelines.runtime.subtask.chain import ChainPlace, OperatorChain
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.subtask.restoring import NOTHING

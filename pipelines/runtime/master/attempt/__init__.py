@@ -1,0 +1,1 @@
+"""The attempts of a run: deployed, fenced, failed, recovered."""

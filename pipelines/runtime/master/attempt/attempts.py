@@ -1,0 +1,329 @@
+"""The life of a run's attempts, one after the other: begin, deploy, run, end.
+
+`failures` decides why an attempt ends, and `next_start` where the next one starts. This module
+brings up the attempt that it is given and fences the one that it ends.
+
+Builds the deployment that an attempt's slots get: what to run, how, and from which point.
+
+Knows which source subtasks of an attempt still have input; reports when some, or all, end.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.events import RestoreProgress, SlotConnected, ZombieRefused
+from pipelines.domain.faults import FaultPoint, parse_faults
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.poison import Isolation
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.runtime.control import Deploy
+from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
+from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.hosting import ControlDoor
+from pipelines.runtime.master.job_events import SlotArrived
+from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.start.next_start import NextStart
+from pipelines.runtime.master.start.starting_point import StartingPoint, forgets_state
+
+if TYPE_CHECKING:
+    from pipelines.runtime.slot_address import SlotAddress
+
+
+def deployment_of(
+    parts: RunParts, host: AttemptHost, start: StartingPoint | None, isolation: Isolation
+) -> Deploy:
+    """`start` None: from the beginning."""
+    spec, settings = parts.spec, parts.settings
+    return Deploy(
+        run_id=spec.run_id,
+        pipeline=spec.pipeline,
+        parameters=spec.parameters,
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        peers=host.peers(),
+        storage_roots=parts.storage_roots,
+        max_memory_state_bytes=settings.max_memory_state_bytes,
+        compresses_snapshots=settings.compresses_snapshots,
+        digests_output=settings.digests_output,
+        restore_location=start.location if start else None,
+        restore_manifest=_manifest_in_memory(parts, start),
+        forgets_state=forgets_state(settings, start),
+        dropped_states=list(start.dropped_states) if start else [],
+        barriers=settings.barriers,
+        inputs=settings.inputs,
+        state=settings.state,
+        faults=list(parse_faults(settings.faults)),
+        quarantine=parts.places.quarantine,
+        isolation=isolation,
+        replayed_sources=spec.replayed_sources,
+        beginning=parts.beginning.packed,
+    )
+
+
+def _manifest_in_memory(parts: RunParts, start: StartingPoint | None) -> Manifest | None:
+    """A point that is only in this process's memory travels with the deployment."""
+    location = start.location if start else None
+    if location is None or scheme_of(location) != MEMORY:
+        return None
+    return parts.store.manifest(location)
+
+
+class SourcesLeft:
+    def __init__(self, parts: RunParts, checkpoints: CheckpointHost) -> None:
+        parallelism = parts.spec.parallelism
+        self._all = frozenset(
+            (uid, i) for uid in parts.pipeline.sources for i in range(parallelism)
+        )
+        self._checkpoints = checkpoints
+        self._left: set[tuple[Uid, int]] = set()
+
+    def on_begun(self) -> None:
+        """An attempt has begun."""
+        self._left = set(self._all)
+
+    def on_ended(self, vertex: Uid, subtask: int) -> None:
+        self._left.discard((vertex, subtask))
+
+    def tell(self) -> None:
+        """Call once all slots run: a source with nothing to read ends before the last slot runs."""
+        if len(self._left) == len(self._all):
+            return
+        self._checkpoints.triggers.on_source_finished()
+        if not self._left:
+            self._checkpoints.triggers.on_sources_ended()
+
+
+STAGE_END_TIMEOUT_MS = 10_000.0
+
+
+class Attempts:
+    """Guarantee: at most one attempt lives, and its number was never used before."""
+
+    def __init__(
+        self,
+        parts: RunParts,
+        record: RunRecord,
+        fence: AttemptFence,
+        control: ControlDoor,
+        watchers: RunWatchers,
+        end: RunEnd,
+    ) -> None:
+        self._parts = parts
+        self._record = record
+        self._fence = fence
+        self._control = control
+        self._watchers = watchers
+        self._end = end
+        self._next = NextStart(parts, record, watchers, end)
+        self._stages: StageHost | None = None
+        self._host: AttemptHost | None = None
+        self._address: SlotAddress | None = None
+        self._stage_is_over = True
+        self._began_ms = 0.0
+        self._restart_due_ms: float | None = None
+        self._sources = SourcesLeft(parts, watchers.checkpoints)
+
+    @property
+    def host(self) -> AttemptHost | None:
+        """None between two attempts."""
+        return self._host
+
+    @property
+    def newest(self) -> Attempt:
+        """Has begun, and may be over; 0 before the first."""
+        return self._fence.current
+
+    @property
+    def began_ms(self) -> float:
+        """Monotonic, of the newest attempt."""
+        return self._began_ms
+
+    @property
+    def restoring(self) -> RestoreProgress | None:
+        """None: no slot is loading state."""
+        return None if self._host is None else self._host.restoring
+
+    @property
+    def is_stage_over(self) -> bool:
+        """No slot of the newest attempt is left, as far as its host knows."""
+        return self._stage_is_over
+
+    @property
+    def restart_due_ms(self) -> float | None:
+        """Monotonic; None: no restart is due, or it waits for the end of a stage."""
+        return self._restart_due_ms if self._stage_is_over else None
+
+    def admit(self, attempt: Attempt, claim: str | None) -> AttemptHost | None:
+        """None: the speaker's attempt is over.
+
+        Reports what it claimed, unless the claim was on its way when the attempt ended.
+        """
+        stale = self._fence.admit(attempt)
+        if stale is None:
+            return self.current()
+        if claim is not None and stale.is_replaced:
+            self._record.emit(ZombieRefused(zombie_attempt=stale.attempt, what=claim))
+        return None
+
+    def current(self) -> AttemptHost:
+        if self._host is None:
+            raise InvariantViolated("an attempt is running")
+        return self._host
+
+    # Begin.
+
+    def begin_first(self, stages: StageHost) -> None:
+        """A driver that replaces a dead one recovers; a new run starts where its spec says.
+
+        Raises Rejected if it cannot start as requested, TargetTaken, EndsNotReady, and Retryable
+        if the storage does not answer.
+        """
+        self._stages = stages
+        resumes = self._parts.lease.attempts_so_far() > 0
+        self._next.choose_first(resumes=resumes)
+        self._begin()
+
+    def restart_after(self, delay_ms: float) -> None:
+        """Raises Rejected if there is no point to start from."""
+        self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
+        with self._parts.loop.long_step():
+            self._next.choose()
+        self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
+
+    def begin_when_due(self, now_ms: float) -> None:
+        """Raises TargetTaken, EndsNotReady."""
+        due_ms = self._restart_due_ms
+        if due_ms is None or now_ms < due_ms:
+            return
+        if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
+            return  # two attempts would want the same Spark slots
+        self._restart_due_ms = None
+        self._watchers.recovery.reached(RecoveryPhase.STOP)
+        self._begin()
+
+    def _begin(self) -> None:
+        with self._parts.loop.long_step():
+            self._next.hold_targets()
+        spec = self._parts.spec
+        attempt = self._parts.lease.next_attempt()
+        self._fence.on_attempt(attempt)
+        self._record.move_to(JobStatus.INITIALIZING)
+        self._parts.faults.reach(FaultPoint.REWINDING, attempt)
+        with self._parts.loop.long_step():
+            self._next.make_ready()
+        self._parts.faults.reach(FaultPoint.REWOUND, attempt)
+        self._began_ms = self._parts.clock.monotonic_ms()
+        self._host = AttemptHost(attempt, spec.parallelism, self._began_ms)
+        self._sources.on_begun()
+        self._address = self._control.open_for(attempt)
+        self._stage_is_over = False
+        if self._stages is not None:
+            self._stages.start(self._address, spec.parallelism)
+
+    def clean_up(self) -> None:
+        """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""
+        with self._parts.loop.long_step():
+            self._next.clean_up_own()
+
+    # Progress.
+
+    def on_slot_arrived(self, event: SlotArrived) -> None:
+        host, hello = self.admit(event.attempt, "a slot that connected"), event.hello
+        if host is None:
+            event.link.close()
+            return
+        host.on_arrived(hello, event.link, self._parts.clock.monotonic_ms())
+        self._record.emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
+        if host.readiness is Readiness.DEPLOYING:
+            self._watchers.recovery.reached(RecoveryPhase.STOP)
+            self._watchers.recovery.reached(RecoveryPhase.START)
+            host.deploy(self._orders(host))
+
+    def _orders(self, host: AttemptHost) -> Deploy:
+        return deployment_of(self._parts, host, self._next.start, self._watchers.poison.isolation)
+
+    def on_restoring(self, slot: int, progress: RestoreProgress) -> None:
+        self.current().on_restoring(slot, progress, self._parts.clock.monotonic_ms())
+
+    def on_deployed(self, slot: int) -> None:
+        host = self.current()
+        host.on_deployed(slot, self._parts.clock.monotonic_ms())
+        if host.readiness is not Readiness.BEGINNING:
+            return
+        if self._end.is_due:  # the restore has committed everything
+            self.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run has ended.")
+            self._end.on_all_committed()
+        else:
+            host.begin()
+
+    def on_running(self, slot: int) -> None:
+        host = self.current()
+        host.on_running(slot, self._parts.clock.monotonic_ms())
+        if host.readiness is Readiness.RUNNING:
+            self._record.move_to(JobStatus.RUNNING)
+            self._watchers.recovery.reached(RecoveryPhase.RESTORE)
+            self._watchers.checkpoints.on_running(host)
+            self._sources.tell()
+
+    def on_sources_ended(self, vertex: Uid, subtask: int) -> None:
+        self._sources.on_ended(vertex, subtask)
+        if self.current().readiness is Readiness.RUNNING:
+            self._sources.tell()
+
+    def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
+        self._next.on_output_lost(checkpoint_id, why)
+
+    def on_damage_met(self, file: str, why: str) -> bool:
+        """True if there is another point to go back to."""
+        return self._next.on_damage_met(file, why)
+
+    def on_stage_ended(self, attempt: Attempt) -> None:
+        stale = self._fence.admit(attempt)
+        if stale is None or not stale.is_replaced:
+            self._stage_is_over = True
+
+    # End.
+
+    def on_slot_ended(self, slot: int) -> bool:
+        """True: it was the last slot, so the attempt has ended by itself."""
+        host = self.current()
+        host.on_ended(slot)
+        if not host.have_all_ended:
+            return False
+        host.end()
+        self._host = None
+        shutdown = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        self._watchers.checkpoints.on_stopped(shutdown, "The run has ended.")
+        self._fence.on_ended()
+        return True
+
+    def end(
+        self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
+    ) -> None:
+        """Fences the attempt: closes its connections, which ends all of its slots.
+
+        `failed` are the subtasks whose loss is the cause.
+        """
+        if self._host is None:
+            return
+        self.abandon()
+        with self._parts.loop.long_step():
+            self._watchers.checkpoints.on_stopped(reason, why, failed)
+        self._fence.on_ended()
+
+    def abandon(self) -> None:
+        """Ends its slots and reports nothing: another driver speaks for the run now."""
+        host, self._host = self._host, None
+        if host is None:
+            return
+        host.end()
+        if self._stages is not None and self._address is not None:
+            self._stages.cancel(self._address)

@@ -1,0 +1,275 @@
+"""Decides what counts as a failure of the attempt, and what follows it.
+
+Hears of lost slots, failed subtasks, silence and stages that end or never start. Records the
+failure, has the attempt ended, and does what the restart strategy grants.
+Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandler`.
+"""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import Rejected, Retryable, TargetTaken
+from pipelines.domain.events import FailureOccurred, SlotLost
+from pipelines.domain.ids import Attempt
+from pipelines.domain.status import JobStatus
+from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.poison_records import Isolate, LimitReached, NobodysFault, Quarantine
+from pipelines.protocol.repeated_failures import RepeatedFailures
+from pipelines.protocol.restart import GiveUp, RestartAfter
+from pipelines.runtime.control import Failed
+from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
+from pipelines.runtime.master.attempt.attempts import Attempts
+from pipelines.runtime.master.attempt.failure_report import (
+    failure_of,
+    final_reason,
+    restart_backoff,
+    restart_reason,
+    too_many_reason,
+)
+from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.start.starting_point import EndsNotReady
+
+if TYPE_CHECKING:
+    from pipelines.domain.clock import Clock
+
+
+SLOT_LOST_GRACE_MS = 250.0
+"""How long a lost data connection or stage waits for the report of a dead slot: it says more."""
+
+
+class Failures:
+    def __init__(
+        self,
+        parts: RunParts,
+        record: RunRecord,
+        attempts: Attempts,
+        watchers: RunWatchers,
+        end: RunEnd,
+    ) -> None:
+        self._parts = parts
+        self._clock: Clock = parts.clock
+        self._record = record
+        self._attempts = attempts
+        self._board = watchers.board
+        self._recovery = watchers.recovery
+        self._poison = watchers.poison
+        self._end = end
+        self._restart = restart_backoff(parts.settings)
+        self._repeated = RepeatedFailures(
+            tries_min=parts.settings.repeated_failure_tries,
+            over_min_ms=parts.settings.repeated_failure_ms,
+        )
+        self._draws = random.Random(parts.spec.run_id)  # for jitter
+        self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and the failure
+        self._choice_due_ms: float | None = None  # when to ask the storage again for a start
+
+    @property
+    def due_ms(self) -> float | None:
+        """When `on_time` has to look again at the latest, monotonic."""
+        dues = [self._choice_due_ms, self._suspicion[0] if self._suspicion else None]
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+    def on_progress(self) -> None:
+        """A checkpoint completed."""
+        self._restart.on_progress()
+
+    # Reports.
+
+    def on_slot_lost(self, slot: int, problem: str) -> None:
+        attempt = self._attempts.current()
+        pid = attempt.pid_of(slot) or 0
+        self._record.emit(SlotLost(slot=slot, pid=pid, reason=problem))
+        heard_ms = attempt.heard_ms(slot) or self._clock.monotonic_ms()
+        event = FailureOccurred(cause=f"Slot {slot} (pid {pid}) is gone: {problem}.", slot=slot)
+        self.fail(event, heard_ms)
+
+    def on_subtask_failed(self, slot: int, message: Failed) -> None:
+        event, now_ms = failure_of(message, slot), self._clock.monotonic_ms()
+        lost_output_of = message.lost_output_of
+        if lost_output_of is not None:
+            self._end.on_output_lost()
+        error = message.error
+        repeated = None if error is None else self._repeated.on_error(error, now_ms)
+        found = self._poison.on_failure(message, repeated)
+        if error is not None and isinstance(found, Quarantine):
+            self._repeated.on_explained(error)
+        match found:
+            case Isolate() | Quarantine():
+                self._restart.on_progress()
+                self.fail(event, now_ms, is_helped=True)
+            case LimitReached(limit):
+                self.fail(event, now_ms, no_restart=too_many_reason(event, limit))
+            case NobodysFault():
+                may_pass = self._poison.awaits_more_tries(message, repeated)
+                is_fatal = message.is_fatal and not (may_pass or self._goes_back(message))
+                no_restart = final_reason(event, repeated, is_fatal=is_fatal)
+                why = restart_reason(event, repeated)
+                self.fail(event, now_ms, no_restart=no_restart, why_it_restarts=why)
+        if lost_output_of is not None:  # by now the points are known
+            self._attempts.on_output_lost(lost_output_of, message.cause)
+
+    def _goes_back(self, message: Failed) -> bool:
+        """True if a slot has met a damaged file and the next attempt has a point without it."""
+        file = message.damaged_file
+        return file is not None and self._attempts.on_damage_met(file, message.cause)
+
+    def on_peer_lost(self, slot: int, problem: str) -> None:
+        cause = f"Slot {slot} lost a data connection: {problem}"
+        self._suspect(FailureOccurred(cause=cause, slot=slot))
+
+    def on_stage_ended(self, attempt: Attempt, problem: str) -> None:
+        self._attempts.on_stage_ended(attempt)
+        if self._attempts.admit(attempt, None) is not None:
+            cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
+            self._suspect(FailureOccurred(cause=cause))
+
+    def on_time(self, now_ms: float) -> None:
+        if self._choice_due_ms is not None and now_ms >= self._choice_due_ms:
+            self._choose_start(delay_ms=0.0)
+        self._act_on_suspicion(now_ms)
+        self._look_for_silence(now_ms)
+        self._look_for_a_standstill(now_ms)
+
+    def _suspect(self, event: FailureOccurred) -> None:
+        """A failure, unless the end of a slot's control connection says more in a moment."""
+        if self._suspicion is None:
+            due_ms = self._clock.monotonic_ms() + SLOT_LOST_GRACE_MS
+            self._suspicion = (due_ms, event)
+
+    def _act_on_suspicion(self, now_ms: float) -> None:
+        if self._suspicion is not None and now_ms >= self._suspicion[0]:
+            self.fail(self._suspicion[1], self._suspicion[0] - SLOT_LOST_GRACE_MS)
+
+    def _look_for_silence(self, now_ms: float) -> None:
+        host = self._attempts.host
+        if host is None:
+            return
+        for slot in host.silent_since(now_ms - self._parts.settings.heartbeat_timeout_ms):
+            self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
+            return
+
+    def _look_for_a_standstill(self, now_ms: float) -> None:
+        """An attempt may take any time until it runs, as long as it gets on."""
+        host, settings = self._attempts.host, self._parts.settings
+        if host is None or self._record.status is not JobStatus.INITIALIZING:
+            return
+        still_ms = now_ms - host.moved_ms
+        match host.readiness:
+            case Readiness.CONNECTING if still_ms > settings.slot_request_timeout_ms:
+                self.fail(FailureOccurred(cause=self._too_few_slots(host)), host.moved_ms)
+            case Readiness.DEPLOYING | Readiness.BEGINNING if (
+                still_ms > settings.restore_standstill_ms
+            ):
+                cause = self._restore_stands_still(host)
+                self.fail(FailureOccurred(cause=cause), host.moved_ms)
+
+    def _too_few_slots(self, host: AttemptHost) -> str:
+        spec, waited_ms = self._parts.spec, self._parts.settings.slot_request_timeout_ms
+        return (
+            f"Spark on {spec.master} brought up {host.connected_count} of {spec.parallelism} slots,"
+            f" and no other within {waited_ms / 1000:g} s (slot.request.timeout)."
+        )
+
+    def _restore_stands_still(self, host: AttemptHost) -> str:
+        waited_ms, done = self._parts.settings.restore_standstill_ms, host.restoring
+        slots = ", ".join(map(str, host.undeployed)) or "all"
+        far = "" if done is None else f" at {done.read_files} of {done.total_files} files"
+        return (
+            f"The restore stood still{far} for {waited_ms / 1000:g} s"
+            f" (execution.state-recovery.standstill-timeout); slots that did not end it: {slots}."
+        )
+
+    # Consequences.
+
+    def fail(
+        self,
+        event: FailureOccurred,
+        last_sign_of_life_ms: float,
+        *,
+        no_restart: str | None = None,
+        why_it_restarts: str | None = None,
+        is_helped: bool = False,
+    ) -> None:
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless no restart can help
+        or the next attempt removes the cause. `why_it_restarts` None: because of the cause."""
+        if self._attempts.host is None:
+            return
+        self._repeated.on_attempt_over(self._clock.monotonic_ms() - self._attempts.began_ms)
+        self._record.emit(event)
+        self._recovery.on_failure(last_sign_of_life_ms, self._board.reached_records)
+        self._suspicion = None
+        suspend = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+        self._attempts.end(suspend, event.cause, self._failed_subtasks(event))
+        if no_restart is not None:
+            self._give_up(no_restart, no_restart)
+            return
+        if is_helped:
+            self._restart_after(0.0, event.cause)
+            return
+        match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
+            case RestartAfter(delay_ms):
+                self._restart_after(delay_ms, why_it_restarts or event.cause)
+            case GiveUp(reason):
+                self._give_up(reason, f"{event.cause} {reason}")
+
+    def _failed_subtasks(self, event: FailureOccurred) -> frozenset[SubtaskId]:
+        """The subtask that reported, or all of a lost slot."""
+        if event.vertex is not None and event.subtask is not None:
+            return frozenset({SubtaskId(event.vertex, event.subtask)})
+        if event.slot is None:
+            return frozenset()
+        shapes = self._parts.pipeline.graph.shape()
+        return frozenset(SubtaskId(shape.uid, event.slot) for shape in shapes)
+
+    def begin_first(self, stages: StageHost) -> None:
+        """Raises Rejected if it cannot start as requested, Retryable if the storage is silent."""
+        self._counted(lambda: self._attempts.begin_first(stages))
+
+    def begin_when_due(self, now_ms: float) -> None:
+        self._counted(lambda: self._attempts.begin_when_due(now_ms))
+
+    def _counted(self, begin: Callable[[], None]) -> None:
+        """A source or target that does not answer is a failure like any other, though no slot died.
+        If another run writes to a target by now, no restart takes it over."""
+        try:
+            begin()
+        except TargetTaken as error:
+            self._record.emit(FailureOccurred(cause=str(error)))
+            self._give_up(str(error), str(error))
+        except EndsNotReady as error:
+            if self._record.status is JobStatus.CREATED:
+                self._record.move_to(JobStatus.INITIALIZING)
+            if self._record.status is not JobStatus.RESTARTING:
+                self._record.move_to(JobStatus.RESTARTING, str(error))
+            self._ask_again_later(str(error))
+
+    def _restart_after(self, delay_ms: float, cause: str) -> None:
+        self._record.move_to(JobStatus.RESTARTING, cause)
+        self._choose_start(delay_ms)
+
+    def _choose_start(self, delay_ms: float) -> None:
+        self._choice_due_ms = None
+        try:
+            self._attempts.restart_after(delay_ms)
+        except Rejected as error:
+            self._give_up(str(error), str(error))
+        except Retryable as error:
+            self._ask_again_later(f"Where to restart from cannot be told: {error}")
+
+    def _ask_again_later(self, cause: str) -> None:
+        """Counts as a failure, so that the restart strategy bounds how often this is repeated."""
+        self._record.emit(FailureOccurred(cause=cause))
+        now_ms = self._clock.monotonic_ms()
+        match self._restart.on_failure(now_ms, self._draws.uniform(-1, 1)):
+            case RestartAfter(delay_ms):
+                self._choice_due_ms = now_ms + delay_ms
+            case GiveUp(reason):
+                self._give_up(reason, f"{cause} {reason}")
+
+    def _give_up(self, reason: str, why_it_ended: str) -> None:
+        self._record.move_to(JobStatus.FAILING, reason)
+        self._record.end(JobStatus.FAILED, self._end.reason_of_failure(why_it_ended))

@@ -1,0 +1,257 @@
+"""Carries out what the coordinator machines decide: barriers, manifests, retention, answers.
+
+Runs on the job master's thread. `point_files` writes and deletes files on an executor, and reports
+the outcome of a manifest as an event. Decides nothing itself.
+"""
+
+from collections.abc import Collection
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import SubtaskAcknowledged
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.settings import Settings
+from pipelines.domain.status import JobStatus
+from pipelines.protocol.checkpoint_effects import (
+    AbortCheckpoint,
+    Complete,
+    CoordinationEffect,
+    DiscardLate,
+    FailAttempt,
+    Finalize,
+    Inject,
+    SubtaskId,
+)
+from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.retention import RetainedPoints
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined
+from pipelines.runtime.master.attempt.attempt_host import AttemptHost
+from pipelines.runtime.master.checkpoints.barrier_injection import BarrierInjection, CommitWatch
+from pipelines.runtime.master.checkpoints.point_files import PointFiles, manifest_of
+from pipelines.runtime.master.checkpoints.point_keeper import PointKeeper
+from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
+from pipelines.runtime.master.checkpoints.trigger_desk import TriggerDesk
+from pipelines.runtime.master.checkpoints.underway import (
+    CheckpointListener,
+    CheckpointSurroundings,
+    Underway,
+)
+from pipelines.runtime.master.damage_memory import DamageMemory
+from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
+from pipelines.runtime.master.output.run_ledger import RunLedger
+from pipelines.storage.store import Publication
+
+
+class CheckpointHost:
+    def __init__(
+        self,
+        surroundings: CheckpointSurroundings,
+        points: RetainedPoints,
+        first_id: CheckpointId,
+        listener: CheckpointListener,
+        damaged_files: Collection[str] = (),
+    ) -> None:
+        """`damaged_files`: those that earlier drivers of the run remember."""
+        self._around = surroundings
+        self._listener = listener
+        self._settings = surroundings.settings
+        self.points = points
+        self.ancestors: list[tuple[RunId, CheckpointId]] = []
+        self.last_completed_ms: int | None = None
+        self.triggers = TriggerDesk(surroundings, listener)
+        self._coordinator = CheckpointCoordinator(
+            first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
+        )
+        self._files = PointFiles(surroundings)
+        self._shared = SharedFilesHost(
+            surroundings.store,
+            surroundings.places.checkpoints,
+            surroundings.executor,
+            surroundings.owns_run,
+            points.every_newest_first(),
+        )
+        self.damage = DamageMemory(points, self._shared, surroundings.emit, damaged_files)
+        self._keeper = PointKeeper(surroundings, points, self._files, self._shared, self.damage)
+        self._commits = CommitWatch(surroundings)
+        self.ledger = RunLedger(surroundings.emit)
+        self._injection = BarrierInjection(surroundings, self._files, self._shared, self.damage)
+        self._attempt: AttemptHost | None = None
+        self._underway: dict[CheckpointId, Underway] = {}  # oldest first
+
+    @property
+    def last_committed_ms(self) -> int | None:
+        return self._commits.newest_ms
+
+    # Called by the job master.
+
+    def on_running(self, attempt: AttemptHost) -> None:
+        """All slots run: checkpoints may be triggered."""
+        self._attempt = attempt
+        shapes, parallelism = self._around.graph.shape(), self._around.spec.parallelism
+        self._commits.on_running()
+        self._coordinator.on_running(
+            SubtaskId(shape.uid, i) for shape in shapes for i in range(parallelism)
+        )
+        self._files.sweep(attempt.attempt, self._coordinator.next_id)
+        self._shared.sweep(attempt.attempt)
+        self.triggers.on_running()
+
+    def on_stopped(
+        self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
+    ) -> None:
+        """The attempt is over, because `failed` were lost or for another `reason`.
+
+        Waits for a manifest that is being written: it may make a point.
+        """
+        while (writing := self._writing()) is not None:
+            if writing.publication is not None:
+                writing.publication.result()  # posts ManifestWritten; its outcome is read below
+            self.on_manifest(self._files.read_back(writing))
+        self._attempt = None
+        self._carry_out(self._coordinator.on_stopped(reason, why, failed))
+        self.triggers.on_stopped()
+
+    def on_settings(self, settings: Settings) -> None:
+        """Checkpoints under way keep the timeout that they started with."""
+        self._settings = settings
+        self._coordinator.tolerate(settings.tolerable_failed_checkpoints)
+        self.triggers.on_settings(settings)
+
+    def on_run_ended(self, status: JobStatus) -> None:
+        """Sweeps: nothing else would delete what a killed slot had begun to write."""
+        attempt = self._around.fence.current
+        self._keeper.on_run_ended(status)
+        self._files.sweep(attempt, self._coordinator.next_id)
+        self._shared.sweep(attempt)
+
+    def on_time(self) -> float | None:
+        """Expires late checkpoints and starts due ones; returns when to call again, monotonic."""
+        now_ms = self._around.clock.monotonic_ms()
+        for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
+            self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
+        is_busy = self._injection.is_preparing
+        next_ms = self.triggers.start_what_is_due(now_ms, self._start, is_busy)
+        dues = [u.expires_ms for u in self._underway.values() if u.publication is None]
+        return min(dues if next_ms is None else [*dues, next_ms], default=None)
+
+    def on_prepared(self, event: LocationPrepared) -> None:
+        underway = self._underway.get(event.checkpoint_id)
+        if underway is None:
+            return
+        if event.reason is None:
+            self._injection.on_prepared(underway, self._attempt)
+            return
+        effects = self._coordinator.on_untriggered(event.checkpoint_id, event.reason, event.why)
+        self._carry_out(effects)
+
+    def on_acknowledged(self, message: Acknowledged) -> None:
+        underway = self._underway.get(message.checkpoint_id)
+        if underway is not None:
+            phases = underway.on_acknowledged(message, self._around.clock.monotonic_ms())
+            event = SubtaskAcknowledged(checkpoint_id=message.checkpoint_id, phases=phases)
+            self._around.emit(event)
+        attempt = self._around.fence.current
+        self._shared.on_acknowledged(attempt, message.checkpoint_id, message.snapshot)
+        self._carry_out(self._coordinator.on_acknowledged(message.checkpoint_id, message.snapshot))
+
+    def on_declined(self, message: Declined) -> None:
+        why = f"{message.vertex}[{message.subtask}]: {message.message}"
+        self._carry_out(self._coordinator.on_declined(message.checkpoint_id, message.reason, why))
+
+    def on_committed(self, message: Committed) -> None:
+        self._commits.on_committed(message)
+
+    def on_manifest(self, written: ManifestWritten) -> None:
+        if isinstance(written.outcome, FilesMissing):
+            self.damage.on_missing(written.outcome.damages)
+        underway = self._underway.get(written.checkpoint_id)
+        if underway is None or underway.publication is None:
+            return
+        underway.publication = None
+        match written.outcome:
+            case Publication.PUBLISHED | Publication.ALREADY_PUBLISHED:
+                effects = self._coordinator.on_published(written.checkpoint_id)
+            case Publication.CONFLICT:
+                underway.is_ours = False
+                effects = self._coordinator.on_unpublished(
+                    written.checkpoint_id, "another driver has published this checkpoint"
+                )
+            case FilesMissing(damages):
+                effects = self._coordinator.on_damaged(written.checkpoint_id, damages[0].problem)
+            case str(why):
+                effects = self._coordinator.on_unpublished(written.checkpoint_id, why)
+        self._carry_out(effects)
+
+    # Decided by the machines.
+
+    def _start(self, request: TriggerRequest) -> None:
+        self._carry_out(self._coordinator.on_trigger(request))
+
+    def _carry_out(self, effects: list[CoordinationEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Inject():
+                    self._inject(effect)
+                case Finalize():
+                    self._finalize(effect)
+                case Complete():
+                    self._complete(effect)
+                case AbortCheckpoint():
+                    self._abort(effect)
+                case DiscardLate(checkpoint_id, request):
+                    location = self._files.location(request.kind, checkpoint_id)
+                    self._files.discard(self._around.fence.current, location)
+                case FailAttempt(message):
+                    self._listener.too_many_failures(message)
+
+    def _inject(self, effect: Inject) -> None:
+        underway = self._injection.begin(effect, self._settings.checkpoint_timeout_ms)
+        self._underway[effect.checkpoint_id] = underway
+        self._injection.prepare(underway)
+
+    def _finalize(self, effect: Finalize) -> None:
+        underway, attempt = self._underway[effect.checkpoint_id], self._attempt
+        if attempt is None:
+            return
+        manifest = manifest_of(effect, underway, self._around, attempt.attempt, self.ancestors)
+        if (why := self.damage.problem_of(manifest)) is not None:
+            self._carry_out(self._coordinator.on_damaged(effect.checkpoint_id, why))
+            return
+        underway.manifest = manifest
+        self._listener.checkpoint_publishing(effect.request, underway.location)
+        underway.publication = self._files.publish(attempt.attempt, underway.location, manifest)
+
+    def _writing(self) -> Underway | None:
+        """The checkpoint whose manifest is being written."""
+        return next((u for u in self._underway.values() if u.publication is not None), None)
+
+    def _complete(self, effect: Complete) -> None:
+        around = self._around
+        underway = self._underway.pop(effect.checkpoint_id)
+        now_ms = around.clock.monotonic_ms()
+        self.triggers.on_completed(effect.request)
+        if underway.manifest is None:
+            return
+        self.last_completed_ms = around.clock.wall_ms()
+        around.emit(underway.completed_event(underway.manifest, now_ms))
+        self._shared.on_completed(around.fence.current, underway.manifest)
+        self._keeper.on_completed(underway)
+        self.ledger.on_completed(underway.manifest)
+        self._commits.on_completed(effect.checkpoint_id, self._attempt)
+        self._listener.checkpoint_completed(effect.request, underway.location)
+
+    def _abort(self, effect: AbortCheckpoint) -> None:
+        underway = self._underway.pop(effect.checkpoint_id)
+        self._injection.on_over(effect.checkpoint_id)
+        self.triggers.on_aborted(effect.request)
+        self._around.emit(underway.failed_event(effect))
+        if self._attempt is not None:
+            self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
+        self._shared.on_aborted(
+            self._around.fence.current,
+            effect.checkpoint_id,
+            may_be_complete=underway.manifest is not None,
+        )
+        if underway.is_ours:
+            self._files.discard(self._around.fence.current, underway.location)
+        self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")

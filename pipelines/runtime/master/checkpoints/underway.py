@@ -1,0 +1,149 @@
+"""What the host knows of a pending checkpoint, in addition to the machine's own view of it.
+
+Collects what subtasks report until the checkpoint ends, and sums it up for the journal.
+
+What a checkpoint host works with, and its listener's interface. Decides nothing.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.events import CheckpointCompleted, CheckpointFailed, Event
+from pipelines.domain.graph import JobGraph
+from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunSpec
+from pipelines.domain.settings import Settings
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.checkpoint_effects import AbortCheckpoint
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.retention import RetainedPoint
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.control import Acknowledged
+from pipelines.runtime.faults import NO_FAULTS, Faults
+from pipelines.runtime.master.job_events import JobEvent
+from pipelines.storage.store import CheckpointStore
+
+
+@dataclass(slots=True)
+class Underway:
+    """Moments are monotonic, except `trigger_wall_ms`."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+    location: str
+    triggered_ms: float
+    expires_ms: float
+    trigger_wall_ms: int
+    phases: list[SubtaskPhases] = field(default_factory=list)
+    source_records: int = 0
+    watermarks_ms: list[int] = field(default_factory=list)
+    manifest: Manifest | None = None
+    publication: Future[None] | None = None
+    is_ours: bool = True  # False: another driver has published under this id
+
+    @property
+    def kind(self) -> CheckpointKind:
+        return self.request.kind
+
+    @property
+    def point(self) -> RetainedPoint:
+        """The point that it is once it has completed."""
+        is_savepoint = self.kind is CheckpointKind.SAVEPOINT
+        return RetainedPoint(self.checkpoint_id, self.location, is_savepoint)
+
+    def on_acknowledged(self, message: Acknowledged, now_ms: float) -> SubtaskPhases:
+        """Returns the subtask's phases, with the time by the coordinator's clock."""
+        elapsed_ms = now_ms - self.triggered_ms
+        phases = msgspec.structs.replace(message.phases, acknowledged_ms=elapsed_ms)
+        self.phases.append(phases)
+        self.source_records += message.source_records
+        if message.watermark_ms is not None:
+            self.watermarks_ms.append(message.watermark_ms)
+        return phases
+
+    def completed_event(self, manifest: Manifest, now_ms: float) -> CheckpointCompleted:
+        channels = [channel for phases in self.phases for channel in phases.channels]
+        return CheckpointCompleted(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            path=self.location,
+            end_to_end_ms=now_ms - self.triggered_ms,
+            state_bytes=manifest.state_bytes,
+            uploaded_bytes=sum(phases.uploaded_bytes for phases in self.phases),
+            buffered_records=sum(channel.buffered_records for channel in channels),
+            buffered_bytes=sum(channel.buffered_bytes for channel in channels),
+            persisted_bytes=sum(phases.persisted_bytes for phases in self.phases),
+            source_records=self.source_records,
+            watermark_ms=min(self.watermarks_ms, default=None),
+            counters=counters_of(manifest),
+        )
+
+    def failed_event(self, aborted: AbortCheckpoint) -> CheckpointFailed:
+        return CheckpointFailed(
+            checkpoint_id=self.checkpoint_id,
+            reason=aborted.reason,
+            message=aborted.message,
+            request_id=self.request.request_id,
+        )
+
+
+def counters_of(manifest: Manifest) -> dict[str, int]:
+    """Operator counters at the cut, summed over subtasks."""
+    totals: dict[str, int] = {}
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            for name, value in operator.counters.items():
+                key = f"{operator.uid}.{name}"
+                totals[key] = totals.get(key, 0) + value
+    return totals
+
+
+def source_records_of(manifest: Manifest) -> int:
+    return sum(
+        operator.counters.get("records_read", 0)
+        for subtask in manifest.subtasks
+        for operator in subtask.operators
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSurroundings:
+    """What a checkpoint host works with; all of it outlives every attempt."""
+
+    spec: RunSpec
+    places: SnapshotPlaces
+    settings: Settings
+    graph: JobGraph
+    store: CheckpointStore
+    clock: Clock
+    executor: Executor
+    fence: AttemptFence
+    owns_run: Callable[[Attempt], bool]  # asks the lease, before anything becomes durable
+    emit: Callable[[Event], None]
+    post: Callable[[JobEvent], None]
+    draw: Callable[[float, float], float]  # a number between two, for the phase of the schedule
+    faults: Faults = NO_FAULTS
+
+
+class CheckpointListener:
+    """What the job master wants to know. The job master subclasses it; called on its thread."""
+
+    def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
+        """All have acknowledged; the manifest is written next."""
+        raise NotImplementedError
+
+    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
+        raise NotImplementedError
+
+    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
+        raise NotImplementedError
+
+    def too_many_failures(self, message: str) -> None:
+        raise NotImplementedError

@@ -1,0 +1,285 @@
+"""Ends unfinished output that a pipeline's runs left in its targets and no recovery point needs.
+
+Output that was written, staged or prepared for a checkpoint that never completed stays in the
+target when its run is cancelled or killed: no later checkpoint commits it. Before it writes, a run
+ends what earlier runs of its pipeline left; when it ends, it ends its own. Only the run that holds
+the target may do so (`domain.ownership`); the target checks that.
+
+Decides which unfinished output the recovery points of a pipeline's runs still need.
+
+Reads points and changes nothing. A point needs what its committables name: a run that restores it
+commits that first. A point that cannot be read does not count as absent: its run is then in doubt,
+and its output stays.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipelines.bus.journal_reading import UndecodableEvent, newest_event
+from pipelines.bus.journal_segments import segments_of
+from pipelines.bus.lease import is_driven
+from pipelines.connectors.sink import HoldsTarget, LeavesUnfinished, Sink, Unfinished
+from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import Rejected, Retryable, TargetTaken
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    Event,
+    LeftoversDiscarded,
+    LeftoversKept,
+    SettingsChanged,
+)
+from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.patience import waiting_at_most
+from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.snapshots import Json, Manifest
+from pipelines.storage.store import CheckpointStore
+
+
+class InDoubt(Exception):
+    """It is not known what the points of a run need. Says why in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """`names`: of output that a point needs. `doubts`: why that is not known of a run."""
+
+    names: frozenset[str] = frozenset()
+    doubts: Mapping[RunId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NeededOutput:
+    """As the driver of the run in `own` sees it. The first of `storage_roots` holds all runs."""
+
+    own: RunDirectory
+    store: CheckpointStore
+    storage_roots: Collection[str]
+
+    def of(self, runs: Collection[RunId], start: str | None) -> Need:
+        """The output that points of these runs of the pipeline need, or the point at `start`.
+
+        Only a run's own points name its unfinished output: a run that restores one of them commits
+        that before it takes a point of its own.
+        """
+        names: set[str] = set()
+        doubts: dict[RunId, str] = {}
+        for run_id in runs:
+            run = RunDirectory(self.own.path.parent / run_id)
+            try:
+                names |= self._named_by_run(run, start)
+            except InDoubt as doubt:
+                doubts[run_id] = str(doubt)
+        return Need(frozenset(names), doubts)
+
+    def _named_by_run(self, run: RunDirectory, start: str | None) -> set[str]:
+        """Looks at the lease first: without a driver, the run adds no point meanwhile."""
+        try:
+            if not run.spec_file.exists():
+                raise InDoubt(f"This installation knows nothing of run {run.run_id}.")
+            if run.run_id != self.own.run_id and is_driven(run):
+                raise InDoubt(f"The driver of run {run.run_id} has not ended.")
+            points = {
+                point for places in self._places(run) for point in self._points(places, run)
+            } | ({start} if start is not None else set())
+            return {name for point in points for name in named_by(self.store.manifest(point))}
+        except (Retryable, Rejected, OSError, UndecodableEvent, *UNDECODABLE) as error:
+            raise InDoubt(f"The points of run {run.run_id} cannot be read: {error}") from error
+
+    def _places(self, run: RunDirectory) -> list[SnapshotPlaces]:
+        """Where its settings send points: the settings of its start, and those it has since."""
+        spec = msgspec.json.decode(run.spec_file.read_bytes(), type=RunSpec)
+        changed = newest_event(run.journal_file, SettingsChanged)
+        given = [spec.settings, *([changed.settings] if changed is not None else [])]
+        return [SnapshotPlaces.of(run, parse_settings(settings)) for settings in given]
+
+    def _points(self, places: SnapshotPlaces, run: RunDirectory) -> Iterator[str]:
+        of_all_runs = places.checkpoints.rpartition("/")[0]
+        for root, filled in ((places.checkpoints, of_all_runs), (places.savepoints,) * 2):
+            if scheme_of(root) == MEMORY:
+                continue  # these points ended with their driver
+            names = self.store.names(root)
+            if not names:
+                self._check_mounted(root, filled, run)
+            own = [name for name in names if places.checkpoint_id_of(name) is not None]
+            yield from self.store.published(root, among=own)
+
+    def _check_mounted(self, root: str, filled: str, run: RunDirectory) -> None:
+        """An empty `root` has no point, or its disk is not mounted: then `filled`, which also holds
+        points of other runs, is empty, too. Raises InDoubt."""
+        home = next(iter(self.storage_roots))
+        if scheme_of(root) or root.startswith(f"{home.rstrip('/')}/") or self.store.names(filled):
+            return
+        if _may_have_points(root, run):
+            raise InDoubt(
+                f"Run {run.run_id} has completed checkpoints, and {root} is empty: see that the"
+                " storage is mounted."
+            )
+
+
+def _may_have_points(root: str, run: RunDirectory) -> bool:
+    """A journal of several segments has only the newest point."""
+    is_cut_short = any(segment.base for segment in segments_of(run.journal_file))
+    newest = newest_event(
+        run.journal_file,
+        CheckpointCompleted,
+        lambda event: is_cut_short or event.path.startswith(f"{root}/"),
+    )
+    return newest is not None
+
+
+def named_by(manifest: Manifest) -> Iterator[str]:
+    """All texts in what the sinks of a point have prepared; the names of output are among them."""
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            yield from texts_in(operator.committables)
+            yield from texts_in(operator.quarantined)
+
+
+def texts_in(value: Json) -> Iterator[str]:
+    """The texts in plain JSON, without the names of fields."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for each in value:
+                yield from texts_in(each)
+        case dict():
+            for each in value.values():
+                yield from texts_in(each)
+
+
+RUNS_NAMED_MAX = 20
+"""The limit for one event."""
+
+PATIENCE_AT_THE_END_S = 10.0
+"""The limit for one request to a target when only this is left of the run."""
+
+NEEDED = "A recovery point needs them: a run that restores it commits them."
+
+log = logging.getLogger("ftdash.driver")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Unfinished output of one kind with one fate. `why_kept` None: it is discarded."""
+
+    what: str
+    why_kept: str | None
+    items: tuple[Unfinished, ...]
+
+    @property
+    def runs(self) -> tuple[RunId, ...]:
+        return tuple(sorted({item.run_id for item in self.items}))
+
+    @property
+    def size_bytes(self) -> int | None:
+        sizes = [item.size_bytes for item in self.items]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+
+def shares(found: Iterable[Unfinished], need: Need) -> list[Share]:
+    """Discards what no point needs, unless its run is in doubt; keeps everything else. Pure."""
+    by_fate: dict[tuple[str, str | None], list[Unfinished]] = {}
+    for item in found:
+        why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)
+        if why_kept is None or not item.is_ended_by_writers:
+            by_fate.setdefault((item.what, why_kept), []).append(item)
+    return [Share(*fate, tuple(items)) for fate, items in by_fate.items()]
+
+
+class Leftovers:
+    """Handles all targets of one run. `emit` writes to its journal. `check_held` raises if another
+    driver has the run, which may have begun to write since its points were looked at."""
+
+    def __init__(
+        self,
+        run_id: RunId,
+        needed: NeededOutput,
+        emit: Callable[[Event], None],
+        check_held: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run_id = run_id
+        self._needed = needed
+        self._emit = emit
+        self._check_held = check_held
+
+    def discard_earlier(self, sinks: Iterable[tuple[Uid, Sink]], start: str | None) -> None:
+        """Ends what other runs left, before this one writes. `start`: the point it starts from.
+
+        Raises TargetTaken if another run holds a target, Retryable.
+        """
+        for uid, sink in sinks:
+            if isinstance(sink, LeavesUnfinished):
+                try:
+                    found = [each for each in sink.unfinished() if each.run_id != self._run_id]
+                    self._discard(uid, sink, found, start)
+                except TargetTaken:
+                    raise
+                except Rejected as refusal:
+                    self._say_refused(uid, sink, refusal)
+
+    def discard_own(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
+        """Ends what this run leaves, once none of its subtasks writes any more. A target that does
+        not answer, or that another run holds by now, is left to the next run of the pipeline."""
+        for uid, sink in sinks:
+            if isinstance(sink, LeavesUnfinished):
+                try:
+                    with waiting_at_most(PATIENCE_AT_THE_END_S):
+                        found = [each for each in sink.unfinished() if each.run_id == self._run_id]
+                        self._discard(uid, sink, found, None)
+                except (Retryable, Rejected) as error:
+                    self._say_refused(uid, sink, error)
+
+    def _discard(
+        self, uid: Uid, sink: LeavesUnfinished, found: Collection[Unfinished], start: str | None
+    ) -> None:
+        if not found:
+            return
+        need = self._needed.of(sorted({each.run_id for each in found}), start)
+        for share in shares(found, need):
+            if share.why_kept is not None:
+                self._say_kept(uid, sink, share, share.why_kept)
+                continue
+            self._check_held()
+            names = [item.name for item in share.items]
+            self._say_discarded(uid, sink, share, sink.discard(names, self._run_id))
+
+    def _say_kept(self, uid: Uid, sink: LeavesUnfinished, share: Share, why: str) -> None:
+        kept = LeftoversKept(
+            sink=uid,
+            target=_target_of(sink),
+            what=share.what,
+            why=why,
+            count=len(share.items),
+            runs=share.runs[:RUNS_NAMED_MAX],
+            run_count=len(share.runs),
+        )
+        self._emit(kept)
+
+    def _say_discarded(self, uid: Uid, sink: LeavesUnfinished, share: Share, count: int) -> None:
+        discarded = LeftoversDiscarded(
+            sink=uid,
+            target=_target_of(sink),
+            what=share.what,
+            count=count,
+            runs=share.runs[:RUNS_NAMED_MAX],
+            run_count=len(share.runs),
+            size_bytes=share.size_bytes,
+        )
+        self._emit(discarded)
+
+    def _say_refused(self, uid: Uid, sink: LeavesUnfinished, error: Exception) -> None:
+        log.warning("What was left in the target of %s stays: %s", uid, error)
+        why = f"It could not be cleaned up, which the next run of the pipeline tries again: {error}"
+        kept = LeftoversKept(sink=uid, target=_target_of(sink), what="unfinished output", why=why)
+        self._emit(kept)
+
+
+def _target_of(sink: object) -> str:
+    return sink.target if isinstance(sink, HoldsTarget) else ""

@@ -1,0 +1,190 @@
+"""Counts what a start publishes a second time, at targets that take nothing back.
+
+The counters of the newest checkpoint that a run of the pipeline has completed say how much each
+sink had been given; those of the starting point say the same of it. The output between the two is
+published already and comes again. Reads journals; changes nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipelines.bus.journal_reading import UndecodableEvent, last_event, newest_event
+from pipelines.connectors.sink import Sink, TakesNothingBack
+from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.events import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    LedgerBegun,
+    OutputPublishedAgain,
+)
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.output_figures import (
+    NOTHING_WRITTEN,
+    WrittenFigure,
+    written_between,
+    written_by,
+)
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.snapshots import Manifest
+from pipelines.runtime.master.checkpoints.underway import counters_of
+
+Lineage = Sequence[tuple[RunId, CheckpointId]]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The newest checkpoint of a run, whose output is at the target. `checkpoint_id` None: it is
+    not known which one. `is_at_most`: it is not known whether its sinks have committed it."""
+
+    run_id: RunId
+    checkpoint_id: CheckpointId | None = None
+    counters: Mapping[str, int] | None = None
+    lineage: Mapping[RunId, CheckpointId] = field(default_factory=dict)
+    is_at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`lineage` ends with the point itself; empty: the start has no point. `counters` as in
+    `Published`; `sinks`: those that the point knows."""
+
+    lineage: Lineage = ()
+    counters: Mapping[str, int] | None = None
+    sinks: frozenset[Uid] = frozenset()
+
+    @classmethod
+    def at(cls, manifest: Manifest) -> "Start":
+        operators = (each.uid for subtask in manifest.subtasks for each in subtask.operators)
+        return cls(
+            (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id)),
+            counters_of(manifest),
+            frozenset(operators),
+        )
+
+    @property
+    def point(self) -> tuple[RunId, CheckpointId] | None:
+        return self.lineage[-1] if self.lineage else None
+
+    def written_by(self, uid: Uid) -> WrittenFigure | None:
+        if uid not in self.sinks:
+            return NOTHING_WRITTEN
+        return None if self.counters is None else written_by(uid, self.counters)
+
+
+def newest_published(run: RunDirectory, follows: RunId | None) -> Published | None:
+    """The newest checkpoint of the run itself, or of the last run before it that completed one.
+
+    `follows`: the run before it. None: nothing was ever published.
+    """
+    directory, seen = run, {run.run_id}
+    while (found := _newest_completed(directory)) is None:
+        if follows is None or follows in seen:
+            return None
+        seen.add(follows)
+        directory = RunDirectory(run.path.parent / follows)
+        is_beside = directory.path.parent == run.path.parent
+        spec = _spec_of(directory) if is_beside else None
+        if spec is None:
+            return Published(follows)  # of another installation, or deleted
+        follows = spec.follows
+    return found
+
+
+def published_up_to(run: RunDirectory) -> Published | None:
+    """Like `newest_published`, for a run that was started before."""
+    spec = _spec_of(run)
+    return Published(run.run_id) if spec is None else newest_published(run, spec.follows)
+
+
+def repeats(
+    run: RunDirectory,
+    sinks: Mapping[Uid, Sink],
+    start: Start,
+    published: Callable[[Uid], Published | None],
+) -> Iterator[OutputPublishedAgain]:
+    """One for each sink that publishes something again, or may. `published`: per sink."""
+    for uid, sink in sinks.items():
+        if not isinstance(sink, TakesNothingBack):
+            continue
+        newest = published(uid)
+        if newest is None:
+            continue
+        records = _between(run, uid, start, newest)
+        if records != 0:
+            restored = start.point or (None, None)
+            yield OutputPublishedAgain(
+                sink=uid,
+                target=sink.published_to,
+                records=records,
+                is_at_most=newest.is_at_most,
+                published_by=newest.run_id,
+                published_id=newest.checkpoint_id,
+                restored_run=restored[0],
+                restored_id=restored[1],
+            )
+
+
+def _between(run: RunDirectory, uid: Uid, start: Start, newest: Published) -> int | None:
+    """What `newest` has published since the last point that both share. None: not known."""
+    if newest.checkpoint_id is None or newest.counters is None:
+        return None
+    line = {**newest.lineage, newest.run_id: newest.checkpoint_id}
+    common = _common(line, start.lineage)
+    if common == (newest.run_id, newest.checkpoint_id):
+        return 0  # the start has it all
+    earlier: WrittenFigure | None = NOTHING_WRITTEN
+    if common is not None:
+        of_common = RunDirectory(run.path.parent / common[0])
+        is_start = common == start.point
+        earlier = start.written_by(uid) if is_start else _written_at(of_common, common[1], uid)
+    return written_between(earlier, written_by(uid, newest.counters))
+
+
+def _common(
+    line: Mapping[RunId, CheckpointId], lineage: Lineage
+) -> tuple[RunId, CheckpointId] | None:
+    """The last point that two lineages share."""
+    shared = [(run_id, min(until, line[run_id])) for run_id, until in lineage if run_id in line]
+    return shared[-1] if shared else None
+
+
+def _written_at(directory: RunDirectory, id_: CheckpointId, uid: Uid) -> WrittenFigure | None:
+    journal = directory.journal_file
+    try:
+        if last_event(journal) is None:
+            return None
+        found = newest_event(journal, CheckpointCompleted, lambda e: e.checkpoint_id == id_)
+    except (UndecodableEvent, OSError):
+        return None  # the event says that it is not known
+    return None if found is None else written_by(uid, found.counters)
+
+
+def _newest_completed(directory: RunDirectory) -> Published | None:
+    """None: the run has published nothing."""
+    journal, run_id = directory.journal_file, directory.run_id
+    try:
+        if last_event(journal) is None:
+            return None
+        completed = newest_event(journal, CheckpointCompleted)
+        if completed is None:
+            return None
+        committed = newest_event(journal, CheckpointCommitted)
+        begun = newest_event(journal, LedgerBegun)
+    except (UndecodableEvent, OSError):
+        return Published(run_id)  # the event says that it is not known
+    return Published(
+        run_id,
+        completed.checkpoint_id,
+        completed.counters,
+        dict(begun.lineage) if begun is not None else {},
+        committed is None or committed.checkpoint_id < completed.checkpoint_id,
+    )
+
+
+def _spec_of(directory: RunDirectory) -> RunSpec | None:
+    try:
+        return msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+    except (OSError, *UNDECODABLE):
+        return None  # what it has published is not known, and the event says so

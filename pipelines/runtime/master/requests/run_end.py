@@ -1,0 +1,134 @@
+"""Decides after which point a run ends, and as what: finished, or cancelled with a savepoint.
+
+The driver records that a point is to stop the run before it publishes the manifest, and publishes
+it before anything ends. So a driver that finds the manifest knows what it is for. A later failure
+(a sink that cannot commit, a slot or the driver that dies) is one of the attempt: the run goes back
+to that very point and to no older one, commits what it prepared, reads nothing more, and ends with
+it. Flink fails the job there instead, and leaves the commit to a restore of the savepoint.
+Source: Flink, `StopWithSavepointTerminationHandlerImpl`, `StopWithSavepointStoppingException`.
+"""
+
+import msgspec
+
+from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.events import RunStopping
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, StopStage
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.master.requests.request_desk import RequestDesk
+from pipelines.runtime.master.run_record import RunRecord
+
+
+class RunEnd:
+    """`stopping`: what an earlier driver of the run has recorded."""
+
+    def __init__(self, record: RunRecord, stopping: RunStopping | None) -> None:
+        self._record = record
+        self._stopping = stopping
+        self._intended: RunStopping | None = None  # its point is not known to be complete
+        self._has_committed = False
+        self._is_output_lost = False
+
+    @property
+    def is_due(self) -> bool:
+        """The last point is complete; an attempt that begins now only commits what it prepared."""
+        return self._stopping is not None
+
+    def is_asked_by(self, request_id: RequestId) -> bool:
+        """True if the command has its point already; it is answered when the run has ended."""
+        return self._stopping is not None and self._stopping.request_id == request_id
+
+    def on_publishing(self, request: TriggerRequest, path: str) -> None:
+        """Recorded first: a driver that finds the point must not let the run go on."""
+        if not request.stops_run or self._stopping is not None:
+            return
+        self._intended = RunStopping(
+            path=path,
+            kind=request.kind,
+            cancels_run=request.cancels_run,
+            request_id=request.request_id,
+            stage=StopStage.PUBLISHING,
+        )
+        self._record.emit(self._intended)
+
+    def on_completed(self, request: TriggerRequest) -> None:
+        self._stopping = self._decided(request, StopStage.PUBLISHED) or self._stopping
+
+    def on_aborted(self, request: TriggerRequest) -> None:
+        """The run goes on, whatever is left in the storage; recorded before anyone hears of it."""
+        self._decided(request, StopStage.GIVEN_UP)
+
+    def _decided(self, request: TriggerRequest, stage: StopStage) -> RunStopping | None:
+        """None: it is not the request whose manifest is being published."""
+        intended = self._intended
+        if intended is None or not request.stops_run or request.request_id != intended.request_id:
+            return None
+        self._intended = None
+        decided = msgspec.structs.replace(intended, stage=stage)
+        self._record.emit(decided)
+        return decided
+
+    def check_start(self, location: str | None) -> None:
+        """Where an attempt is about to start: at the last point, unless that is of no use any more.
+
+        Without its final checkpoint a run reads its tail again. Raises CorruptSnapshot for a
+        savepoint: the operator was promised that the run has ended there.
+        """
+        if self._stopping is None or self._stopping.path == location:
+            return
+        if self._stopping.kind is not CheckpointKind.SAVEPOINT:
+            self._stopping = None
+            return
+        raise CorruptSnapshot(
+            f"The run has ended with {self._stopping.path}, which cannot be used any more; it does"
+            " not go back to an older point. Choose a point and restore it."
+        )
+
+    def on_output_lost(self) -> None:
+        """A completed checkpoint lost output: if it is the last point, no attempt can commit it."""
+        self._is_output_lost = True
+
+    def on_all_committed(self) -> None:
+        """No slot has anything left to do."""
+        self._has_committed = True
+        stopping = self._stopping
+        if stopping is None or not stopping.cancels_run:
+            self._record.end(JobStatus.FINISHED, self._finish_reason())
+            return
+        reason = f"Cancelled with the savepoint {stopping.path}."
+        self._record.move_to(JobStatus.CANCELLING, reason)
+        self._record.end(JobStatus.CANCELED, reason)
+
+    def reason_of_failure(self, reason: str) -> str:
+        """Adds what is left of a run that failed after its last point was complete."""
+        if self._stopping is None:
+            return reason
+        point = f"{reason.rstrip('.')}. The point {self._stopping.path}"
+        if self._is_output_lost:
+            return (
+                f"{point} counts on that output: while it is lost, a run that is restored from it"
+                " ends in the same way."
+            )
+        return (
+            f"{point} is consistent, but some of the output that it covers may not be committed; a"
+            " run that is restored from it commits it, once."
+        )
+
+    def reason_of_cancellation(self, reason: str) -> str:
+        """As of a failure; but a cancelled run may leave none of its own checkpoints."""
+        is_kept = self._stopping is not None and self._stopping.kind is CheckpointKind.SAVEPOINT
+        return self.reason_of_failure(reason) if is_kept else reason
+
+    def answer(self, desk: RequestDesk, reason: str) -> None:
+        """Answers the request for the end once the end has come."""
+        if self._stopping is None or self._stopping.request_id is None:
+            return
+        path, is_done = self._stopping.path, self._has_committed
+        outcome = RequestOutcome.SUCCEEDED if is_done else RequestOutcome.FAILED
+        message = f"Completed: {path}" if is_done else reason
+        desk.conclude(self._stopping.request_id, outcome, message, path)
+
+    def _finish_reason(self) -> str:
+        if self._stopping is None or self._stopping.kind is not CheckpointKind.SAVEPOINT:
+            return "The sources have ended and the final checkpoint is committed."
+        return f"Stopped with the savepoint {self._stopping.path}."

@@ -1,0 +1,1 @@
+"""The connections to the slots of an attempt, and what the slots report."""

@@ -1,0 +1,138 @@
+"""Passes each slot's messages to the part they are for; refuses those of an older attempt.
+
+Called on the job master's thread. Decides nothing.
+
+Names in words what a slot's message would change about the results of a run, if anything.
+
+When the slot's attempt is over, such a claim is refused where the operator can see it. The other
+messages (samples, and the failures that follow from the end of the attempt) come with every end.
+"""
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.events import ZombieRefused
+from pipelines.domain.ids import Attempt
+from pipelines.runtime.control import (
+    Acknowledged,
+    Committed,
+    Declined,
+    Deployed,
+    Ended,
+    Failed,
+    FromSlot,
+    Heartbeat,
+    PeerLost,
+    ReservationWanted,
+    Restoring,
+    Running,
+    Sampled,
+    SourcesEnded,
+    StrangerTurnedAway,
+)
+from pipelines.runtime.master.attempt.attempts import Attempts
+from pipelines.runtime.master.attempt.failures import Failures
+from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
+from pipelines.runtime.master.requests.fault_desk import FaultDesk
+from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunWatchers
+from pipelines.runtime.master.run_record import RunRecord
+
+
+def claim_of(message: FromSlot) -> str | None:
+    match message:
+        case Acknowledged(checkpoint_id=checkpoint_id, snapshot=snapshot):
+            who = f"{snapshot.vertex}[{snapshot.subtask}]"
+            return f"an acknowledgement of checkpoint {checkpoint_id} by {who}"
+        case Declined(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
+            return f"a decline of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
+        case Committed(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
+            return f"a commit of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
+        case SourcesEnded(vertex=vertex, subtask=subtask):
+            return f"the end of the source {vertex}[{subtask}]"
+        case Ended():
+            return "the end of all its subtasks"
+        case _:
+            return None
+
+
+class SlotReports:
+    def __init__(
+        self,
+        clock: Clock,
+        record: RunRecord,
+        attempts: Attempts,
+        failures: Failures,
+        faults: FaultDesk,
+        watchers: RunWatchers,
+        end: RunEnd,
+    ) -> None:
+        self._clock = clock
+        self._record = record
+        self._attempts = attempts
+        self._failures = failures
+        self._faults = faults
+        self._watchers = watchers
+        self._end = end
+
+    def on_event(self, event: SlotArrived | SlotSpoke | SlotGone | StrangerRefused) -> None:
+        match event:
+            case SlotArrived():
+                self._faults.on_slot_arriving(event)
+                self._attempts.on_slot_arrived(event)
+            case SlotSpoke():
+                self._on_spoke(event)
+            case SlotGone():
+                self._on_gone(event)
+            case StrangerRefused(attempt, what):
+                self._on_refused(attempt, what)
+
+    def _on_refused(self, claimed: Attempt, what: str) -> None:
+        """A peer that claims an attempt that is not over is a stranger, not a zombie of it."""
+        is_over = claimed < self._attempts.newest
+        whose = claimed if is_over else Attempt(0)
+        self._record.emit(ZombieRefused(zombie_attempt=whose, what=what))
+
+    def _on_gone(self, event: SlotGone) -> None:
+        if self._attempts.admit(event.attempt, None) is None:
+            return
+        if not self._attempts.current().has_ended(event.slot):
+            self._failures.on_slot_lost(event.slot, event.problem)
+        self._faults.on_slot_gone(event.attempt, event.slot)
+
+    def _on_spoke(self, event: SlotSpoke) -> None:
+        host = self._attempts.admit(event.attempt, claim_of(event.message))
+        if host is not None:
+            self._on_message(event.slot, event.message)
+
+    def _on_message(self, slot: int, message: FromSlot) -> None:
+        checkpoints, board = self._watchers.checkpoints, self._watchers.board
+        match message:
+            case Restoring(progress=progress):
+                self._attempts.on_restoring(slot, progress)
+            case Deployed():
+                self._attempts.on_deployed(slot)
+            case Running():
+                self._attempts.on_running(slot)
+            case Acknowledged():
+                checkpoints.on_acknowledged(message)
+            case Declined():
+                checkpoints.on_declined(message)
+            case Committed():
+                checkpoints.on_committed(message)
+            case SourcesEnded(vertex=vertex, subtask=subtask):
+                self._attempts.on_sources_ended(vertex, subtask)
+            case ReservationWanted():
+                checkpoints.triggers.on_reservation_wanted()
+            case Sampled():
+                board.on_sampled(slot, message)
+                self._watchers.recovery.on_source_records(board.source_records)
+            case Heartbeat():
+                pass  # it only shows that the slot lives
+            case Failed():
+                self._failures.on_subtask_failed(slot, message)
+            case PeerLost(problem=problem):
+                self._failures.on_peer_lost(slot, problem)
+            case StrangerTurnedAway(attempt=attempt, what=what):
+                self._on_refused(attempt, what)
+            case Ended():
+                if self._attempts.on_slot_ended(slot):
+                    self._end.on_all_committed()

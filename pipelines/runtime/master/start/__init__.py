@@ -1,0 +1,1 @@
+"""Where a run and each of its attempts begin."""

@@ -1,0 +1,190 @@
+"""Prepares where the next attempt of a run starts: chooses, reports and makes ready.
+
+Decides with `run_end` whether the run goes on at all; `starting_point` decides at which point.
+"""
+
+from collections.abc import Collection
+
+from pipelines.domain.errors import InvariantViolated, Retryable
+from pipelines.domain.events import RestorePointRefused, RestoreProgress
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.status import DamageFinder
+from pipelines.runtime.master.output.leftovers import Leftovers, NeededOutput
+from pipelines.runtime.master.output.published_output import Published, newest_published, repeats
+from pipelines.runtime.master.output.target_claims import TargetClaims
+from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.start.starting_point import (
+    EndsNotReady,
+    StartingPoint,
+    StartingPointChooser,
+    forgets_state,
+)
+from pipelines.storage.store import Damage
+
+
+class NextStart:
+    """For one run, over all its attempts."""
+
+    def __init__(
+        self, parts: RunParts, record: RunRecord, watchers: RunWatchers, end: RunEnd
+    ) -> None:
+        self._parts = parts
+        self._record = record
+        self._watchers = watchers
+        self._end = end
+        self._chooser = StartingPointChooser(
+            parts.spec,
+            parts.pipeline,
+            parts.store,
+            record.emit,
+            parts.settings.may_fall_back,
+            parts.places.quarantine,
+            self._on_verified,
+            lambda point, damages: watchers.checkpoints.damage.on_damages(
+                point, damages, DamageFinder.RECOVERY
+            ),
+            watchers.checkpoints.damage.on_read_whole,
+            parts.lease.check_held,
+        )
+        self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
+        directory = parts.lease.run_directory
+        needed = NeededOutput(directory, parts.store, parts.storage_roots)
+        check_held = parts.lease.check_held
+        self._leftovers = Leftovers(parts.spec.run_id, needed, record.emit, check_held)
+        self._has_cleaned_up = False
+        self._start: StartingPoint | None = None
+
+    @property
+    def start(self) -> StartingPoint | None:
+        """The start of the newest attempt, or of the next one; None before the first choice."""
+        return self._start
+
+    def choose_first(self, *, resumes: bool) -> None:
+        """`resumes`: another driver of the run came before. Raises what `choose` raises."""
+        points = self._watchers.checkpoints.points.every_newest_first()
+        known = {point.checkpoint_id for point in points if not point.is_claimed}
+        start = self._chosen()
+        if resumes:
+            heard_ms, reached = self._record.last_heard_ms, self._watchers.board.reached_records
+            self._say_what_is_gone(known, start)
+            self._watchers.recovery.on_failure(heard_ms, max(reached, start.source_records))
+            self._chooser.say_what_memory_lost(self._parts.places, start)
+        self._decide(start)
+
+    def choose(self) -> None:
+        """Raises Rejected if there is no point to start from, Retryable if that is not known."""
+        self._decide(self._chosen())
+
+    def hold_targets(self) -> None:
+        """Call before an attempt has a number: without its targets the run does not go on.
+
+        Raises TargetTaken if another run has them, and EndsNotReady.
+        """
+        try:
+            self._claims.hold(self._chooser.targets())
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+
+    def make_ready(self) -> None:
+        """For an attempt that begins now. Raises EndsNotReady."""
+        checkpoints, start = self._watchers.checkpoints, self._start
+        if start is None:
+            raise InvariantViolated("an attempt begins where it was decided")
+        self._say_what_comes_again(start)
+        checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
+        checkpoints.ledger.begin(start.lineage, start.ledger)
+        self._look_at_sources()
+        self._clean_up_once(start)
+        self._chooser.rewind_sinks(start)
+
+    def clean_up_own(self) -> None:
+        """Call when no slot of the run writes any more, and its points are those that it leaves."""
+        self._parts.lease.check_held()
+        self._leftovers.discard_own(self._chooser.targets())
+
+    def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
+        """The output was prepared for that checkpoint: a run that starts there, or at a later
+        point, has to commit it first."""
+        points = {p.location: p for p in self._watchers.checkpoints.points.every_newest_first()}
+        if self._start is not None and self._start.point is not None:
+            points[self._start.point.location] = self._start.point
+        for location, point in points.items():
+            if point.checkpoint_id >= checkpoint_id:
+                refused = f"A run that starts from it fails: {why}"
+                self._record.emit(RestorePointRefused(path=location, message=refused))
+
+    def on_damage_met(self, file: str, why: str) -> bool:
+        """A slot could not read a file of the starting point. True if there is another point to go
+        back to that is not known to be damaged."""
+        point = None if self._start is None else self._start.point
+        if point is None or self._start is None or not self._start.is_own:
+            return False
+        damage = self._watchers.checkpoints.damage
+        damage.on_found(point, [Damage(file, why, is_shared=True)], DamageFinder.RESTORE, why)
+        points = self._watchers.checkpoints.points
+        return self._parts.settings.may_fall_back and bool(points.newest_first())
+
+    def _on_verified(self, progress: RestoreProgress) -> None:
+        """Reading a large point takes minutes; meanwhile the journal is the only sign of it."""
+        self._parts.loop.tick()
+        board, checkpoints = self._watchers.board, self._watchers.checkpoints
+        if self._parts.clock.monotonic_ms() >= board.due_ms:
+            status, done = self._record.status, checkpoints
+            sample = board.report(status, done.last_completed_ms, done.last_committed_ms, progress)
+            self._record.emit(sample)
+
+    def _say_what_comes_again(self, start: StartingPoint) -> None:
+        """Called before the ledger begins again: the last one has the newest output's lineage."""
+        spec, run = self._parts.spec, self._parts.lease.run_directory
+
+        def published(uid: Uid) -> Published | None:
+            return newest_published(run, self._claims.followed(uid) or spec.follows)
+
+        for event in repeats(run, self._parts.pipeline.sinks, start.output, published):
+            if not self._record.has_said(event):
+                self._record.emit(event)
+
+    def _look_at_sources(self) -> None:
+        try:
+            self._parts.beginning.look(self._parts.pipeline.sources)
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+
+    def _clean_up_once(self, start: StartingPoint) -> None:
+        """While this run holds its targets, no earlier run leaves anything more there."""
+        if self._has_cleaned_up:
+            return
+        try:
+            self._leftovers.discard_earlier(self._chooser.targets(), start.location)
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+        self._has_cleaned_up = True
+
+    def _say_what_is_gone(self, known: Collection[CheckpointId], start: StartingPoint) -> None:
+        """A choice reports a damaged point, but does not notice one that was deleted."""
+        newest = self._record.newest_completed
+        if newest is None or newest.checkpoint_id in known:
+            return
+        message = (
+            "It is the newest point of the run and is not there any more: the run goes back to"
+            f" {start.location or 'the beginning'}, and output that came after that is set aside."
+        )
+        self._record.emit(RestorePointRefused(path=newest.path, message=message))
+
+    def _chosen(self) -> StartingPoint:
+        points, only_ends = self._watchers.checkpoints.points, self._end.is_due
+        start = self._chooser.choose(points, reads_on=not only_ends)
+        self._end.check_start(start.location)
+        if only_ends and not self._end.is_due:  # its final checkpoint cannot be used
+            start = self._chooser.choose(points)
+        return start
+
+    def _decide(self, start: StartingPoint) -> None:
+        self._start = start
+        reads_again = not forgets_state(self._parts.settings, start)
+        self._watchers.board.on_attempt_ended(start.source_records, reads_again=reads_again)
+        self._watchers.recovery.on_decided(
+            start.checkpoint_id, start.location, start.source_records, reads_again=reads_again
+        )

@@ -1,0 +1,151 @@
+"""What a driver reports and finds when it opens a run: settings, points, the next id."""
+
+import os
+import random
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from pathlib import Path
+
+from pipelines.bus.journal import JournalWriter
+from pipelines.connectors.two_phase_commit import HoldsTransactions
+from pipelines.domain.errors import Retryable
+from pipelines.domain.events import (
+    CheckpointTriggered,
+    DamageRemembered,
+    Event,
+    JobStatusChanged,
+    RunStarted,
+    RunStopping,
+)
+from pipelines.domain.guarantees import end_to_end
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.status import StopStage
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.checkpoints.underway import CheckpointSurroundings
+from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.run_record import newest_completed
+from pipelines.runtime.master.start.restore_points import (
+    claimed_point,
+    next_checkpoint_id,
+    own_points,
+)
+
+
+def run_started(parts: RunParts) -> RunStarted:
+    spec, pipeline = parts.spec, parts.pipeline
+    found = end_to_end(parts.settings.checkpointing_mode, pipeline.ends)
+    return RunStarted(
+        pipeline=spec.pipeline,
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        master=spec.master,
+        guarantee=found.guarantee,
+        guarantee_reason=found.reason,
+        settings=spec.settings,
+        restored_from=spec.restore_from,
+        driver_pid=os.getpid(),
+        vertices=pipeline.graph.shape(),
+        transaction_timeouts_ms={
+            uid: sink.transaction_timeout_ms
+            for uid, sink in pipeline.sinks.items()
+            if isinstance(sink, HoldsTransactions)
+        },
+    )
+
+
+def surroundings_of(
+    parts: RunParts,
+    executor: Executor,
+    fence: AttemptFence,
+    emit: Callable[[Event], None],
+    post: Callable[[JobEvent], None],
+) -> CheckpointSurroundings:
+    return CheckpointSurroundings(
+        parts.spec,
+        parts.places,
+        parts.settings,
+        parts.pipeline.graph,
+        parts.store,
+        parts.clock,
+        executor,
+        fence,
+        parts.lease.is_current,
+        emit,
+        post,
+        random.Random(parts.spec.run_id).uniform,
+        parts.faults,
+    )
+
+
+def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
+    """Raises Retryable: the storage does not answer, or without the points that are in it."""
+    given_up = _given_up(journal)
+    found = own_points(parts.places, parts.store)
+    own = [point for point in found if point.location != given_up]
+    if how_it_ended(journal) is None:
+        _check_newest_is_there(parts, journal, own)
+    points = (*claimed_point(parts.spec, parts.store), *own)
+    return RetainedPoints(parts.settings.retained_checkpoints, points)
+
+
+def damaged_files(journal: JournalWriter) -> list[str]:
+    """The damaged files that earlier drivers of the run remember."""
+    newest = journal.newest(DamageRemembered)
+    return newest.remembered if newest is not None else []
+
+
+def _given_up(journal: JournalWriter) -> str | None:
+    """A point that was to end the run and did not; drained, it would lose what is read after it."""
+    newest = journal.newest(RunStopping)
+    return newest.path if newest is not None and newest.stage is StopStage.GIVEN_UP else None
+
+
+def _check_newest_is_there(
+    parts: RunParts, journal: JournalWriter, own: Collection[RetainedPoint]
+) -> None:
+    """Retention never deletes the newest point. If it is gone, either its disk is not mounted or
+    a person has deleted it. If the disk is not mounted, the run waits, because going back to an
+    older point would set output aside without need. Raises Retryable.
+    """
+    newest = newest_completed(journal)
+    if newest is None or newest.checkpoint_id in {point.checkpoint_id for point in own}:
+        return
+    if own or scheme_of(parts.places.checkpoints) == MEMORY:
+        root = newest.path.rpartition("/")[0]
+        is_of_this_disk = Path(root).is_relative_to(parts.storage_roots[0])
+        if is_of_this_disk or scheme_of(root) or parts.store.names(root):
+            return  # it is gone for good, which `NextStart` reports
+    raise Retryable(
+        f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and"
+        f" {'it is not' if own else 'no point of the run is'} there any more: see that the storage"
+        " is mounted, or start a new run."
+    )
+
+
+def stopping_of(journal: JournalWriter, points: RetainedPoints) -> RunStopping | None:
+    """The point with which the run has to end, as an earlier driver has recorded it.
+
+    If that driver died while it published the last point, the point is complete if it is the
+    newest of the `points` in the storage.
+    """
+    newest = journal.newest(RunStopping)
+    if newest is None or newest.stage is StopStage.PUBLISHED:
+        return newest
+    found = [point.location for point in points.every_newest_first()[:1]]
+    is_complete = newest.stage is StopStage.PUBLISHING and found == [newest.path]
+    return newest if is_complete else None
+
+
+def first_checkpoint_id(parts: RunParts, journal: JournalWriter) -> CheckpointId:
+    triggered = journal.newest(CheckpointTriggered)
+    newest = triggered.checkpoint_id if triggered else NO_CHECKPOINT
+    return next_checkpoint_id(parts.places, parts.store, parts.spec, newest)
+
+
+def how_it_ended(journal: JournalWriter) -> JobStatusChanged | None:
+    """How the run ended, when only its clean-up was left to do."""
+    newest = journal.newest(JobStatusChanged)
+    return newest if newest is not None and newest.status.is_terminal else None
