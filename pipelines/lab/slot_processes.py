@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress
 
 POLL_S = 0.01
 

@@ -29,8 +29,8 @@ from pipelines.lab.view_input import began_ms, kill_places, reads
 from pipelines.lab.view_log import visible_rows
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
-from pipelines.runtime.slot_address import SlotAddress
 
 START_S = 60.0
 SLOWEST_VIEWS_PER_S = 2_000

@@ -17,7 +17,7 @@ from pipelines.domain.point_contents import Column, Place, RowsPage, RowsQuestio
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.points.contents import bytes_of, handles_of
 from pipelines.points.shown_values import shown_rows
-from pipelines.runtime.subtask.restoring import rows_of
+from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.store import CheckpointStore
 
 PART_BYTES_MAX = 256 << 20

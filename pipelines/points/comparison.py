@@ -24,7 +24,7 @@ from pipelines.points.contents import bytes_of
 from pipelines.points.row_differences import Numbers, by_key, by_row
 from pipelines.points.shown_values import shown_rows
 from pipelines.runtime.master.start.kept_until import declared_states
-from pipelines.runtime.subtask.restoring import rows_of
+from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.store import CheckpointStore
 
 KEY_GROUP = "__key_group"

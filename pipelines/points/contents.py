@@ -6,7 +6,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.point_contents import OperatorInside, StateInside
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
-from pipelines.runtime.subtask.stored_output import committable_count
+from pipelines.runtime.subtask.snapshots.stored_output import committable_count
 
 
 def contents(manifest: Manifest) -> list[OperatorInside]:

@@ -23,7 +23,7 @@ from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.runtime.master.checkpoints.underway import source_records_of
 from pipelines.runtime.master.start.kept_until import declared_states
 from pipelines.runtime.master.start.restore_points import unreachable
-from pipelines.runtime.subtask.stored_output import committable_count
+from pipelines.runtime.subtask.snapshots.stored_output import committable_count
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline

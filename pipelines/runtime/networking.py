@@ -2,17 +2,21 @@
 
 A path or address that differs from machine to machine comes from the environment. Private keys
 are never passed on.
+
+Where a slot dials, and what it proves there: all that a host gives to a slot it starts.
 """
 
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Attempt
 from pipelines.domain.network import DriverNetworking, SlotNetworking, TlsFiles
 from pipelines.domain.network_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
-from pipelines.domain.settings import Settings
+from pipelines.domain.settings import Heartbeat, Settings
 
 BACKLOG = 256
 SLOT_HOST_VARIABLE = "FTDASH_TASKMANAGER_HOST"
@@ -84,3 +88,15 @@ def _on_this_machine(named: TlsFiles, environment: Mapping[str, str]) -> TlsFile
             )
         paths[field] = path
     return TlsFiles(**paths)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAddress:
+    """What a host passes to its slot. The token is the attempt's secret and is never logged."""
+
+    host: str
+    port: int
+    token: str
+    attempt: Attempt
+    heartbeat: Heartbeat
+    networking: SlotNetworking

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
+from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
-from pipelines.runtime.slot_address import SlotAddress
 from pipelines.spark.data_frames import keep_rows
 
 if TYPE_CHECKING:

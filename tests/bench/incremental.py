@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.runtime.subtask.increment_files import IncrementUpload
+from pipelines.runtime.subtask.snapshots.snapshotting import IncrementUpload
 from pipelines.state.backend import StateBackend, TableDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.on_disk.rocksdb import RocksDbSlot

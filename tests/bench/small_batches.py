@@ -39,13 +39,13 @@ from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.operators.rows import Row
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
-from pipelines.runtime.subtask.restoring import NOTHING
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.snapshots.restoring import NOTHING
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.subtask import Step, Subtask
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore

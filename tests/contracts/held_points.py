@@ -20,11 +20,10 @@ from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.flows.registry import FLOWS, Flow
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.rows import Row
-from pipelines.runtime.subtask.chain_node import OperatorCut
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.in_flight import InFlightRecords
-from pipelines.runtime.subtask.restoring import RestoredOperator
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
+from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import FrozenState, StateBackend
 from pipelines.state.descriptors import AggregateFunction
 from pipelines.state.in_memory.hashmap import HashMapBackend

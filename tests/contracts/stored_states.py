@@ -14,10 +14,10 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.operators.operator import OperatorContext
-from pipelines.runtime.subtask.chain import ChainPlace
-from pipelines.runtime.subtask.chain_node import ChainNode, SinkCut
-from pipelines.runtime.subtask.restoring import RestorePoint
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.chains.chain import ChainPlace
+from pipelines.runtime.subtask.chains.chain_node import ChainNode, SinkCut
+from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import StateBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.points import manifest_of, store_in

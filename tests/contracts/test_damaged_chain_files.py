@@ -17,7 +17,7 @@ from pipelines.protocol.recovery import Choice, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost, shared_names
 from pipelines.runtime.master.damage_memory import DamageMemory
-from pipelines.runtime.subtask.restoring import rows_of
+from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import shared_location
 from tests.contracts.held_points import KEYED_STATES, USERS, HeldPoint, held_run

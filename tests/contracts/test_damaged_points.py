@@ -26,7 +26,7 @@ from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, Sta
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser
-from pipelines.runtime.subtask.restoring import RestorePoint, rows_of
+from pipelines.runtime.subtask.snapshots.restoring import RestorePoint, rows_of
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.integrity import handle_of
 from pipelines.storage.manifest_file import seal

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.runtime.subtask.restoring import RestorePoint, rows_of
+from pipelines.runtime.subtask.snapshots.restoring import RestorePoint, rows_of
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.contracts.held_points import (

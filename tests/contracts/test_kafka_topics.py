@@ -21,8 +21,7 @@ from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.told_progress import ToldProgress
+from pipelines.runtime.subtask.sources.source_reader import SourceReader, ToldProgress
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
 from tests.hostile_names import HOSTILE

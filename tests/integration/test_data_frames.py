@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.errors import Rejected
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.spark.stage import SparkStageHost
 
 pytestmark = pytest.mark.spark

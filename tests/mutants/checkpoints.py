@@ -43,7 +43,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/reserving_reader.py",
+            "pipelines/runtime/subtask/sources/reserving_reader.py",
             ("return bool(self._ahead) and self._ahead[0].number <= self._granted.count"),
             "return bool(self._ahead)",
             (
@@ -52,7 +52,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/reserving_reader.py",
+            "pipelines/runtime/subtask/sources/reserving_reader.py",
             ("return bool(self._ahead) and self._ahead[0].number <= self._granted.count"),
             "return bool(self._ahead)",
             (
@@ -72,7 +72,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/source_reader.py",
+            "pipelines/runtime/subtask/sources/source_reader.py",
             ("[] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]"),
             "[]",
             (
@@ -81,7 +81,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/in_flight.py",
+            "pipelines/runtime/subtask/snapshots/in_flight.py",
             "marks = [] if watermark_ms is None else [Watermark(watermark_ms)]",
             "marks: list[Watermark] = []",
             (
@@ -312,7 +312,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/source_feed.py",
+            "pipelines/runtime/subtask/sources/source_feed.py",
             "            self._reader.confirm()\n",
             "            pass\n",
             (

@@ -17,7 +17,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/quarantine.py",
+            "pipelines/runtime/subtask/sources/split_screen.py",
             "        self._commit(self._log.take_restored())\n",
             "",
             (
@@ -46,7 +46,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/replaying_reader.py",
+            "pipelines/runtime/subtask/sources/reserving_reader.py",
             "if batch is None and self._quarantine.is_exhausted:",
             "if batch is None:",
             (
@@ -344,7 +344,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/found_splits.py",
+            "pipelines/runtime/subtask/sources/found_splits.py",
             "        self._known.update(split.name for split in found)\n",
             "",
             (

@@ -29,8 +29,8 @@ from pipelines.flows.registry import FLOWS
 from pipelines.lab.slot_processes import SlotProcesses, forks
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
-from pipelines.runtime.slot_address import SlotAddress
 from tests.driven_run import StartedRun
 from tests.emulated_network import enter_machine
 

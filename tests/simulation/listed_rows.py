@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.snapshots import OperatorSnapshot
-from pipelines.runtime.subtask.restoring import rows_of
+from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.simulation.model import Output
 from tests.simulation.plans import Plan

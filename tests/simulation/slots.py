@@ -33,13 +33,12 @@ from pipelines.runtime.control import (
     Restoring,
     Running,
 )
+from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.deployment import Deployment, deploy
-from pipelines.runtime.slot.slot_mail import deliver
-from pipelines.runtime.slot.subtask_reports import SubtaskReports
+from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil
-from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
-from pipelines.runtime.subtask.restore_meter import RestoreMeter
+from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
 from pipelines.runtime.subtask.subtask import Subtask
 from tests.simulation.chores import Chores
 from tests.simulation.circumstances import Circumstances, Dice

@@ -16,7 +16,7 @@ from pipelines.runtime.master.job_events import (
     SlotSpoke,
     StageEnded,
 )
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress
 from tests.simulation.slots import Slot, Surroundings, Turn
 from tests.simulation.wires import Wires
 

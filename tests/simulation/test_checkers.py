@@ -19,8 +19,9 @@ from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.start.starting_point import StartingPointChooser
 from pipelines.runtime.slot import subtask_building
-from pipelines.runtime.subtask import gate_feed, restoring
-from pipelines.runtime.subtask.quarantine import Quarantine
+from pipelines.runtime.subtask import gate_feed
+from pipelines.runtime.subtask.snapshots import restoring
+from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.integrity import handle_from
 from tests.simulation import simulated_run

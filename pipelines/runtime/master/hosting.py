@@ -15,8 +15,7 @@ from pipelines.domain.settings import Settings
 from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.slots.control_server import ControlServer
-from pipelines.runtime.networking import driver_networking, load_tls
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress, driver_networking, load_tls
 
 EXECUTOR_THREADS = 2
 

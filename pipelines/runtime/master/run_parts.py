@@ -18,7 +18,7 @@ from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.slots.metrics_board import MetricsBoard
 from pipelines.runtime.master.start.run_beginning import RunBeginning
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 

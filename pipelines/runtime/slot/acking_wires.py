@@ -16,12 +16,15 @@ from pipelines.domain.ids import Attempt, ChannelId
 from pipelines.domain.settings import AckingOptions
 from pipelines.protocol.acking import Acker
 from pipelines.protocol.spout import Spout
-from pipelines.runtime.subtask.acker_messages import channel_to_acker, channel_to_spout
-from pipelines.runtime.subtask.acker_task import AckerTask
-from pipelines.runtime.subtask.anchoring import Anchoring
+from pipelines.runtime.subtask.acking.acker_task import (
+    AckerTask,
+    channel_to_acker,
+    channel_to_spout,
+)
+from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.mailbox import Mailbox
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.spout_reader import SpoutReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.spout_reader import SpoutReader
 
 
 @dataclass(frozen=True, slots=True)

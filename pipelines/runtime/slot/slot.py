@@ -51,15 +51,13 @@ from pipelines.runtime.control import (
 from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink, Pulse, prepare
 from pipelines.runtime.faults import Faults
-from pipelines.runtime.networking import load_tls, slot_hosts
+from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, deploy
 from pipelines.runtime.slot.sampling import Sampler
-from pipelines.runtime.slot.slot_mail import deliver
-from pipelines.runtime.slot.subtask_reports import SubtaskReports
+from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
-from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
-from pipelines.runtime.subtask.restore_meter import RestoreMeter
+from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0

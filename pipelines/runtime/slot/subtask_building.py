@@ -28,21 +28,20 @@ from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.acking_wires import AckingWires
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_building import Quarantines
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_building import Quarantines
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
-from pipelines.runtime.subtask.replaying_reader import ReplayingReader
-from pipelines.runtime.subtask.reserving_reader import ReservingReader
-from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, RestorePoint
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter
-from pipelines.runtime.subtask.source_feed import SourceFeed
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.split_screen import SplitScreen
+from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
+from pipelines.runtime.subtask.sources.source_feed import SourceFeed
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory

@@ -2,6 +2,10 @@
 
 Owns how many of them still run. `slot_mail` delivers what the master says to the slot; sockets and
 the process itself are in `slot`.
+
+Delivers what the master says about checkpoints to the subtasks of one slot.
+
+`subtask_reports` is the other direction.
 """
 
 import threading
@@ -9,23 +13,30 @@ import traceback
 from collections.abc import Callable
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.elements import Barrier
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.status import SavepointFormat
 from pipelines.runtime.control import (
+    Aborted,
     Acknowledged,
     Committed,
+    Completed,
     Declined,
     Ended,
     Failed,
+    Inject,
     Message,
     ReservationWanted,
     SourcesEnded,
 )
 from pipelines.runtime.control_link import MessageTooLong
-from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.slot.deployment import Deployment
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations, Upload
+from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
     damaged_file_of,
@@ -153,3 +164,36 @@ class SubtaskReports:
 def _said_by(error: BaseException) -> str:
     """Some errors have no message but their type."""
     return str(error) or type(error).__name__
+
+
+AboutCheckpoint = Inject | Completed | Aborted
+
+
+def deliver(
+    message: AboutCheckpoint, deployment: Deployment, locations: CheckpointLocations
+) -> None:
+    """A barrier starts at the sources only; every subtask hears how a checkpoint ended."""
+    match message:
+        case Inject(checkpoint_id=checkpoint_id):
+            locations.on_triggered(checkpoint_id, message.location)
+            for source in deployment.sources:
+                source.mailbox.post(InjectBarrier(barrier_of(message), message.drains))
+        case Completed(checkpoint_id=checkpoint_id):
+            locations.on_over(checkpoint_id)
+            for subtask in deployment.subtasks:
+                subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
+        case Aborted(checkpoint_id=checkpoint_id):
+            locations.on_over(checkpoint_id)
+            for subtask in deployment.subtasks:
+                subtask.mailbox.post(CheckpointAborted(checkpoint_id))
+
+
+def barrier_of(message: Inject) -> Barrier:
+    return Barrier(
+        message.checkpoint_id,
+        message.trigger_ms,
+        is_savepoint=message.savepoint_format is not None,
+        is_native=message.savepoint_format is SavepointFormat.NATIVE,
+        is_final=message.is_final,
+        confirmed_id=message.confirmed_id,
+    )

@@ -10,7 +10,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.domain.phases import ChannelAlignment, HeldBack
-from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 
 STEPS_MAX = 16
 """The limit for each channel and checkpoint; a journal keeps the steps as long as itself."""

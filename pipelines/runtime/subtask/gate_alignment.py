@@ -2,13 +2,24 @@
 
 Owns the machine, the time at which its alignment is left, and the measurements. The gate holds the
 queues, and `SubtaskCheckpoints` cuts. Decides nothing itself.
+
+Watches what a gate holds back while its subtask aligns, against the cap of the settings.
+
+Decides which checkpoints a barrier, or a cancellation marker in its place, has ended here.
+
+The subtask declines each under Flink's name, so that the coordinator does not wait until it
+expires; mostly the coordinator has aborted it before, or heard of it from another subtask.
+
+Source: Flink, `CheckpointBarrierHandler.notifyAbort` and its callers.
 """
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from pipelines.channels.channel import InputGate
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Barrier, CancelCheckpoint
-from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.domain.phases import ChannelAlignment
 from pipelines.domain.settings import BarrierOptions, CapAction
 from pipelines.protocol.barrier_handling import BarrierHandler
@@ -24,13 +35,57 @@ from pipelines.protocol.effects import (
     Snapshot,
 )
 from pipelines.protocol.unaligned import UnalignedBarriers
-from pipelines.runtime.subtask.alignment_buffers import CAP_STEP_MS, AlignmentBuffers
 from pipelines.runtime.subtask.alignment_timing import Alignment, AlignmentTiming, with_persisted
-from pipelines.runtime.subtask.barrier_declines import declines
 from pipelines.runtime.subtask.barrier_modes import may_turn, turns_at_ms
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
-from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 from pipelines.runtime.subtask.subtask import Subtask
+
+CAP_STEP_MS = 10.0
+"""How often an idle subtask that aligns checks what it holds back."""
+
+
+@dataclass(slots=True)
+class AlignmentBuffers:
+    """Reports once per checkpoint."""
+
+    gate: InputGate
+    cap: BufferCap
+    _reported_id: CheckpointId = NO_CHECKPOINT
+    _over_cap: frozenset[ChannelId] = frozenset()
+
+    def excess(self, aligning_id: CheckpointId | None) -> str | None:
+        """One sentence, the first time that the cap is exceeded."""
+        if not self.cap.is_set or aligning_id is None or aligning_id == self._reported_id:
+            return None
+        held = {s.channel: s.queued_bytes for s in self.gate.statistics() if s.held_back}
+        exceeded = self.cap.exceeded_by(held)
+        if not exceeded:
+            return None
+        self._reported_id, self._over_cap = aligning_id, exceeded
+        fullest = max(held, key=lambda channel: held[channel])
+        return (
+            f"{sum(held.values())} bytes are held back, {held[fullest]} of them on {fullest}:"
+            " more than execution.checkpointing.alignment-buffer allows"
+        )
+
+    def over_cap(self, checkpoint_id: CheckpointId) -> frozenset[ChannelId]:
+        return self._over_cap if checkpoint_id == self._reported_id else frozenset()
+
+
+def declines(
+    came: CheckpointId, effects: Iterable[AlignmentEffect]
+) -> dict[CheckpointId, CheckpointFailureReason]:
+    """`effects` are what the machine decided when the barrier or marker of `came` arrived."""
+    declined: dict[CheckpointId, CheckpointFailureReason] = {}
+    for effect in effects:
+        match effect:
+            case Abort(checkpoint_id) if checkpoint_id != came:
+                declined[checkpoint_id] = CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED
+            case Abort(checkpoint_id) | CancelDownstream(checkpoint_id):
+                reason = CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
+                declined[checkpoint_id] = reason
+    return declined
 
 
 class GateAlignment:

@@ -21,7 +21,7 @@ from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger, newest_marks
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
-from pipelines.runtime.subtask.in_flight import Beginning, beginning
+from pipelines.runtime.subtask.snapshots.in_flight import Beginning, beginning
 from pipelines.runtime.subtask.subtask import Subtask
 
 

@@ -16,8 +16,8 @@ from pipelines.channels.channel import ChannelClosed, ChannelStatistics
 from pipelines.domain.clock import Clock
 from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask.barrier_modes import overtakes_at_once
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS, Feed
 from pipelines.runtime.subtask.load import Load, Spending
 from pipelines.runtime.subtask.mailbox import (
@@ -27,8 +27,8 @@ from pipelines.runtime.subtask.mailbox import (
     Mail,
     Mailbox,
 )
-from pipelines.runtime.subtask.snapshot_upload import SnapshotUpload
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.snapshots.snapshot_upload import SnapshotUpload
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.subtask_checkpoints import SubtaskCheckpoints
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 

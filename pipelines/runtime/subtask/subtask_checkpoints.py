@@ -13,14 +13,12 @@ from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.phases import ChannelAlignment
 from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask.barrier_modes import turns_at_ms
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_node import RECORDS_READ
-from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ, ChainPlace
 from pipelines.runtime.subtask.feed import Feed
-from pipelines.runtime.subtask.gathering import Gathering
-from pipelines.runtime.subtask.in_flight import InFlightRecords
-from pipelines.runtime.subtask.snapshot_upload import SnapshotUpload
-from pipelines.runtime.subtask.snapshotting import SubtaskCut
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
+from pipelines.runtime.subtask.snapshots.snapshot_upload import Gathering, SnapshotUpload
+from pipelines.runtime.subtask.snapshots.snapshotting import SubtaskCut
 from pipelines.runtime.subtask.subtask_reporter import CheckpointDeclined, SubtaskReporter
 
 

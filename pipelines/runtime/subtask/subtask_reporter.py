@@ -7,7 +7,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.checkpoint_locations import Upload
 
 

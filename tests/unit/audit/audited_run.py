@@ -24,7 +24,7 @@ from pipelines.domain.status import JobStatus
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master.output.run_ledger import LedgerStart, RunLedger
-from pipelines.runtime.subtask.chain_node import OpenSink
+from pipelines.runtime.subtask.chains.chain_node import OpenSink
 from pipelines.state.row_digest import RowCount, RowDigest
 from tests.takeovers import rewound
 from tests.unit.runtime.points import manifest_of, operator_of

@@ -12,7 +12,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import owner_of, range_of
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.runtime.subtask.key_times import KeyTime, by_key_group, key_times
+from pipelines.runtime.subtask.snapshots.in_flight import KeyTime, by_key_group, key_times
 from pipelines.state.backend import BackendFactory
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.in_memory.hashmap import HashMapBackend

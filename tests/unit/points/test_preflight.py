@@ -14,7 +14,7 @@ from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapsho
 from pipelines.flows.registry import FLOWS, flow
 from pipelines.points.disposal import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
-from pipelines.runtime.subtask.stored_output import StoredCommittables
+from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.takeovers import held
 from tests.unit.points.stored_views import (

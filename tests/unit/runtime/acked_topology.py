@@ -32,7 +32,7 @@ from pipelines.operators.operator import Operator
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.acking_wires import AckingWires
 from pipelines.runtime.slot.subtask_building import SubtaskBuilder
-from pipelines.runtime.subtask.acker_task import AckerTask
+from pipelines.runtime.subtask.acking.acker_task import AckerTask
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -27,18 +27,18 @@ from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
-from pipelines.runtime.subtask.reserving_reader import ReservingReader
-from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter
-from pipelines.runtime.subtask.source_feed import SourceFeed
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
+from pipelines.runtime.subtask.sources.source_feed import SourceFeed
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend

@@ -54,7 +54,7 @@ from pipelines.runtime.master.job_events import (
 )
 from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.run_parts import RunParts
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import CheckpointStore
 from tests.unit.runtime.fakes import ListSource

@@ -10,7 +10,7 @@ import pytest
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateHandle
-from pipelines.runtime.subtask.increment_files import IncrementUpload
+from pipelines.runtime.subtask.snapshots.snapshotting import IncrementUpload
 from pipelines.state.backend import KEY_GROUP_COLUMN, RestoredSize, TableDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.increments import StoredDatabase

@@ -34,7 +34,7 @@ from pipelines.runtime.master.start.next_start import NextStart
 from pipelines.runtime.master.start.starting_point import StartingPoint, forgets_state
 
 if TYPE_CHECKING:
-    from pipelines.runtime.slot_address import SlotAddress
+    from pipelines.runtime.networking import SlotAddress
 
 
 def deployment_of(

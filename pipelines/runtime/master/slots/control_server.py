@@ -33,8 +33,7 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
     WorkFailed,
 )
-from pipelines.runtime.networking import listen
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress, listen
 
 log = logging.getLogger(__name__)
 

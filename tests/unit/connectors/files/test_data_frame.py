@@ -13,7 +13,7 @@ from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.split_progress import NamedPositions
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from tests.unit.runtime.fakes import SCHEMA, ManualClock, batch_of, keys_of
 from tests.unit.storage.disks import STEPS_MAX, DurableDisk
 

@@ -31,8 +31,7 @@ from pipelines.runtime.master.job_events import (
     WorkFailed,
 )
 from pipelines.runtime.master.slots.control_server import ControlServer
-from pipelines.runtime.networking import driver_networking
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress, driver_networking
 from tests.certificates import Authority
 from tests.unit.runtime.fakes import ManualClock
 

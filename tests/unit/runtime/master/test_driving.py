@@ -25,7 +25,7 @@ from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.run_parts import StageHost
-from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.networking import SlotAddress
 from pipelines.stream import Environment, Pipeline
 from tests.unit.runtime.fakes import SCHEMA
 from tests.unit.runtime.points import RUN, spec_of

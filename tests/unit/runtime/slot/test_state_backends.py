@@ -12,7 +12,7 @@ from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import StateOptions
-from pipelines.runtime.slot.state_backends import state_backends
+from pipelines.runtime.slot.deployment import state_backends
 from pipelines.state.backend import TableDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.on_disk.rocksdb import RocksDbBackend

@@ -13,9 +13,9 @@ from pipelines.domain.ids import ChannelId
 from pipelines.domain.settings import AckingOptions
 from pipelines.protocol.spout import Spout
 from pipelines.protocol.trees import numbers_of
-from pipelines.runtime.subtask.acker_messages import verdict
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.spout_reader import SpoutReader
+from pipelines.runtime.subtask.acking.acker_task import verdict
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.spout_reader import SpoutReader
 from tests.unit.runtime.fakes import ListSource, ManualClock
 
 TOTAL = 60

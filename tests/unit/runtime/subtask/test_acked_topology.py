@@ -16,7 +16,7 @@ from pipelines.operators.operator import Operator
 from pipelines.operators.stateless import PassOn
 from pipelines.runtime.subtask.mailbox import InjectBarrier
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from tests.unit.runtime.acked_topology import RELAY, SINK, SOURCE, TIMEOUT_MS, Topology
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
 from tests.unit.runtime.hosted import MemorySink, Remembering

@@ -9,7 +9,7 @@ from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.protocol.effects import Abort, CancelDownstream, Overtake
-from pipelines.runtime.subtask.barrier_declines import declines
+from pipelines.runtime.subtask.gate_alignment import declines
 from pipelines.runtime.subtask.mailbox import CheckpointAborted
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 from tests.unit.runtime.hosted import COUNTED, LEFT, RIGHT, JoiningSubtask

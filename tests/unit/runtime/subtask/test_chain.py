@@ -17,11 +17,11 @@ from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.operators.processing.process_context import ProcessContext
 from pipelines.operators.processing.process_function import BatchProcessFunction
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, described
-from pipelines.runtime.subtask.restoring import NOTHING
+from pipelines.runtime.subtask.snapshots.restoring import NOTHING
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.row_digest import digest_of
 from pipelines.stream import Environment, Pipeline

@@ -11,7 +11,7 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import ChannelId
 from pipelines.domain.key_groups import owner_of
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.state.hashing import key_groups, key_hashes
 from tests.unit.runtime.fakes import batch_of, keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, RecordingOutput

@@ -23,9 +23,9 @@ from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempt.failure_report import failure_of
-from pipelines.runtime.subtask.chain import ChainPlace, OperatorChain
+from pipelines.runtime.subtask.chains.chain import ChainPlace, OperatorChain
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, described, is_fatal
-from pipelines.runtime.subtask.restoring import NOTHING
+from pipelines.runtime.subtask.snapshots.restoring import NOTHING
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import (
     AggregateFunction,

@@ -16,8 +16,8 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.control_link import MAX_FRAME_BYTES
-from pipelines.runtime.subtask import found_splits
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources import found_splits
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from tests.unit.runtime.fakes import ManualClock, keys_of
 from tests.unit.runtime.growing_log import AtOnce, GrowingLog, NamedAgainLog
 

@@ -19,7 +19,7 @@ from pipelines.domain.snapshots import (
     SubtaskSnapshot,
 )
 from pipelines.domain.status import CheckpointKind
-from pipelines.runtime.subtask.in_flight import InFlightShare
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare
 from pipelines.state.hashing import key_groups, key_hashes
 from tests.unit.runtime.fakes import batch_of, keys_of
 

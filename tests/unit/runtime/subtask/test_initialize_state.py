@@ -11,10 +11,10 @@ from pipelines.operators.processing.process_function import (
     KeyedProcessFunction,
 )
 from pipelines.operators.processing.row_context import RuntimeContext
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
-from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator
 from pipelines.state.descriptors import ListStateDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.operator_states import OperatorListState

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.domain.key_groups import range_of
-from pipelines.runtime.subtask.key_times import KeyTime, by_key_group, key_times
+from pipelines.runtime.subtask.snapshots.in_flight import KeyTime, by_key_group, key_times
 
 MAX_PARALLELISM = 16
 

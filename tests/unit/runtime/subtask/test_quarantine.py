@@ -18,13 +18,13 @@ from pipelines.domain.poison import (
 )
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.runtime.control_link import MAX_FRAME_BYTES
-from pipelines.runtime.subtask.chain import OperatorChain
-from pipelines.runtime.subtask.chain_building import Quarantines
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, RestorePoint
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.split_screen import SplitScreen
+from pipelines.runtime.subtask.chains.chain import OperatorChain
+from pipelines.runtime.subtask.chains.chain_building import Quarantines
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
+from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.takeovers import rewound
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock

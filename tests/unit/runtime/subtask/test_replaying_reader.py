@@ -14,11 +14,10 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.replaying_reader import ReplayingReader
-from pipelines.runtime.subtask.reserving_reader import ReservingReader
-from pipelines.runtime.subtask.source_feed import SourceFeed
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.split_screen import SplitScreen
+from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
+from pipelines.runtime.subtask.sources.source_feed import SourceFeed
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pipelines.channels.credit import cost_of
 from pipelines.domain.elements import Records
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.reserving_reader import ReservingReader
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
 
 SPLITS = [[(100 * split + i, i) for i in range(20)] for split in range(5)]

@@ -13,8 +13,8 @@ from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.snapshots import OperatorSnapshot, StateHandle
-from pipelines.runtime.subtask.restoring import RestoredOperator, RestorePoint
-from pipelines.runtime.subtask.stored_output import StoredCommittables
+from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
+from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
 from pipelines.state.backend import FrozenState
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pipelines.state.evolution import type_names

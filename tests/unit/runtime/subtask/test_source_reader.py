@@ -11,8 +11,8 @@ from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, WatermarkStrategy, monotonous
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.replay_pace import MS_PER_HOUR
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.split_reading import MS_PER_HOUR
 from tests.unit.runtime.fakes import ListSource, ManualClock, batch_of, keys_of, times_of
 
 HOUR_PER_S = 1.0

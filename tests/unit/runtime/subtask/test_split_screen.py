@@ -13,8 +13,8 @@ from pipelines.connectors.json_rows import record_text
 from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
-from pipelines.runtime.subtask.source_reader import SourceReader
-from pipelines.runtime.subtask.split_screen import SplitScreen
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of, keys_of
 
 IN = Uid("in")

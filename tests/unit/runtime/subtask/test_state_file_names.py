@@ -13,10 +13,9 @@ from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.protocol.commit import Prepared
-from pipelines.runtime.subtask.chain_node import OperatorCut
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.in_flight import InFlightRecords
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import FrozenState
 from pipelines.storage.manifest_file import files_of_subtask
 from pipelines.storage.state_file import file_stem

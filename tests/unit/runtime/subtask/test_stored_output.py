@@ -13,10 +13,9 @@ from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import SegmentHandle, SubtaskSnapshot
 from pipelines.protocol.commit import Prepared
-from pipelines.runtime.subtask.chain_node import OperatorCut
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.restoring import RestoredOperator, RestorePoint
-from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
+from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
+from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import files_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import CheckpointId
-from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.growing_log import GrowingLog
 from tests.unit.runtime.hosted import ReadingSubtask

@@ -18,11 +18,11 @@ from pipelines.domain.key_groups import range_of
 from pipelines.operators.aggregating.aggregates import count
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
-from pipelines.runtime.subtask.restoring import RestorePoint
+from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
 from pipelines.stream import Environment, Pipeline, tumbling
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of
 from tests.unit.runtime.hosted import (

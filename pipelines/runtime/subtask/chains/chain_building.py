@@ -16,14 +16,13 @@ from pipelines.domain.output_figures import counter_of_sink
 from pipelines.domain.poison import Isolation
 from pipelines.operators.operator import Collector, Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog
-from pipelines.runtime.subtask.chain_delivery import ChainDelivery, side_collector
-from pipelines.runtime.subtask.chain_node import ChainNode, OpenSink
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.exchange import Exchange
-from pipelines.runtime.subtask.key_times import by_key_group
+from pipelines.runtime.subtask.chains.chain_delivery import ChainDelivery, side_collector
+from pipelines.runtime.subtask.chains.chain_node import ChainNode, ChainPlace, OpenSink
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located
-from pipelines.runtime.subtask.quarantine import Quarantine
-from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.runtime.subtask.snapshots.in_flight import by_key_group
+from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator
+from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.state.backend import BackendFactory
 from pipelines.state.row_digest import RowCount, RowDigest
 from pipelines.stream import Pipeline

@@ -5,6 +5,11 @@ exactly there. Of several splits that are read side by side, the one whose event
 comes first; among equals, the one that has waited longest. Event time is that of the slowest split.
 A paced replay hands out records once event time has reached them; it advances at a fixed speed from
 where the run (re)starts.
+
+Reports to the outside world how far completed checkpoints have come, for sources that do that.
+
+Owns the positions between a cut and the end of its checkpoint. A report that fails changes nothing
+here. Source: Flink, `KafkaSourceReader.notifyCheckpointComplete`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,19 +23,52 @@ from pipelines.connectors.source import (
     GrowingSource,
     KnowsPending,
     Offsets,
+    TellsProgress,
 )
-from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
-from pipelines.runtime.subtask.found_splits import FoundSplits
-from pipelines.runtime.subtask.replay_pace import pace_of
-from pipelines.runtime.subtask.split_reading import OpenSplit, Taken
-from pipelines.runtime.subtask.split_screen import SplitScreen
-from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence
-from pipelines.runtime.subtask.told_progress import ToldProgress
+from pipelines.runtime.subtask.sources.found_splits import FixedSplits, FoundSplits, SplitSequence
+from pipelines.runtime.subtask.sources.split_reading import OpenSplit, Taken, pace_of
+from pipelines.runtime.subtask.sources.split_screen import SplitScreen
+
+COMMITS_SUCCEEDED, COMMITS_FAILED = "commits_succeeded", "commits_failed"
+"""Counters of the source, as Flink names them."""
+
+
+class ToldProgress:
+    """Guarantee: reports only positions of a completed checkpoint, never of an older one."""
+
+    def __init__(self, reader: TellsProgress) -> None:
+        self._reader = reader
+        self._cuts: dict[CheckpointId, tuple[SplitProgress, ...]] = {}
+
+    def on_cut(self, checkpoint_id: CheckpointId, positions: Json) -> None:
+        self._cuts[checkpoint_id] = NamedPositions.from_json(positions).splits
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        splits = self._cuts.get(checkpoint_id)
+        self._forget(checkpoint_id)
+        if splits:
+            self._reader.tell(splits)
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        self._cuts.pop(checkpoint_id, None)
+
+    def take_counts(self) -> dict[str, int]:
+        """Counts since the last call, by the names of counters; leaves out zeros."""
+        succeeded, failed = self._reader.take_told_counts()
+        counts = {COMMITS_SUCCEEDED: succeeded, COMMITS_FAILED: failed}
+        return {name: count for name, count in counts.items() if count}
+
+    def _forget(self, checkpoint_id: CheckpointId) -> None:
+        """A completed checkpoint subsumes older ones."""
+        self._cuts = {cut: splits for cut, splits in self._cuts.items() if cut > checkpoint_id}
+
 
 PACED_WAIT_MS = 20.0
 """How long a paced source sleeps if nothing is due."""

@@ -30,10 +30,9 @@ from pipelines.domain.snapshots import (
     StateHandle,
 )
 from pipelines.protocol.commit import Prepared
-from pipelines.runtime.subtask.in_flight import InFlightShare
-from pipelines.runtime.subtask.key_times import KeyTime
-from pipelines.runtime.subtask.restore_meter import ReadsFiles
-from pipelines.runtime.subtask.stored_output import prepared_of, quarantined_of
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
+from pipelines.runtime.subtask.snapshots.restore_meter import ReadsFiles
+from pipelines.runtime.subtask.snapshots.stored_output import prepared_of, quarantined_of
 from pipelines.state.backend import NOT_KNOWN, RestoredSize
 from pipelines.state.increments import StoredDatabase
 from pipelines.state.on_disk import stored_database

@@ -17,9 +17,9 @@ from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.domain.origin import Origins, RecordOrigin, gathered
 from pipelines.operators.operator import Collector, Lineage, SideCollector
 from pipelines.protocol.trees import Ids, Numbers
-from pipelines.runtime.subtask.anchoring import Anchoring
-from pipelines.runtime.subtask.chain_node import ChainNode
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.acking.anchoring import Anchoring
+from pipelines.runtime.subtask.chains.chain_node import ChainNode
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_located, located
 
 Target = Callable[[pa.RecordBatch, Numbers | None], None]

@@ -21,18 +21,22 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import Origins, RecordOrigin
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.chain_node import RECORDS_READ
+from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.operator_failure import located
-from pipelines.runtime.subtask.replaying_reader import ReplayingReader
-from pipelines.runtime.subtask.reserving_reader import ReservingReader
-from pipelines.runtime.subtask.source_reader import PACED_WAIT_MS, SourceReader, SplitInWork
-from pipelines.runtime.subtask.spout_reader import SpoutReader
+from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
+from pipelines.runtime.subtask.sources.source_reader import (
+    PACED_WAIT_MS,
+    SourceReader,
+    SplitInWork,
+    ToldProgress,
+)
+from pipelines.runtime.subtask.sources.spout_reader import SpoutReader
 from pipelines.runtime.subtask.subtask import Subtask
-from pipelines.runtime.subtask.told_progress import ToldProgress
 
 if TYPE_CHECKING:
     from pipelines.protocol.watermarks import EventTimeMark
+
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 """Counts records whose event time leapt further than `connectors.watermark_strategy` believes."""

@@ -16,17 +16,15 @@ from pipelines.domain.origin import Origins
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.trees import Ids
 from pipelines.protocol.watermarks import EventTimeMark
-from pipelines.runtime.subtask.anchoring import Anchoring
-from pipelines.runtime.subtask.chain_building import ChainBuilder, Quarantines
-from pipelines.runtime.subtask.chain_delivery import ChainDelivery, Part
-from pipelines.runtime.subtask.chain_node import OperatorCut
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.exchange import Exchange
-from pipelines.runtime.subtask.in_flight import InFlightRecords
-from pipelines.runtime.subtask.key_times import KeyTime, key_times
+from pipelines.runtime.subtask.acking.anchoring import Anchoring
+from pipelines.runtime.subtask.chains.chain_building import ChainBuilder, Quarantines
+from pipelines.runtime.subtask.chains.chain_delivery import ChainDelivery, Part
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
-from pipelines.runtime.subtask.quarantine import Quarantine
-from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, KeyTime, key_times
+from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator
+from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.state.backend import BackendFactory
 from pipelines.stream import Pipeline
 

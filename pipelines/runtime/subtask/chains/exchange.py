@@ -16,7 +16,7 @@ from pipelines.domain.errors import check
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import Origins
-from pipelines.runtime.subtask.in_flight import InFlightRecords, overtaken_on
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, overtaken_on
 from pipelines.state.hashing import key_groups, key_hashes
 
 Part = tuple[int, pa.RecordBatch]

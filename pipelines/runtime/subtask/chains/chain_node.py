@@ -1,6 +1,8 @@
 """One node of a chain: an operator, a sink with its commit log, or the source at the head.
 
 Owns what the node has open. `chain_delivery` decides which node follows which.
+
+Where a chain runs: what makes its names unique, and which key groups it owns.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,16 +13,18 @@ import pyarrow as pa
 
 from pipelines.connectors.sink import PrepareRefused, SinkWriter, token_of
 from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
-from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.graph import Vertex
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.ledger import OutputShare
 from pipelines.domain.origin import Firing, Origins
 from pipelines.domain.output_figures import RECORDS_WRITTEN
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.protocol.output_ledger import OutputLedger
-from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located, located_firing
-from pipelines.runtime.subtask.quarantine import Quarantine
+from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.state.backend import FrozenState, StateBackend
 from pipelines.state.row_digest import RowCount, RowDigest
 from pipelines.state.timers import moment_text
@@ -212,3 +216,17 @@ def _cut_states(state: StateBackend, barrier: Barrier) -> list[FrozenState]:
     if barrier.is_savepoint:
         return state.cut_native() if barrier.is_native else state.cut()
     return state.cut_increment(barrier.checkpoint_id, barrier.confirmed_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlace:
+    run_id: RunId
+    attempt: Attempt
+    vertex: Vertex
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return range_of(self.subtask, self.parallelism, self.max_parallelism)

@@ -2,13 +2,22 @@
 
 Runs on the slot's upload threads, while the subtask goes on. Decides nothing: it turns an
 operator's cut into handles, or raises what the store raises.
+
+Decides where one state writes its increment for one checkpoint, in a checkpoint store.
+
+Implements `state.backend.IncrementFiles`; counts the bytes that are really uploaded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
-from pipelines.domain.ids import CheckpointId, Uid, channel_ends
+import msgspec
+import pyarrow as pa
+
+from pipelines.disk.digests import blocks_of
+from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_ends
 from pipelines.domain.snapshots import (
     FileHandle,
     InFlightHandle,
@@ -19,18 +28,56 @@ from pipelines.domain.snapshots import (
     StateHandle,
     SubtaskSnapshot,
 )
-from pipelines.runtime.subtask.chain_node import OperatorCut
-from pipelines.runtime.subtask.chain_place import ChainPlace
-from pipelines.runtime.subtask.in_flight import InFlightRecords
-from pipelines.runtime.subtask.increment_files import IncrementUpload
-from pipelines.runtime.subtask.key_times import KeyTime
-from pipelines.runtime.subtask.stored_output import segments_of, stored_committables
+from pipelines.protocol.shared_files import shared_name
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, KeyTime
+from pipelines.runtime.subtask.snapshots.stored_output import segments_of, stored_committables
 from pipelines.state.backend import FrozenState
 from pipelines.state.increments import StoredIncrement
 from pipelines.storage.manifest_file import files_of_subtask
 from pipelines.storage.memory import check_travels
-from pipelines.storage.state_file import file_stem
-from pipelines.storage.store import CheckpointStore
+from pipelines.storage.state_file import SEPARATOR, file_stem
+from pipelines.storage.store import CheckpointStore, shared_location
+
+
+class IncrementUpload:
+    """`stem` is unique among the states and subtasks of the run."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        location: str,
+        checkpoint_id: CheckpointId,
+        attempt: Attempt,
+        stem: str,
+    ) -> None:
+        self._store = store
+        self._location = location
+        self._checkpoint_id = checkpoint_id
+        self._attempt = attempt
+        self._stem = stem
+        self.uploaded_bytes = 0
+
+    def write_rows(
+        self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> FileHandle:
+        place = shared_location(self._location)
+        written = self._store.write_batches(
+            place, self._name(label), schema, batches, open_format=False
+        )
+        return self._counted(written, is_shared=True)
+
+    def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
+        place = shared_location(self._location) if is_shared else self._location
+        written = self._store.write_file(place, self._name(label), blocks_of(path))
+        return self._counted(written, is_shared=is_shared)
+
+    def _name(self, label: str) -> str:
+        return shared_name(self._checkpoint_id, self._attempt, f"{self._stem}{SEPARATOR}{label}")
+
+    def _counted(self, written: FileHandle, *, is_shared: bool) -> FileHandle:
+        self.uploaded_bytes += written.length
+        return msgspec.structs.replace(written, is_shared=is_shared)
 
 
 @dataclass(frozen=True, slots=True)

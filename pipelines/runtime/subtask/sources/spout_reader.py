@@ -22,8 +22,8 @@ from pipelines.domain.snapshots import Json
 from pipelines.protocol.spout import BUCKET_COUNT, BatchNumber, Emission, Spout
 from pipelines.protocol.trees import Ids, Numbers, numbers_of
 from pipelines.protocol.watermarks import EventTimeMark
-from pipelines.runtime.subtask.acker_messages import read_verdict
-from pipelines.runtime.subtask.source_reader import SourceReader, SplitInWork
+from pipelines.runtime.subtask.acking.acker_task import read_verdict
+from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
 
 FAILED_PAUSE_MS = 100.0
 """Between a failure and the next try, so that a record that keeps failing leaves others time."""

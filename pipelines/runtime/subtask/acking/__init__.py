@@ -1,0 +1,1 @@
+"""Storm's acking in a subtask: anchors, acks and the acker itself."""

@@ -1,0 +1,1 @@
+"""What a subtask stores for a checkpoint, and what it takes from one."""
