@@ -4,8 +4,7 @@ import socket
 from dataclasses import dataclass, field
 
 from pipelines.channels.channel import PeerAddress
-from pipelines.channels.connection import Connection
-from pipelines.channels.handshake import prove_token
+from pipelines.channels.handshake import Connection, prove_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import ProtocolError, Retryable

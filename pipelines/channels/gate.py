@@ -23,9 +23,8 @@ from pipelines.channels.channel import (
 )
 from pipelines.channels.coalescing import Coalescing, Run
 from pipelines.channels.debloating import SAMPLE_MS, Debloater, Debloating
-from pipelines.channels.inlet import Inlet
+from pipelines.channels.inlet import ChannelRecorder, Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
-from pipelines.channels.recorder import ChannelRecorder
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, Element, Mark, Records
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check

@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.channels.connection import Connection
-from pipelines.channels.handshake import Claim, HandshakeRefused, Refusal
+from pipelines.channels.handshake import Claim, Connection, HandshakeRefused, Refusal
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 from pipelines.domain.ids import Attempt

@@ -7,19 +7,40 @@ clients to admit; encrypts nothing. Data ports and the driver's control port use
 1. The server sends the protocol's name and a nonce.
 2. The client answers with its attempt, its slot, a nonce and its proof.
 3. The server sends its verdict and, if that is yes, its own proof.
+
+The connection that channels and the control link need: plain sockets and TLS offer it.
 """
 
 import hmac
 import secrets
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
-from pipelines.channels.connection import Connection
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Attempt
+
+
+class Connection(Protocol):
+    """A stream of bytes in both directions. One thread may read while another one writes."""
+
+    def recv(self, count: int, /) -> bytes: ...
+
+    def recv_into(self, buffer: memoryview, count: int = 0, flags: int = 0, /) -> int: ...
+
+    def sendall(self, content: bytes | memoryview, /) -> None: ...
+
+    def sendmsg(self, parts: Iterable[memoryview], /) -> int: ...
+
+    def settimeout(self, seconds: float | None, /) -> None: ...
+
+    def shutdown(self, how: int, /) -> None: ...
+
+    def close(self) -> None: ...
+
 
 PROTOCOL = b"ftdash/1"
 NONCE_BYTES = 32

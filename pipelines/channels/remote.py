@@ -13,11 +13,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.channels.connection import Connection
-from pipelines.channels.credited_output import CreditedOutput
+from pipelines.channels.credit import CreditedOutput
+from pipelines.channels.handshake import Connection
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.origins import origin_frame
-from pipelines.channels.serialization import Parts, RecordsEncoder
+from pipelines.channels.serialization import Parts, RecordsEncoder, origin_frame
 from pipelines.channels.wire import (
     BACKWARD,
     Frame,

@@ -2,14 +2,21 @@
 
 A batch with dictionary columns travels as an Arrow stream of its own, because dictionaries are not
 part of a batch message; it then sends its schema each time.
+
+The origins of a batch on the wire: one small frame before the batch.
+
+They only help to explain a failure, so origins that are too long are left out, never refused.
 """
 
+import msgspec
 import pyarrow as pa
 
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.wire import HEADER, Frame, Kind, frame
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId
+from pipelines.domain.origin import Origins
 
 Parts = list[bytes | pa.Buffer]
 UNREADABLE = (pa.ArrowException, OSError, EOFError, StopIteration)
@@ -100,3 +107,23 @@ def _holds_dictionary(data_type: pa.DataType) -> bool:
     if isinstance(data_type, pa.BaseExtensionType):
         return _holds_dictionary(data_type.storage_type)
     return any(_holds_dictionary(data_type.field(i).type) for i in range(data_type.num_fields))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Origins)
+
+
+def origin_frame(number: int, origins: Origins, limits: NetworkLimits) -> bytes:
+    """Empty if there is nothing to send."""
+    body = _encoder.encode(origins) if origins else b""
+    if not body or len(body) > limits.max_origin_bytes:
+        return b""
+    return frame(Kind.ORIGIN, number, body)
+
+
+def origins_of(received: Frame) -> Origins:
+    """Raises ProtocolError for bytes that are not origins."""
+    try:
+        return _decoder.decode(received.body)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"the origins of a batch cannot be read: {error}") from error

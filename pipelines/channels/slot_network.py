@@ -6,28 +6,116 @@ and the first credit comes when both connection and gate exist.
 
 Owns the connections and their threads. Decides that losing a connection before the end of its
 channels is a failure of the attempt.
+
+Maps channels to the gates that read them; a writer may ask before its gate is registered.
+
+The writing end of a channel within one slot: the same objects, no serialization.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipelines.channels.channel import ChannelClosed, Output, PeerAddress
-from pipelines.channels.connection import Connection
+from pipelines.channels.credit import CreditedOutput, cost_of
 from pipelines.channels.dialing import Credentials, dial
-from pipelines.channels.directory import RegisteredGates
-from pipelines.channels.gate import Gate
+from pipelines.channels.gate import GATE_CLOSED, Gate, Writer
 from pipelines.channels.guarded_port import RefusedConnection, start_thread
-from pipelines.channels.handshake import Claim
-from pipelines.channels.incoming import IncomingConnection
+from pipelines.channels.handshake import Claim, Connection
+from pipelines.channels.incoming import DataServer, IncomingConnection
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.local import LocalOutput
 from pipelines.channels.remote import OutgoingConnection
-from pipelines.channels.server import DataServer
 from pipelines.channels.tls import Tls
-from pipelines.domain.errors import check
+from pipelines.domain.elements import Element
+from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.ids import Attempt, ChannelId
+
+if TYPE_CHECKING:
+    from pipelines.channels.inlet import Inlet
+
+
+class RegisteredGates:
+    """Connects each channel with its gate, whichever comes first; implements `GateDirectory`.
+
+    A waiting writer has no credit, so waiting costs one entry and no records.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gates: dict[ChannelId, Gate] = {}
+        self._waiting: dict[ChannelId, Writer] = {}
+        self._is_closed = False
+
+    def register(self, gate: Gate) -> None:
+        with self._lock:
+            for channel in gate.channels:
+                check(channel not in self._gates, "a channel has one gate", channel=channel)
+                self._gates[channel] = gate
+            arrived = [self._waiting.pop(c) for c in gate.channels if c in self._waiting]
+            is_closed = self._is_closed
+        for writer in arrived:
+            writer.on_gate(gate)
+        if is_closed:
+            gate.close()
+
+    def bind(self, channel: ChannelId, writer: Writer) -> None:
+        """Raises ProtocolError if the channel has a writer already."""
+        with self._lock:
+            gate, is_closed = self._gates.get(channel), self._is_closed
+            if gate is None and channel in self._waiting:
+                raise ProtocolError(f"channel {channel} has two writers")
+            if gate is None and not is_closed:
+                self._waiting[channel] = writer
+        if gate is not None:
+            writer.on_gate(gate)
+        elif is_closed:
+            writer.close(GATE_CLOSED)
+
+    def close(self) -> None:
+        """Closes every gate, now and later; waiting writers learn that none will come."""
+        with self._lock:
+            self._is_closed = True
+            gates, writers = set(self._gates.values()), list(self._waiting.values())
+            self._waiting.clear()
+        for gate in gates:
+            gate.close()
+        for writer in writers:
+            writer.close(GATE_CLOSED)
+
+
+class LocalOutput(CreditedOutput):
+    """Until `on_gate` gives the target, elements wait, as on a channel without credit."""
+
+    def __init__(self, channel: ChannelId) -> None:
+        super().__init__(channel)
+        self._inlet: Inlet | None = None
+
+    def on_gate(self, gate: Gate) -> None:
+        """Any thread may call it, once."""
+        try:
+            self._inlet = gate.attach(
+                self.channel,
+                return_credit=self.credit.try_give_back,
+                on_close=self.credit.close,
+            )
+        except ChannelClosed as error:
+            self.credit.close(str(error))
+        else:
+            self.credit.open(gate.capacity_bytes, self._inlet.granted_bytes)
+
+    def close(self, reason: str) -> None:
+        """For a channel whose gate may never come."""
+        self.credit.close(reason)
+
+    def _pass_on(self, element: Element) -> None:
+        if self._inlet is None:
+            raise InvariantViolated(f"channel {self.channel} has credit but no gate")
+        cost_bytes = cost_of(element)
+        self.credit.take(cost_bytes)
+        self._inlet.offer(element, cost_bytes)
+
 
 PeerConnection = IncomingConnection | OutgoingConnection
 MIN_TOKEN_LENGTH = 16

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-from pipelines.channels.connection import Connection
+from pipelines.channels.handshake import Connection
 from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.elements import (
     Barrier,

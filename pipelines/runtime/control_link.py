@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import tune
+from pipelines.channels.handshake import Connection
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.settings import Heartbeat

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from pipelines.channels.gate import Gate
-from pipelines.channels.local import LocalOutput
+from pipelines.channels.slot_network import LocalOutput
 from pipelines.domain.ids import ChannelId
 
 

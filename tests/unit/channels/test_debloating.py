@@ -17,7 +17,7 @@ from pipelines.channels.debloating import (
     Debloating,
 )
 from pipelines.channels.gate import Gate
-from pipelines.channels.local import LocalOutput
+from pipelines.channels.slot_network import LocalOutput
 from pipelines.domain.elements import Barrier, EndOfInput, Records, Watermark
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import ChannelId, CheckpointId

@@ -11,14 +11,14 @@ import pytest
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.dialing import LEAST_UNANSWERED_MS, Credentials, dial, tune
+from pipelines.channels.incoming import DataServer
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.server import DataServer
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control_link import prepare
 
 if TYPE_CHECKING:
-    from pipelines.channels.connection import Connection
+    from pipelines.channels.handshake import Connection
 
 TOKEN = secrets.token_hex(16)
 WITHIN_S = 60.0  # the kernel itself would take a quarter of an hour or more

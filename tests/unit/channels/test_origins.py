@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.origins import origin_frame, origins_of
+from pipelines.channels.serialization import origin_frame, origins_of
 from pipelines.channels.wire import HEADER, Frame, Kind
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Uid

@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.channels.credit import Credit
-from pipelines.channels.outbox import Outbox
+from pipelines.channels.credit import Credit, Outbox
 from pipelines.domain.elements import Element, EndOfInput, Records, Watermark
 from pipelines.domain.ids import ChannelId
 

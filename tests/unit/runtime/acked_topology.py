@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.channels.channel import Output
-from pipelines.channels.directory import RegisteredGates
 from pipelines.channels.gate import Gate
-from pipelines.channels.local import LocalOutput
+from pipelines.channels.slot_network import LocalOutput, RegisteredGates
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import (

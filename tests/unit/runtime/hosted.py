@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
-from pipelines.channels.local import LocalOutput
+from pipelines.channels.slot_network import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.elements import Barrier, Element

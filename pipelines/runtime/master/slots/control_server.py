@@ -12,9 +12,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pipelines.channels.connection import Connection
 from pipelines.channels.guarded_port import Guard, GuardedPort, OncePerSlot, RefusedConnection
-from pipelines.channels.handshake import Claim, Refusal, verify_token
+from pipelines.channels.handshake import Claim, Connection, Refusal, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable

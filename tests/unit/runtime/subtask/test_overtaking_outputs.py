@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pipelines.channels.gate import Gate
-from pipelines.channels.local import LocalOutput
+from pipelines.channels.slot_network import LocalOutput
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, InjectBarrier

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
-from pipelines.channels.local import LocalOutput
+from pipelines.channels.slot_network import LocalOutput
 from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
