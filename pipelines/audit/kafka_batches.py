@@ -25,8 +25,7 @@ from kafka.errors import (
 from kafka.protocol.consumer import FetchRequest, OffsetSpec
 from kafka.record import MemoryRecords
 
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.security import python_settings
+from pipelines.connectors.kafka.connection import KafkaAddress, python_settings
 from pipelines.domain.errors import Rejected
 
 FETCH_BYTES = 8 << 20

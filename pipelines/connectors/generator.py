@@ -5,6 +5,8 @@ any offset on, at any parallelism. Numbers come from SplitMix64 over counters, a
 
 Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"; Flink's
 `DataGeneratorSource`.
+
+Sink: counts what arrives and keeps nothing, to measure everything in front of it.
 """
 
 import sys
@@ -17,8 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from pipelines.connectors.event_time import check_event_time, times_of_batch
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.watermark_strategy import check_event_time, times_of_batch
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.snapshots import Json
 
 BATCH_ROWS = 8_192
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -124,3 +129,42 @@ class SeededGenerator:
             return pa.RecordBatch.from_arrays(self.rows(draws), schema=self.schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise Rejected(f"The generator's rows do not fit its schema: {error}.") from error
+
+
+class BlackHoleWriter:
+    def __init__(self) -> None:
+        self.records = 0
+        self.batches = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.records += batch.num_rows
+        self.batches += 1
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        return []
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class BlackHole:
+    """No output leaves the engine, so the engine's own guarantee is all there is."""
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once"
+
+    def validate(self, schema: pa.Schema) -> None:
+        pass
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> BlackHoleWriter:
+        return BlackHoleWriter()
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        return None

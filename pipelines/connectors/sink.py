@@ -8,10 +8,12 @@ Two bases do the part that every such sink has in common: `two_phase_commit`, wh
 hold a prepared transaction, and `write_ahead`, where it cannot.
 
 Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
+
+The output that belongs to a starting point, which all sinks derive from its lineage.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -238,3 +240,15 @@ class LeavesUnfinished(Protocol):
         TargetTaken when another run holds the target, Retryable, Rejected.
         """
         ...
+
+
+Lineage = Sequence[tuple[RunId, CheckpointId]]
+"""The points from which a starting point descends, oldest first, itself last."""
+
+
+def newest_of(lineage: Lineage) -> dict[RunId, int]:
+    """For each run, the newest checkpoint whose output belongs to the lineage."""
+    newest: dict[RunId, int] = {}
+    for run_id, checkpoint_id in lineage:
+        newest[run_id] = max(checkpoint_id, newest.get(run_id, 0))
+    return newest

@@ -4,10 +4,13 @@ The engine owns positions: it deals splits to subtasks, stores (split, offset to
 checkpoint, and rewinds by opening a split at that offset. A reader keeps nothing that a checkpoint
 lacks. The splits are either a sequence that never changes (`Source`), or known by name and found
 while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
+
+Where in a log a run begins if it restores nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -303,3 +306,8 @@ class ForgetsRecords(Protocol):
 
 
 AnySource: TypeAlias = Source | GrowingSource
+
+
+class StartAt(StrEnum):
+    OLDEST = "oldest"
+    NEWEST = "newest"

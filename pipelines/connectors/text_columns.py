@@ -1,9 +1,19 @@
-"""Converts text to columns of declared types and back, or finds the value that does not fit."""
+"""Converts text to columns of declared types and back, or finds the value that does not fit.
 
-from collections.abc import Sequence
+Finds the first record of a batch that cannot be read, and the records before it.
+
+A source checks for one kind of fault after another (values that fit no column, then a missing event
+time), so the first fault that it meets need not be that of the first record. Decides nothing about
+what happens to the record.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from pipelines.connectors.source import MalformedRecord
 
 ISO_TIME = "%Y-%m-%dT%H:%M:%S"
 """Arrow writes as many digits of the second as the type holds."""
@@ -61,3 +71,24 @@ def _converted(raw: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pc.all(pc.match_substring_regex(text, r"^-?\d+$")).as_py():
         return text.cast(pa.int64()).cast(wanted)
     return text.cast(pa.timestamp("ns", wanted.tz)).cast(wanted, safe=False)
+
+
+T = TypeVar("T")
+
+
+def before_malformed(met: MalformedRecord, decode: Callable[[int], T]) -> Iterator[T]:
+    """Yields one batch or none. `decode` decodes the first so many rows, or raises MalformedRecord
+    as it did with `met`.
+
+    Always raises MalformedRecord, for the first malformed record.
+    """
+    first = met
+    while first.row:
+        try:
+            batch = decode(first.row)
+        except MalformedRecord as earlier:
+            first = earlier
+            continue
+        yield batch
+        break
+    raise first

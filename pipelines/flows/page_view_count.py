@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.files.csv import CsvFiles
+from pipelines.connectors.generator import BlackHole
 from pipelines.domain.errors import Rejected
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, count

@@ -13,8 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.records import RecordForm
-from pipelines.connectors.redis.client import asking, client_of
-from pipelines.connectors.redis.connection import RedisConnection
+from pipelines.connectors.redis.connection import RedisConnection, asking, client_of
 from pipelines.connectors.text_columns import text_of
 from pipelines.domain.errors import Retryable
 from pipelines.flows import page_view_servers as servers

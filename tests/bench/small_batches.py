@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput
-from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.generator import BlackHole
 from pipelines.domain.elements import Records, Watermark
 from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid, channel_id
 from pipelines.domain.setting_parsing import parse_settings

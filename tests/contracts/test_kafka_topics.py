@@ -10,14 +10,13 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipelines.connectors.kafka import waiting as kafka_waiting
+from pipelines.connectors.kafka import fetched as kafka_waiting
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.reader import RAW, JsonValues, RawValues, partition_of
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.reachability import check_still_there, named_problems_of
-from pipelines.connectors.source import LoggedRecords, MalformedRecord
+from pipelines.connectors.source import LoggedRecords, MalformedRecord, StartAt
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
-from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.clocks import SystemClock

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pipelines.connectors.postgres.copy_transaction import CopyTransaction
-from pipelines.connectors.postgres.gids import Gid, place_of
+from pipelines.connectors.postgres.prepared import Gid, place_of
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter

@@ -10,12 +10,11 @@ import pytest
 
 from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.redis import connection as redis_connection
-from pipelines.connectors.redis.ids import offset_of
-from pipelines.connectors.redis.stream_mark import StreamMark
+from pipelines.connectors.redis.entry_text import offset_of
+from pipelines.connectors.redis.stream_extent import StreamMark
 from pipelines.connectors.redis.streams import RedisStreams
-from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.source import MalformedRecord, StartAt
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.contracts.growing_places import SCHEMA, behind, rows_of

@@ -10,11 +10,11 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.files.csv import CsvFiles
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.source import Source
+from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Rejected
 
 SIZES = [7, 0, 10, 1]  # records of each file

@@ -25,7 +25,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "exactly-once files survive a death or a loss of power at any step": (
         Mutant(
-            "pipelines/connectors/files/digested_file.py",
+            "pipelines/connectors/files/formats.py",
             "os.fsync(self._file.fileno())",
             "pass",
             (

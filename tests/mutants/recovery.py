@@ -28,7 +28,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "what is replayed from a quarantine goes in once": (
         Mutant(
-            "pipelines/connectors/files/replayed_quarantine.py",
+            "pipelines/connectors/files/quarantine.py",
             ("return [_named(split) for split in found if self._is_of_others(split.name)]"),
             "return [_named(split) for split in found]",
             (
@@ -37,7 +37,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/files/replayed_quarantine.py",
+            "pipelines/connectors/files/quarantine.py",
             "{name.removeprefix(REPLAYED_PREFIX) for name in known}",
             "set()",
             (

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.generator import BlackHole
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline
 

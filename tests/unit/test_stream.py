@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.generator import BlackHole
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter, Superseded
 from pipelines.connectors.sql.upsert import SqlUpsert

@@ -287,7 +287,7 @@ def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
 ) -> None:
     path = ended_with_a_point(site)
     Pipeline.objects.update(flow="page_views", parameters={"into": "redis"})
-    monkeypatch.setattr("pipelines.connectors.redis.client.ANSWER_TIMEOUT_S", 600)
+    monkeypatch.setattr("pipelines.connectors.redis.connection.ANSWER_TIMEOUT_S", 600)
     settings.SERVERS_ANSWER_WITHIN_S = 0.3
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         port = silent.getsockname()[1]

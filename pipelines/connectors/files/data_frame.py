@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.files.growing_directory import GrowingDirectory, parquet_directory
 from pipelines.connectors.files.input_files import (
     LISTING,
@@ -26,6 +25,7 @@ from pipelines.connectors.files.input_files import (
 )
 from pipelines.connectors.source import Batch
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.watermark_strategy import check_event_time
 from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.errors import Rejected, Retryable

@@ -1,16 +1,53 @@
 """How `ExactlyOnceFiles` puts tables into a file: as Parquet, or as lines of JSON.
 
 Knows neither names nor directories nor when a file becomes visible.
+
+A file that is digested while it is written, and survives a loss of power once closed.
 """
 
+import os
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.digested_file import DigestedFile
 from pipelines.connectors.json_rows import has_json, json_lines_of
+from pipelines.disk.digests import RunningDigest
 from pipelines.domain.errors import Rejected
+
+
+class DigestedFile:
+    """File-like, for the code that writes the contents. Every call raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.digest = RunningDigest()
+        self._file = path.open("wb")
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, piece: bytes | memoryview) -> int:
+        view = memoryview(piece).cast("B")
+        self.digest.update(view)
+        return self._file.write(view)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def close_durably(self) -> None:
+        """Also raises when the disk has taken less than it reported."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        found_bytes = os.fstat(self._file.fileno()).st_size
+        self._file.close()
+        if found_bytes != self.digest.length:
+            raise OSError(f"{self.path} has {found_bytes} bytes instead of {self.digest.length}")
 
 
 class TableWriter(Protocol):

@@ -19,8 +19,7 @@ from pipelines.connectors.files.input_files import file_version
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.source import Batch, Source
-from pipelines.connectors.split_ownership import owner_by_name
-from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.split_progress import SplitProgress, owner_by_name
 from pipelines.domain.errors import Rejected, Retryable
 
 LOOK_EVERY = timedelta(seconds=10)

@@ -10,12 +10,6 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipelines.connectors.event_time import (
-    NoEventTime,
-    check_event_time,
-    check_has_event_time,
-    times_of_batch,
-)
 from pipelines.connectors.files.input_files import (
     FilePaths,
     file_version,
@@ -23,9 +17,15 @@ from pipelines.connectors.files.input_files import (
     input_files,
     reading,
 )
-from pipelines.connectors.json_decoding import MalformedLine, decode_lines
-from pipelines.connectors.malformed import before_malformed
+from pipelines.connectors.json_rows import MalformedLine, decode_lines
 from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.text_columns import before_malformed
+from pipelines.connectors.watermark_strategy import (
+    NoEventTime,
+    check_event_time,
+    check_has_event_time,
+    times_of_batch,
+)
 from pipelines.domain.errors import Rejected
 
 BLOCK_BYTES = 4 * 1024 * 1024

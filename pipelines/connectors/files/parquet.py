@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.event_time import NoEventTime, check_event_time, check_has_event_time
 from pipelines.connectors.files.input_files import (
     FilePaths,
     check_columns,
@@ -27,6 +26,11 @@ from pipelines.connectors.files.input_files import (
 )
 from pipelines.connectors.json_rows import record_text
 from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.watermark_strategy import (
+    NoEventTime,
+    check_event_time,
+    check_has_event_time,
+)
 from pipelines.domain.errors import Rejected
 
 YEAR_MS = 365 * 24 * 3_600_000

@@ -14,18 +14,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.event_time import (
+from pipelines.connectors.files.growing_directory import GrowingDirectory
+from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.json_rows import MalformedLine, decode_lines, has_json
+from pipelines.connectors.source import MalformedRecord, UnreadableText
+from pipelines.connectors.text_columns import before_malformed
+from pipelines.connectors.watermark_strategy import (
     NoEventTime,
     check_event_time,
     check_has_event_time,
     times_of_batch,
 )
-from pipelines.connectors.files.growing_directory import GrowingDirectory
-from pipelines.connectors.files.json_lines import JsonLinesFiles
-from pipelines.connectors.json_decoding import MalformedLine, decode_lines
-from pipelines.connectors.json_rows import has_json
-from pipelines.connectors.malformed import before_malformed
-from pipelines.connectors.source import MalformedRecord, UnreadableText
 from pipelines.domain.errors import Rejected
 
 LINE = pa.schema([("record", pa.string()), ("source", pa.string()), ("operator", pa.string())])

@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.files.digested_file import DigestedFile
-from pipelines.connectors.files.formats import PARQUET, FileFormat, TableWriter
+from pipelines.connectors.files.formats import PARQUET, DigestedFile, FileFormat, TableWriter
 from pipelines.connectors.files.target import (
     FINAL,
     PREPARED,

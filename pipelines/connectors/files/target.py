@@ -31,8 +31,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.connectors.lineage import Lineage, newest_of
-from pipelines.connectors.sink import Unfinished
+from pipelines.connectors.sink import Lineage, Unfinished, newest_of
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable, check

@@ -3,6 +3,10 @@
 All of its errors are `Retryable`: a broker that restarts, or has just received a partition, knows
 neither topic nor user for a moment, and no run gives up its progress for that. Only a caller before
 the start may take an error for a refusal. Reads no records.
+
+Translates the security settings of a `KafkaAddress` from librdkafka to kafka-python.
+
+No text contains a value of them: they hold passwords.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -202,3 +206,46 @@ def _text_of(topic_id: Any) -> str | None:
     """None for zeros, with which brokers before version 2.8 answer because they have no ids."""
     bits = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
     return str(topic_id).translate(URL_SAFE) if any(bits) else None
+
+
+NAMES = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+}
+VERIFIES_HOST = "ssl.endpoint.identification.algorithm"
+
+
+def python_settings(address: KafkaAddress) -> dict[str, Any]:
+    """Raises Rejected naming a setting that has no counterpart."""
+    timeout_ms = int(patience_s(ANSWER_TIMEOUT_S) * 1000)
+    return {
+        "bootstrap_servers": address.bootstrap_servers.split(","),
+        "bootstrap_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms,
+        **_security(address.security),
+    }
+
+
+def _security(security: Mapping[str, str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for name, value in security.items():
+        if name == VERIFIES_HOST:
+            settings["ssl_check_hostname"] = value != "none"
+        elif name == "security.protocol":
+            settings[NAMES[name]] = value.upper()
+        elif name in NAMES:
+            settings[NAMES[name]] = value
+        else:
+            raise Rejected(
+                f"The security setting {name} is not known to Kafka sinks; they take"
+                f" {', '.join([*NAMES, VERIFIES_HOST])}."
+            )
+    return settings

@@ -6,6 +6,10 @@ look up a marker. The one connector that speaks kafka-python, and that uses priv
 transaction protocol that confluent-kafka speaks (before KIP-890): a repeated commit gets the same
 answer.
 Source: Kafka, `TransactionCoordinator.endTransaction`; Flink, `FlinkKafkaInternalProducer`.
+
+The handle of a transaction at Kafka that a snapshot keeps, so that any process can end it.
+
+Decides nothing: the coordinator supplies it and takes it back.
 """
 
 import logging
@@ -15,6 +19,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, TypeVar
 
+import msgspec
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import (
@@ -36,11 +41,32 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
-from pipelines.connectors.kafka.prepared import PreparedAtKafka
-from pipelines.connectors.kafka.security import python_settings
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, python_settings
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import patience_s
+
+
+class PreparedAtKafka(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transaction that waits for its end. `ranges`: first offset and count, by partition."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    topic: str
+    ranges: dict[str, tuple[int, int]]
+
+    @property
+    def records(self) -> int:
+        return sum(count for _, count in self.ranges.values())
+
+    @property
+    def range(self) -> str:
+        parts = [
+            f"offsets {first:,} to {first + count - 1:,} of partition {partition}"
+            for partition, (first, count) in sorted(self.ranges.items())
+        ]
+        return f"{', '.join(parts)} of topic {self.topic}"
+
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
 """kafka-python would log its settings, and with them a password; every error reaches us anyway."""

@@ -13,15 +13,19 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from pipelines.connectors.event_time import NoEventTime, check_has_event_time
-from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.json_rows import MalformedLine, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.fetched import Fetched, by_partition, place_of
-from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords
-from pipelines.connectors.malformed import before_malformed
-from pipelines.connectors.pending import sum_known
+from pipelines.connectors.kafka.fetched import (
+    BATCH_ROWS,
+    Fetched,
+    WaitingRecords,
+    by_partition,
+    place_of,
+)
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, UnreadableText
-from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.split_progress import SplitProgress, sum_known
+from pipelines.connectors.text_columns import before_malformed
+from pipelines.connectors.watermark_strategy import NoEventTime, check_has_event_time
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.connectors.postgres.copy import copying
+from pipelines.connectors.postgres.copy_transaction import copying
 from pipelines.connectors.postgres.staging import Stages
 from pipelines.connectors.postgres.tables import PostgresTable
 from pipelines.connectors.sink import SinkContext, Superseded

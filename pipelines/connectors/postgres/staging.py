@@ -18,7 +18,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import REGCLASS
 
-from pipelines.connectors.postgres.copy import TableCopy, copying
+from pipelines.connectors.postgres.copy_transaction import TableCopy, copying
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId

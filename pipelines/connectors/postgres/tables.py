@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.connectors.lineage import newest_of
-from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sink import SinkContext, Superseded, newest_of
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.origins import number_of

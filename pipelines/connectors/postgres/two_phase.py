@@ -15,12 +15,10 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.postgres.copy_transaction import CopyTransaction
-from pipelines.connectors.postgres.gids import Gid
-from pipelines.connectors.postgres.prepared import Handle, PreparedTransactions
+from pipelines.connectors.postgres.prepared import Gid, Handle, PreparedTransactions
 from pipelines.connectors.postgres.tables import PostgresTable
-from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
+from pipelines.connectors.sink import SinkContext, Superseded, Unfinished, newest_of
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.two_phase_commit import (
     PreparedTransaction,

@@ -23,9 +23,9 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError
 
+from pipelines.connectors.redis import hash_scripts as rewinding
 from pipelines.connectors.redis import hash_scripts as scripts
-from pipelines.connectors.redis import rewind_scripts as rewinding
-from pipelines.connectors.redis.client import asking, client_of, place_of
+from pipelines.connectors.redis.connection import asking, client_of, place_of
 from pipelines.connectors.sink import SinkContext, Unfinished
 from pipelines.connectors.two_phase_commit import TransactionLost
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable

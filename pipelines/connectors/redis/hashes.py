@@ -15,11 +15,10 @@ from dataclasses import KW_ONLY, dataclass, field
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.lineage import newest_of
-from pipelines.connectors.redis.client import client_of, database_of
+from pipelines.connectors.redis.connection import client_of, database_of
 from pipelines.connectors.redis.hash_store import RedisHashStore
 from pipelines.connectors.redis.rows import check_rows, chunks_of
-from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
+from pipelines.connectors.sink import SinkContext, Superseded, Unfinished, newest_of
 from pipelines.connectors.two_phase_commit import (
     PreparedTransaction,
     TransactionLost,

@@ -12,22 +12,19 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.event_time import NoEventTime, check_has_event_time
-from pipelines.connectors.malformed import before_malformed
-from pipelines.connectors.pending import sum_known
 from pipelines.connectors.redis.connection import Entry, RedisConnection
-from pipelines.connectors.redis.entry_text import text_of_fields
-from pipelines.connectors.redis.ids import offsets_of
+from pipelines.connectors.redis.entry_text import offsets_of, text_of_fields
 from pipelines.connectors.redis.stream_extent import (
+    marked_offset,
     oldest_of,
     passed_by,
     pending_of,
     range_gone,
 )
-from pipelines.connectors.redis.stream_mark import marked_offset
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
-from pipelines.connectors.split_progress import SplitProgress
-from pipelines.connectors.text_columns import UnfitValue, typed
+from pipelines.connectors.split_progress import SplitProgress, sum_known
+from pipelines.connectors.text_columns import UnfitValue, before_malformed, typed
+from pipelines.connectors.watermark_strategy import NoEventTime, check_has_event_time
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY_S_MAX = 60.0

@@ -9,14 +9,13 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import pyarrow as pa
 
-from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.redis.connection import RedisConnection
 from pipelines.connectors.redis.entry_text import row_of_fields
 from pipelines.connectors.redis.reader import StreamsReader
-from pipelines.connectors.redis.stream_extent import oldest_of, range_gone
-from pipelines.connectors.redis.stream_mark import marked_offset
+from pipelines.connectors.redis.stream_extent import marked_offset, oldest_of, range_gone
+from pipelines.connectors.source import StartAt
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.connectors.start_at import StartAt
+from pipelines.connectors.watermark_strategy import check_event_time
 from pipelines.domain.errors import Rejected, Retryable
 
 BATCH_ROWS = 10_000

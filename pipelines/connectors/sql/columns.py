@@ -1,4 +1,7 @@
-"""The tables and columns that results need in SQL, and checks that existing columns fit them."""
+"""The tables and columns that results need in SQL, and checks that existing columns fit them.
+
+Features that SQLite and PostgreSQL share and SQLAlchemy supports separately for each.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 
 from pipelines.domain.errors import Rejected
 
@@ -68,3 +71,11 @@ def sql_type(field: pa.Field) -> SqlType:
     if is_type.is_timestamp(field.type) and field.type.unit != "ns":
         return sa.DateTime(timezone=field.type.tz is not None)
     raise Rejected(f"Column {field.name} of type {field.type} has no counterpart in SQL.")
+
+
+Insert = sqlite.Insert | postgresql.Insert
+
+
+def insert_into(dialect: str, table: sa.Table) -> Insert:
+    """An insert with ON CONFLICT, which standard SQL lacks."""
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)

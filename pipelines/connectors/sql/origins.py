@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from pipelines.connectors.sql.dialects import insert_into
+from pipelines.connectors.sql.columns import insert_into
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 

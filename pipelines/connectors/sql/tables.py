@@ -19,8 +19,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
-from pipelines.connectors.sql.columns import check_column_names, check_name, sql_type, takes
-from pipelines.connectors.sql.dialects import Insert, insert_into
+from pipelines.connectors.sql.columns import (
+    Insert,
+    check_column_names,
+    check_name,
+    insert_into,
+    sql_type,
+    takes,
+)
 from pipelines.connectors.sql.origins import ORIGIN, RUNS, is_of_run, is_up_to, numbers_of
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import Attempt, RunId

@@ -10,8 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.connectors.lineage import newest_of
-from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sink import SinkContext, Superseded, newest_of
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase, place_of
 from pipelines.connectors.sql.origins import ORIGIN, early_origin_of, number_of, origin_of

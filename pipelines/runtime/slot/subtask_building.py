@@ -15,7 +15,7 @@ from pipelines.channels.debloating import Debloating
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.connectors.beginning import Beginning
-from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
+from pipelines.connectors.files.quarantine import ReplayedQuarantine
 from pipelines.domain.clock import Clock
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Vertex

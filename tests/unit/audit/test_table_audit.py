@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from pipelines.audit.output import Covers
-from pipelines.connectors.postgres.gids import Gid
 from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.prepared import Gid
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.origins import origin_of

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.generator import Draws, SeededGenerator
+from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("at", EVENT_TIME)])

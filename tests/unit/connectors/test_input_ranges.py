@@ -5,9 +5,8 @@ import random
 import msgspec
 import pytest
 
-from pipelines.connectors.input_ranges import ranges
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
-from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress, ranges
 from pipelines.domain.ledger import SplitRange
 from pipelines.domain.snapshots import Json
 

@@ -93,6 +93,6 @@ def kafka(port: int) -> KafkaAddress:
 def wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
     connectors = "pipelines.connectors"
     monkeypatch.setattr(f"{connectors}.kafka.connection.ANSWER_TURNS", 2 * USUAL_S)
-    for module in ("kafka.connection", "kafka.coordinator", "kafka.security", "redis.client"):
+    for module in ("kafka.connection", "kafka.coordinator", "redis.connection"):
         monkeypatch.setattr(f"{connectors}.{module}.ANSWER_TIMEOUT_S", USUAL_S)
     monkeypatch.setattr("pipelines.domain.patience.POSTGRESQL_CONNECT_S", USUAL_S)

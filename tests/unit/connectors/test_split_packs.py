@@ -7,10 +7,14 @@ import msgspec
 import pytest
 
 from pipelines.connectors import split_packs
-from pipelines.connectors.input_ranges import ranges
-from pipelines.connectors.split_ownership import owner_by_name
 from pipelines.connectors.split_packs import names_in, pack_of, packs_of
-from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
+from pipelines.connectors.split_progress import (
+    NamedPositions,
+    SplitProgress,
+    owned,
+    owner_by_name,
+    ranges,
+)
 from pipelines.domain.errors import InvariantViolated
 from tests.hostile_names import HOSTILE
 

@@ -7,7 +7,7 @@ audit does, when it reads the output again.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.connectors.input_ranges import ranges
+from pipelines.connectors.split_progress import ranges
 from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SinkOutput, SourceInput

@@ -6,8 +6,8 @@ Commits what the restored point had prepared, before anything is written.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.files.quarantine import QUARANTINED, quarantine_of
+from pipelines.connectors.generator import BlackHole
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.graph import NodeKind

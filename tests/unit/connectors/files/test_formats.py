@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.files.digested_file import DigestedFile
-from pipelines.connectors.files.formats import JSON_LINES
+from pipelines.connectors.files.formats import JSON_LINES, DigestedFile
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.domain.errors import Rejected
 

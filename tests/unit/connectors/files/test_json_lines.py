@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.files import json_lines
 from pipelines.connectors.files.json_lines import JsonLinesFiles
-from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.json_rows import MalformedLine, decode_lines
 from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.files.input_files import write_listing
 from pipelines.connectors.files.parquet import YEAR_MS, ParquetFiles
 from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", EVENT_TIME)])

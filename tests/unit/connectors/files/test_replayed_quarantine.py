@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.parquet import ParquetFiles
-from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
+from pipelines.connectors.files.quarantine import ReplayedQuarantine
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid

@@ -10,8 +10,7 @@ import pytest
 from blake3 import blake3
 
 from pipelines.connectors.files import sink as files
-from pipelines.connectors.files.digested_file import DigestedFile
-from pipelines.connectors.files.formats import JSON_LINES, PARQUET, FileFormat
+from pipelines.connectors.files.formats import JSON_LINES, PARQUET, DigestedFile, FileFormat
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.connection import KafkaAddress, python_settings
 from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
-from pipelines.connectors.kafka.security import python_settings
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId, Uid
 

@@ -17,13 +17,12 @@ from confluent_kafka import (
     Uuid,
 )
 
+from pipelines.connectors.kafka import fetched as kafka_waiting
 from pipelines.connectors.kafka import reader as kafka_reader
-from pipelines.connectors.kafka import waiting as kafka_waiting
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.fetched import fetched_of
+from pipelines.connectors.kafka.fetched import WaitingRecords, fetched_of
 from pipelines.connectors.kafka.reader import JsonValues, RawValues, TopicsReader, check_same_topic
 from pipelines.connectors.kafka.topics import KafkaTopics
-from pipelines.connectors.kafka.waiting import WaitingRecords
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.files.quarantine import quarantined
-from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
+from pipelines.connectors.files.quarantine import ReplayedQuarantine, quarantined
 from pipelines.connectors.json_rows import json_lines_of, record_text
 from pipelines.connectors.redis.entry_text import row_of_fields, text_of_fields
 from pipelines.connectors.redis.streams import RedisStreams

@@ -3,13 +3,13 @@
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.redis import reader as redis_reader
 from pipelines.connectors.redis.connection import Found
 from pipelines.connectors.redis.reader import StreamsReader
 from pipelines.connectors.redis.stream_extent import StreamExtent
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Retryable
 
 SCHEMA = pa.schema([("key", pa.int64())])

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from pipelines.connectors.redis.stream_extent import (
-    StreamExtent,
-    passed_by,
-    pending_of,
-    range_gone,
-)
-from pipelines.connectors.redis.stream_mark import (
     MarkedEntry,
+    StreamExtent,
     StreamMark,
     digest_of,
     marked_offset,
+    passed_by,
+    pending_of,
+    range_gone,
 )
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected

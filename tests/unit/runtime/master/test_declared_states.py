@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.generator import BlackHole
 from pipelines.domain.ids import Uid
 from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.operators.processing.process_function import KeyedProcessFunction

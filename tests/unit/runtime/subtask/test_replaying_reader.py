@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
+from pipelines.connectors.files.quarantine import ReplayedQuarantine
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
