@@ -5,7 +5,7 @@ from pathlib import Path
 import trustme
 
 from pipelines.channels.tls import Tls
-from pipelines.domain.network import TlsFiles
+from pipelines.domain.run import TlsFiles
 
 
 class Authority:

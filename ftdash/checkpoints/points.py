@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.status import CheckpointKind

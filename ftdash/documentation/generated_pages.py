@@ -14,7 +14,7 @@ import django
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from pipelines.domain.setting_readers import Definition
+from pipelines.domain.settings.readers import Definition
 
 OUR_COMMANDS = "ftdash."
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def settings_page() -> Iterator[str]:
-    from pipelines.domain.setting_table import DEFINITIONS
+    from pipelines.domain.settings.table import DEFINITIONS
 
     yield "# Settings\n"
     yield (

@@ -13,7 +13,7 @@ from ftdash.gameday.scoring import EFFECT_WITHIN
 from ftdash.jobs.models import Run
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment
 
 RELEASE_LATER_BY = timedelta(seconds=1)

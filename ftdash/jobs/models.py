@@ -6,8 +6,8 @@ write what people asked for and what the control plane did about it.
 
 from django.db import models
 
+from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.labels import LABEL_LENGTH_MAX
 from pipelines.domain.status import ClaimMode, JobStatus
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ftdash.lab.models import Lab, LabState
 from pipelines.bus.lease import Owner
-from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import UNDECODABLE
 from pipelines.lab.options import LabOptions
 from pipelines.lab.report import LabReport
 

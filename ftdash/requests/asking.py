@@ -22,7 +22,7 @@ from ftdash.requests.offers import problem_with
 from pipelines.bus.inbox import REQUEST_ID
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import ClaimMode
 
 

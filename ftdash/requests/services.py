@@ -31,12 +31,11 @@ from ftdash.requests.asking import (
     store_start,
 )
 from ftdash.requests.phases import end_request
+from pipelines.domain.accepted_text import check_no_secrets, checked_label
 from pipelines.domain.commands import KILL_WITHIN_S
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.labels import checked_label
-from pipelines.domain.secrets import check_no_secrets
-from pipelines.domain.setting_parsing import changed_settings
+from pipelines.domain.settings.parsing import changed_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 
 KILL_WITHIN = timedelta(seconds=KILL_WITHIN_S)

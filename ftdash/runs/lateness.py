@@ -1,7 +1,7 @@
 """When a run is late with what it does once per interval: one rule for pages and alerts."""
 
 from ftdash.jobs.models import Run
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 
 LATE_AFTER_INTERVALS = 3
 """For a run whose interval is so long that the general bound would always be exceeded."""

@@ -14,7 +14,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
 from pipelines.bus.lease import Owner
 from pipelines.bus.signs_of_life import newest_sign
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.protocol.driver_watch import DriverWatch, Hung, Lives, Silent
 
 

@@ -19,8 +19,7 @@ from pipelines.audit.readers import reader_of
 from pipelines.audit.report import AuditReport, SinkReport, checkpoint_of, described, run_of
 from pipelines.bus.journal_segments import segments_of
 from pipelines.connectors.sink import Sink
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.flows.registry import flow

@@ -10,7 +10,7 @@ from pipelines.audit.kafka_topic import Committed, TopicReading
 from pipelines.audit.output import Covers, Difference, Rows, given, judged_by_cut, total, weaker
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.write_ahead import Marker
-from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import SinkOutput
 

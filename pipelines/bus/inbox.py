@@ -14,8 +14,7 @@ import msgspec
 from pipelines.bus.journal_reading import every_event
 from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.commands import DriverCommand
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.events import RequestAccepted, RequestEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import RunDirectory

@@ -29,8 +29,7 @@ from pipelines.bus.journal_segments import (
 from pipelines.bus.journal_summary import JournalSummary
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.clock import Clock
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Retryable, check
+from pipelines.domain.errors import UNDECODABLE, Retryable, check
 from pipelines.domain.events import (
     DamageRemembered,
     DriverReplaced,

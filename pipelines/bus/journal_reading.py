@@ -14,7 +14,7 @@ import msgspec
 
 from pipelines.bus.journal_segments import Segment, newest_segment, segments_of
 from pipelines.bus.journal_summary import SUMMED_UP
-from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.events import EngineEvent, Envelope, Event, JournalContinued
 
 E = TypeVar("E", bound=EngineEvent)

@@ -25,8 +25,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from pipelines.bus.process_identity import began_after_boot_s, home
 from pipelines.disk.atomic_files import replace_atomically
 from pipelines.disk.directories import make_directory, make_durable
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import InvariantViolated, check
+from pipelines.domain.errors import UNDECODABLE, InvariantViolated, check
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory
 

@@ -8,8 +8,8 @@ import os
 
 import msgspec
 
-from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.driver_sign import DriverSign
+from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.run import RunDirectory
 
 SIGN_BYTES = 192

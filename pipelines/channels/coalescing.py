@@ -22,9 +22,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.channels.limits import MAX_COALESCED_BATCHES, MAX_COALESCED_BYTES
-from pipelines.domain.elements import MAX_WATERMARK_MS, Element, Records, Watermark
+from pipelines.domain.elements import (
+    MAX_WATERMARK_MS,
+    MOST_ORIGINS,
+    Element,
+    Origins,
+    Records,
+    Watermark,
+)
 from pipelines.domain.ids import ChannelId
-from pipelines.domain.origin import MOST_ORIGINS, Origins
 
 _EVENT_TIME = pa.timestamp("ms", "UTC")
 

@@ -40,10 +40,9 @@ from pipelines.channels.wire import (
     grant_frame,
     mark_of,
 )
-from pipelines.domain.elements import EndOfInput, Records
+from pipelines.domain.elements import EndOfInput, Origins, Records
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import ChannelId
-from pipelines.domain.origin import Origins
 
 
 class GateDirectory(Protocol):

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.wire import HEADER, Frame, Kind, frame
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import ProtocolError, Rejected
+from pipelines.domain.elements import Origins
+from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId
-from pipelines.domain.origin import Origins
 
 Parts = list[bytes | pa.Buffer]
 UNREADABLE = (pa.ArrowException, OSError, EOFError, StopIteration)

@@ -21,7 +21,7 @@ from typing import ParamSpec, TypeVar
 
 from pipelines.channels.handshake import HandshakeRefused, Refusal
 from pipelines.domain.errors import ProtocolError, Rejected
-from pipelines.domain.network import TlsFiles
+from pipelines.domain.run import TlsFiles
 
 POLL_MS_MAX = 1_000
 """The longest wait on a descriptor: once closed, it may become another connection's."""

@@ -3,7 +3,14 @@
 Four kinds, because four different people act on them: a bug of ours (`InvariantViolated`), a peer
 that broke the rules (`ProtocolError`), a world that may be better in a moment (`Retryable`), and a
 request that cannot be granted (`Rejected`), whose text is shown to the person as it stands.
+
+The errors that decoding raises for malformed bytes. Decodes nothing itself.
+
+msgspec's own errors are not all of them: text that is not UTF-8 and endless nesting raise Python's.
+Code that decodes bytes from a disk or a peer catches `UNDECODABLE`.
 """
+
+import msgspec
 
 from pipelines.domain.ids import CheckpointId
 
@@ -55,3 +62,6 @@ def check(holds: bool, claim: str, **facts: object) -> None:
     """Raise InvariantViolated unless `claim` holds. Survives `python -O`, unlike assert."""
     if not holds:
         raise InvariantViolated(f"{claim} [{facts}]")
+
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

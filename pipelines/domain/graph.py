@@ -15,10 +15,17 @@ from typing import TypeVar
 
 from pipelines.domain.errors import check
 from pipelines.domain.events import VertexShape
-from pipelines.domain.graph_rules import check_each_node, check_leads_to_sink, in_topological_order
 from pipelines.domain.ids import ChannelId, Uid, channel_id
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.nodes import Connection, EdgeKind, Node, NodeKind
+from pipelines.domain.nodes import (
+    Connection,
+    EdgeKind,
+    Node,
+    NodeKind,
+    check_each_node,
+    check_leads_to_sink,
+    in_topological_order,
+)
 
 __all__ = [
     "Connection",

@@ -1,7 +1,14 @@
-"""Names of things that cross packages."""
+"""Names of things that cross packages.
+
+The operator id of a uid: the name under which a point keeps the operator's state.
+
+Source: Flink, `StreamGraphHasherV2` (murmur3_128 of the UTF-8 uid, seed 0, in Guava's byte order).
+"""
 
 import re
 from typing import NamedTuple, NewType
+
+import mmh3
 
 CheckpointId = NewType("CheckpointId", int)
 """Increases by one per trigger within a run, also across restarts; the first is 1."""
@@ -50,3 +57,8 @@ def channel_ends(channel: ChannelId) -> ChannelEnds:
         raise ValueError(f"{channel!r} names no channel")
     upstream, source, downstream, port, target = match.groups()
     return ChannelEnds(Uid(upstream), int(source), Uid(downstream), int(port), int(target))
+
+
+def operator_id(uid: Uid) -> str:
+    """32 hexadecimal characters, equal to what Flink derives from the same uid."""
+    return mmh3.mmh3_x64_128_digest(uid.encode(), 0).hex()

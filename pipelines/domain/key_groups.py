@@ -4,9 +4,16 @@ Keys hash into a fixed number of groups, and a subtask owns a contiguous range o
 is divided by group, so a restore at another parallelism only gives groups to other owners.
 
 Source: Flink, `KeyGroupRangeAssignment` (ranges and owners; the hash is ours, see `state.hashing`).
+
+Decides which subtask gets which elements of an operator state, at any parallelism.
+
+It knows how many elements each old subtask held, not their contents. Source: Flink's
+`RoundRobinOperatorStateRepartitioner`; here the elements of all subtasks are dealt as one deck.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pipelines.domain.errors import check
 
@@ -36,3 +43,43 @@ def range_of(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRa
     first = -(-subtask * max_parallelism // parallelism)
     last = ((subtask + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(first, last)
+
+
+class Redistribution(StrEnum):
+    """Also the kind of such a state in a manifest."""
+
+    SPLIT = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The elements taken from one old subtask: that at `first`, and every `step`-th after it."""
+
+    old_subtask: int
+    first: int = 0
+    step: int = 1
+
+
+def taken_by(
+    subtask: int, parallelism: int, kind: Redistribution, held: Sequence[int]
+) -> list[Taken]:
+    """`held` are the counts of all old subtasks, in order. Exactly one subtask takes each element
+    of a split list; if the parallelism has not changed, it is the one that had it."""
+    check(0 <= subtask < parallelism, "a subtask is one of its operator's", subtask=subtask)
+    if not held:
+        return []
+    match kind:
+        case Redistribution.UNION:
+            return [Taken(old) for old in range(len(held))]
+        case Redistribution.BROADCAST:
+            return [Taken(subtask % len(held))]
+        case Redistribution.SPLIT if len(held) == parallelism:
+            return [Taken(subtask)]
+        case Redistribution.SPLIT:
+            starts = [sum(held[:old]) for old in range(len(held))]
+            return [
+                Taken(old, (subtask - start) % parallelism, parallelism)
+                for old, start in enumerate(starts)
+            ]

@@ -2,11 +2,17 @@
 
 Owns the kinds of edges. `graph_rules` decides which declarations make a graph, `graph` which nodes
 run together.
+
+Decides which declarations make a graph; each refusal is a sentence that names the uid.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 
+from pipelines.domain.errors import Rejected, check
 from pipelines.domain.ids import Uid
 
 
@@ -59,3 +65,68 @@ class Node:
     @property
     def is_chained(self) -> bool:
         return len(self.inputs) == 1 and self.inputs[0].kind is EdgeKind.FORWARD
+
+
+# A uid is part of names of files, channels and counters, so it has no special characters.
+UID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def check_each_node(nodes: Sequence[Node]) -> None:
+    if not nodes:
+        raise Rejected("The pipeline is empty: it needs at least a source and a sink.")
+    seen: dict[Uid, Node] = {}
+    for node in nodes:
+        if not UID_PATTERN.fullmatch(node.uid):
+            raise Rejected(
+                f"The uid {node.uid!r} cannot be used: a uid is 1 to 100 letters, digits, '_', '.'"
+                " or '-' and starts with a letter or digit."
+            )
+        if node.uid in seen:
+            raise Rejected(f"The uid {node.uid!r} is used twice; each operator needs its own.")
+        seen[node.uid] = node
+    for node in nodes:
+        _check_inputs(node, seen)
+
+
+def _check_inputs(node: Node, by_uid: dict[Uid, Node]) -> None:
+    if node.kind is NodeKind.SOURCE and node.inputs:
+        raise Rejected(f"The source {node.uid!r} has an input; a source only produces.")
+    if node.kind is not NodeKind.SOURCE and not node.inputs:
+        raise Rejected(f"The {node.kind} {node.uid!r} has no input.")
+    if node.kind is NodeKind.SINK and len(node.inputs) > 1:
+        raise Rejected(f"The sink {node.uid!r} has {len(node.inputs)} inputs; a sink takes one.")
+    for connection in node.inputs:
+        _check_connection(node, connection, by_uid)
+
+
+def _check_connection(node: Node, connection: Connection, by_uid: dict[Uid, Node]) -> None:
+    upstream = by_uid.get(connection.upstream)
+    if upstream is None:
+        raise Rejected(f"{node.uid!r} reads from {connection.upstream!r}, which does not exist.")
+    if upstream.kind is NodeKind.SINK:
+        raise Rejected(f"{node.uid!r} reads from the sink {upstream.uid!r}; a sink emits nothing.")
+    if connection.hash_by == ():
+        raise Rejected(f"The input of {node.uid!r} is hashed by no column; name at least one.")
+    check(
+        connection.side is None or node.is_chained,
+        "a side output is read by a chained node",
+        uid=node.uid,
+    )
+
+
+def in_topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    by_uid = {node.uid: node for node in nodes}
+    sorter = TopologicalSorter({n.uid: [c.upstream for c in n.inputs] for n in nodes})
+    try:
+        return tuple(by_uid[uid] for uid in sorter.static_order())
+    except CycleError as error:
+        cycle = " -> ".join(repr(uid) for uid in error.args[1])
+        raise Rejected(f"The pipeline reads from itself: {cycle}.") from error
+
+
+def check_leads_to_sink(ordered: Sequence[Node]) -> None:
+    """Every node without a reader must be a sink: its output would be computed in vain."""
+    read = {connection.upstream for node in ordered for connection in node.inputs}
+    for node in ordered:
+        if node.kind is not NodeKind.SINK and node.uid not in read:
+            raise Rejected(f"The output of {node.uid!r} reaches no sink; add one or remove it.")

@@ -2,6 +2,11 @@
 
 The control plane writes `run.json` before it starts a driver with
 `python -m pipelines.spark.driver RUN_DIR`; nothing else is passed between the two.
+
+Where the processes of a run listen, how others reach them, and how they encrypt.
+
+Source: Flink's `jobmanager.rpc.address`, `taskmanager.host`, their bind hosts, and
+`security.ssl.internal`.
 """
 
 from pathlib import Path
@@ -116,3 +121,26 @@ class RunDirectory:
     @property
     def driver_log(self) -> Path:
         return self.path / "driver.log"
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of PEM files, the same on every machine; the key itself never leaves its machine."""
+
+    certificate: str
+    key: str
+    authority: str
+
+
+class SlotNetworking(msgspec.Struct, frozen=True, kw_only=True):
+    """What every slot needs to know before it can connect to any process."""
+
+    host: str = ""  # announced to the peers; empty: the address from which it reaches the driver
+    bind_host: str = ""  # to listen on; empty: the announced one
+    tls: TlsFiles | None = None
+
+
+class DriverNetworking(msgspec.Struct, frozen=True, kw_only=True):
+    host: str  # by which slots reach the driver
+    bind_host: str  # to listen on
+    port: int  # 0: any free one
+    slots: SlotNetworking

@@ -2,6 +2,8 @@
 
 Source: Flink's `_metadata` (master state, operator states, handles). Here it is JSON, so that it
 can be read without this program, and it is written last: a directory without one is garbage.
+
+How large a stored file may become when it is unpacked.
 """
 
 from collections.abc import Iterator
@@ -9,10 +11,10 @@ from enum import StrEnum
 
 import msgspec
 
+from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
-from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.key_groups import KeyGroupRange, Redistribution
 from pipelines.domain.ledger import OutputShare
-from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 3
@@ -164,3 +166,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def state_bytes(self) -> int:
         return sum(file.length for file in self.state_files())
+
+
+EXPANSION_MAX = 256
+"""How many bytes a stored byte may become. Our codecs, Snappy and LZ4, stay below it."""
+
+SLACK_BYTES = 64 << 10
+"""What small files may need in addition, for dictionaries and headers."""
+
+
+def check_expansion(name: str, stored: int, unpacked: int) -> None:
+    """Takes sizes in bytes. Raises CorruptSnapshot naming the file."""
+    if unpacked > EXPANSION_MAX * stored + SLACK_BYTES:
+        raise CorruptSnapshot(
+            f"{name} would unpack {stored} bytes into {unpacked}; it was not written here and is"
+            " not unpacked."
+        )

@@ -5,8 +5,7 @@ import os
 import msgspec
 
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected
 
 REDIS = "FTDASH_VIEWS_REDIS_URL"
 DATABASE = "FTDASH_VIEWS_DATABASE_URL"

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.elements import MIN_WATERMARK_MS, Firing
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.origin import Firing
 from pipelines.operators.columns import Longs
 from pipelines.state.backend import StateBackend
 from pipelines.state.operator_states import OperatorStates

@@ -14,10 +14,8 @@ import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.key_groups import KeyGroupRange, range_of
-from pipelines.domain.point_contents import Value
-from pipelines.domain.point_difference import EXAMPLES_MAX, ChangedRow, StateDifference
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
+from pipelines.domain.point_contents import EXAMPLES_MAX, ChangedRow, StateDifference, Value
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.flows.registry import flow
 from pipelines.points.contents import bytes_of

@@ -14,8 +14,8 @@ from itertools import chain
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
-from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome, Verdict
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.point_fitness import Check, Finding, Measured, Outcome, Verdict
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.points.output import repeated, takeovers

@@ -5,7 +5,7 @@ Touches nothing, starts nothing.
 
 from collections.abc import Mapping
 
-from pipelines.domain.shelf_life import Limit, ShelfLife
+from pipelines.domain.point_contents import Limit, ShelfLife
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.points.preflight import pending_commits

@@ -16,7 +16,7 @@ same cut. Remembering a finding only saves the failures that would find the same
 
 from dataclasses import dataclass
 
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.poison import (
     ERROR_CHARS_MAX,
     TRACE_CHARS_MAX,

@@ -12,9 +12,9 @@ never count.
 import re
 from dataclasses import dataclass
 
+from pipelines.domain.elements import Firing, Origins, RecordOrigin
 from pipelines.domain.errors import check
 from pipelines.domain.ids import Uid
-from pipelines.domain.origin import Firing, Origins, RecordOrigin
 
 REMEMBERED = 64
 """How many failures a new one is compared with; a poison record fails again within a few."""

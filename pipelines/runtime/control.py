@@ -6,11 +6,10 @@ attempt; its end is the slot's end.
 
 import msgspec
 
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.events import RestoreProgress, SubtaskSample
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.poison import Isolation
 from pipelines.domain.settings import BarrierOptions, InputOptions, StateOptions
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot

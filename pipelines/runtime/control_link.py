@@ -14,8 +14,7 @@ import msgspec
 
 from pipelines.channels.dialing import tune
 from pipelines.channels.handshake import Connection
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import ProtocolError, Rejected
+from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import Message
 

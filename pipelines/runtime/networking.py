@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt
-from pipelines.domain.network import DriverNetworking, SlotNetworking, TlsFiles
-from pipelines.domain.network_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
+from pipelines.domain.run import DriverNetworking, SlotNetworking, TlsFiles
 from pipelines.domain.settings import Heartbeat, Settings
+from pipelines.domain.settings.network_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
 
 BACKLOG = 256
 SLOT_HOST_VARIABLE = "FTDASH_TASKMANAGER_HOST"

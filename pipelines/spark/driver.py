@@ -17,7 +17,7 @@ from pathlib import Path
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.errors import Retryable
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipelines.domain.network import DriverNetworking
+from pipelines.domain.run import DriverNetworking
 
 SETTINGS = {
     "spark.ui.enabled": "false",

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.state.arrow_types import check_key_type
 from pipelines.state.backend import FrozenState

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.domain.expansion import check_expansion
+from pipelines.domain.snapshots import check_expansion
 
 _ARROW_MAGIC_BYTES = 8
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of the tables Message and RecordBatch

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,
     FileHandle,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.settings import Settings
-from pipelines.domain.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
+from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.storage.roots import StorageRoots
 
 ROOTS_VARIABLE = "FTDASH_STORAGE_ROOTS"

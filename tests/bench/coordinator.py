@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from pipelines.bus.journal import JournalWriter
+from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.events import SubtaskAcknowledged
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import FileHandle, OperatorSnapshot, StateHandle, SubtaskSnapshot
 from pipelines.protocol.checkpoint_effects import Complete, Finalize, SubtaskId

@@ -34,8 +34,8 @@ from pipelines.channels.slot_network import LocalOutput
 from pipelines.connectors.generator import BlackHole
 from pipelines.domain.elements import Records, Watermark
 from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid, channel_id
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.operators.rows import Row
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for

@@ -21,7 +21,7 @@ import pytest
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.preflight_verdict import Verdict
+from pipelines.domain.point_fitness import Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, StateHandle
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints

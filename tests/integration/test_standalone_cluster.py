@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.events import FailureOccurred, SlotConnected
-from pipelines.domain.network import TlsFiles
+from pipelines.domain.run import TlsFiles
 from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
 from tests.driven_run import StartedRun, started_run

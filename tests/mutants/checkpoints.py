@@ -277,7 +277,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/domain/redistribution.py",
+            "pipelines/domain/key_groups.py",
             "Taken(old, (subtask - start) % parallelism, parallelism)",
             "Taken(old, subtask, parallelism)",
             (

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.runtime.subtask.snapshots.restoring import rows_of

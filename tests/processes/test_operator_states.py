@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.commands import StopWithSavepoint
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.savepoint_requests import WHO, asked, manifest_of

@@ -11,7 +11,7 @@ import pytest
 from pipelines.domain.commands import TakeSavepoint
 from pipelines.domain.events import OutputPublishedAgain
 from pipelines.domain.ids import RunId, Uid
-from pipelines.domain.preflight_verdict import Check
+from pipelines.domain.point_fitness import Check
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.points.output import repeated

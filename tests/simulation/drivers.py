@@ -11,7 +11,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.master.driving import given_settings

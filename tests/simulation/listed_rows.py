@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.snapshots import OperatorSnapshot
 from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pipelines.domain.ids import Attempt
-from pipelines.domain.network import SlotNetworking
+from pipelines.domain.run import SlotNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, PeerLost
 from pipelines.runtime.control import Heartbeat as Beat

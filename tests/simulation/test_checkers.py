@@ -8,7 +8,7 @@ import pytest
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.target import FileTarget
 from pipelines.disk.digests import RunningDigest
-from pipelines.domain.redistribution import Taken
+from pipelines.domain.key_groups import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.pending_checkpoint import PendingCheckpoint

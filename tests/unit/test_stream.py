@@ -19,7 +19,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.stream import (
     LATE,
     BatchProcessFunction,

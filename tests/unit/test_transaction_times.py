@@ -8,7 +8,7 @@ from pipelines.connectors.generator import BlackHole
 from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.stream.transaction_times import check_transaction_times, longest_wait_ms
 
 SETTINGS = {

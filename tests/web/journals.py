@@ -12,6 +12,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_segments import SEGMENT_BYTES
+from pipelines.domain.checkpoint_failures import ChannelAlignment, HeldBack, SubtaskPhases
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -36,7 +37,6 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.nodes import EdgeKind
-from pipelines.domain.phases import ChannelAlignment, HeldBack, SubtaskPhases
 from pipelines.domain.poison import PoisonRecord
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 

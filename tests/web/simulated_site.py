@@ -34,7 +34,12 @@ from ftdash.alerts.models import Evaluation  # noqa: E402
 from ftdash.jobs.models import PointInspection, Request, RequestKind, Run  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from ftdash.projection.projector import Projector  # noqa: E402
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
+from pipelines.domain.checkpoint_failures import (  # noqa: E402
+    ChannelAlignment,
+    CheckpointFailureReason,
+    HeldBack,
+    SubtaskPhases,
+)
 from pipelines.domain.events import (  # noqa: E402
     CheckpointCommitted,
     CheckpointCompleted,
@@ -62,7 +67,6 @@ from pipelines.domain.ledger import (  # noqa: E402
     SplitRange,
 )
 from pipelines.domain.nodes import EdgeKind  # noqa: E402
-from pipelines.domain.phases import ChannelAlignment, HeldBack, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
 from tests.web import filled_states  # noqa: E402
 from tests.web.ended_pipelines import failed_arrivals, spare_clicks, stopped_views  # noqa: E402

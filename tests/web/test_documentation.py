@@ -16,7 +16,7 @@ from ftdash.documentation import generated_pages
 from ftdash.documentation import site as documentation_site
 from ftdash.documentation.views import inline_scripts
 from ftdash.prometheus.families import FAMILIES
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.protocol.job import MOVES
 from tests.web.people import operator_user, signed_in
 

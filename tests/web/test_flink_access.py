@@ -13,8 +13,7 @@ from ftdash.api.flink import urls
 from ftdash.api.flink.names import job_id
 from ftdash.jobs.models import Request
 from ftdash.projection.projector import Projector
-from pipelines.domain.ids import Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Uid, operator_id
 from tests.web.api_callers import bearer
 from tests.web.journals import Story, new_run
 from tests.web.people import admin_user, operator_user, signed_in

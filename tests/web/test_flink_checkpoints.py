@@ -15,8 +15,7 @@ from pipelines.domain.events import (
     EngineEvent,
     SubtaskAcknowledged,
 )
-from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import CheckpointId, Uid, operator_id
 from pipelines.domain.status import CheckpointKind
 from tests.web.api_callers import beat
 from tests.web.flink_expectations import SHAPES, differences

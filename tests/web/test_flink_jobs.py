@@ -7,8 +7,7 @@ from ftdash.api.flink.names import job_id
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from pipelines.domain.events import FailureOccurred
-from pipelines.domain.ids import Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Uid, operator_id
 from pipelines.domain.status import JobStatus
 from tests.web.api_callers import beat
 from tests.web.flink_expectations import SHAPES, differences

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from pipelines.domain.ids import Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Uid, operator_id
 from tests.java_programs import ProgramMissing
 from tests.web.browser_site import CHROMIUM, PATIENCE_MS, complaints_of, go_when_up
 from tests.web.flink_tools import flink_dashboard, unpack_web_page

@@ -9,8 +9,7 @@ from ftdash.api.flink.names import job_id
 from ftdash.api.flink.spreads import skew_percent, spread
 from ftdash.metrics.models import Sample
 from ftdash.projection.projector import Projector
-from pipelines.domain.ids import Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Uid, operator_id
 from tests.web.api_callers import bearer, beat
 from tests.web.flink_expectations import SHAPES, differences
 from tests.web.flink_reading import JOB, read

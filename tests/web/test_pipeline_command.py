@@ -17,7 +17,7 @@ from ftdash.requests import services
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import CheckpointId, RequestId
-from pipelines.domain.preflight_verdict import Check, Finding, Outcome, Verdict
+from pipelines.domain.point_fitness import Check, Finding, Outcome, Verdict
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from tests.web.journals import Story, new_run
 

@@ -22,7 +22,7 @@ from ftdash.supervision import delivery
 from ftdash.supervision.launcher import _spec
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import ClaimedPointDiscarded, RestorePointRefused
-from pipelines.domain.preflight_verdict import Check, Verdict
+from pipelines.domain.point_fitness import Check, Verdict
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.stores import CheckpointStores

@@ -19,6 +19,7 @@ from ftdash.times import moment
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import read_journal
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
@@ -35,7 +36,6 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.poison import IsolatedRange
 from pipelines.domain.status import (
     CheckpointKind,

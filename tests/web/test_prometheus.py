@@ -27,8 +27,7 @@ from pipelines.domain.events import (
     RestorePointRefused,
     ZombieRefused,
 )
-from pipelines.domain.ids import Attempt, CheckpointId, Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Attempt, CheckpointId, Uid, operator_id
 from pipelines.domain.status import CheckpointKind, JobStatus
 from tests.web.api_callers import bearer
 from tests.web.journals import (

@@ -29,7 +29,7 @@ from ftdash.points.services.labels import label_savepoint
 from ftdash.points.services.room import ABANDONED_AFTER, OPEN_MAX
 from ftdash.projection.projector import Projector, rebuild
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.shelf_life import Limit, ShelfLife
+from pipelines.domain.point_contents import Limit, ShelfLife
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points import comparison
 from pipelines.points import inspection as points_inspection

@@ -25,7 +25,7 @@ from pipelines.domain.commands import KILL_WITHIN_S, ChangeSettings, KillDriver,
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import RequestId, RunId, Uid
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 from pipelines.flows.registry import FLOWS, flow
 from tests.takeovers import held

@@ -17,7 +17,7 @@ from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, 
 from ftdash.points.services.room import OPEN_MAX
 from ftdash.projection.projector import Projector
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.flows.page_view_servers import REDIS

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from ftdash.jobs.models import Request, RequestKind, Run
 from ftdash.projection.projector import Projector
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.table import DEFINITIONS
 from tests.web.journals import Story, new_run
 from tests.web.page_words import words_in
 

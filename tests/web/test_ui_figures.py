@@ -43,7 +43,7 @@ from ftdash.ui.lab.figures import lab_control, lab_latency
 from ftdash.ui.metrics.figures import busy, records_in, watermarks
 from ftdash.ui.pipelines.sample_figures import memory, throughput
 from ftdash.ui.planner.figures import lost_time
-from pipelines.domain.interval_advice import Costs
+from pipelines.domain.planning import Costs
 from pipelines.domain.status import RecoveryPhase
 from tests.unit.lab.reports import mode, report
 

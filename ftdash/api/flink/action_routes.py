@@ -14,7 +14,7 @@ from ftdash.points.services.disposal import written_by
 from ftdash.requests import services
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import SavepointFormat
 
 REASON = "asked through Flink's REST interface"

@@ -2,13 +2,13 @@
 
 from ftdash.api.flink import shapes_checkpoints as shapes
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import (
     CheckpointingMode,
     CheckpointStorage,
     ExternalizedRetention,
     StateBackendType,
 )
+from pipelines.domain.settings.parsing import parse_settings
 
 NEVER = 2**63 - 1
 """Flink's interval when nothing is periodic."""

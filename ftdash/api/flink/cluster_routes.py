@@ -10,7 +10,7 @@ from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_state
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.failures import failures
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.table import DEFINITIONS
 
 FLINK_VERSION = "2.3.0"
 """The version of Flink whose interface this is."""

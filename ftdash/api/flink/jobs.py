@@ -19,8 +19,8 @@ from ftdash.api.flink.names import (
 from ftdash.jobs.answers import FailureView, SubtaskView, VertexView
 from ftdash.metrics.queries.loads import sum_known
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.settings.parsing import parse_settings
 
 JOB_TYPE = "STREAMING"
 SCHEDULER = "Default"

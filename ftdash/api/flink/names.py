@@ -12,8 +12,7 @@ from ftdash import times
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.ids import Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Uid, operator_id
 
 HEX_ID = re.compile(r"[0-9a-f]{32}")
 

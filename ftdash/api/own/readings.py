@@ -34,7 +34,7 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.planning import MeasuredPlan, measured_plan
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.preflight_verdict import Verdict
+from pipelines.domain.point_fitness import Verdict
 
 
 @api.get("/pipelines", response=Fleet)

@@ -16,8 +16,7 @@ from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.comparisons import Comparison
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.point_contents import OperatorInside, RowsPage
-from pipelines.domain.shelf_life import ShelfLife
+from pipelines.domain.point_contents import OperatorInside, RowsPage, ShelfLife
 
 ASKED = 202
 

@@ -11,8 +11,14 @@ from ftdash.checkpoints.savepoint_answers import Savepoint
 from ftdash.jobs.models import Run
 from ftdash.jobs.validation import check_place, roots
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.point_contents import OperatorInside, Place, RowsPage, RowsQuestion, Wanted
-from pipelines.domain.shelf_life import ShelfLife
+from pipelines.domain.point_contents import (
+    OperatorInside,
+    Place,
+    RowsPage,
+    RowsQuestion,
+    ShelfLife,
+    Wanted,
+)
 
 ROWS_PER_PAGE = 50
 PAGE_S = 2.0

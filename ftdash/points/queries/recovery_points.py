@@ -11,8 +11,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.runs.queries.measured import measured
 from ftdash.times import epoch_ms
-from pipelines.domain.point_fitness import Candidate, Fitness, recommended
-from pipelines.domain.preflight_verdict import Measured
+from pipelines.domain.point_fitness import Candidate, Fitness, Measured, recommended
 
 
 @dataclass(frozen=True, slots=True)

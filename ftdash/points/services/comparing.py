@@ -13,7 +13,7 @@ from django.utils import timezone
 from ftdash.jobs.models import PointComparison, Run
 from ftdash.jobs.validation import roots
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.point_difference import StateDifference
+from pipelines.domain.point_contents import StateDifference
 
 STEP_S = 1.0
 

@@ -14,7 +14,7 @@ from ftdash.jobs.models import PointComparison
 from ftdash.jobs.validation import check_place
 from ftdash.points.services.room import check_room
 from pipelines.domain.errors import Rejected
-from pipelines.domain.point_difference import StateDifference
+from pipelines.domain.point_contents import StateDifference
 
 STALLED_AFTER = timedelta(seconds=30)
 """A part of a comparison may take a while, without any report."""

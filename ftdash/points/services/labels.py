@@ -14,9 +14,9 @@ from ftdash.jobs.models import PointLabel, RequestKind, RequestPhase
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.asking import Question, already_asked, pipeline_named, store
 from ftdash.requests.phases import end_request
+from pipelines.domain.accepted_text import checked_label
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.labels import checked_label
 from pipelines.domain.status import CheckpointKind
 
 

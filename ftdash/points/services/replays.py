@@ -13,7 +13,7 @@ from ftdash.jobs.models import Pipeline
 from ftdash.jobs.validation import check_place, roots
 from ftdash.requests.asking import pipeline_named
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 
 
 @dataclass(frozen=True, slots=True)

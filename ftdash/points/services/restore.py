@@ -38,7 +38,7 @@ from ftdash.runs.queries.measured import measured
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of
-from pipelines.domain.preflight_verdict import Verdict
+from pipelines.domain.point_fitness import Verdict
 from pipelines.domain.status import ClaimMode
 
 FRESH_FOR = timedelta(minutes=10)

@@ -4,7 +4,7 @@ from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
 from ftdash.runs.recovery_times import to_running_ms
-from pipelines.domain.preflight_verdict import Measured
+from pipelines.domain.point_fitness import Measured
 
 RECOVERIES_MAX = 20
 SAMPLES_MAX = 60

@@ -16,8 +16,8 @@ from ftdash.history.models import Kind
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
 from ftdash.runs.recovery_times import UP_TO_RUNNING
-from pipelines.domain.interval_advice import Costs, FailureRate, advice, lost_ratio
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.planning import Costs, FailureRate, advice, lost_ratio
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase
 
 CHECKPOINTS_MAX = 50

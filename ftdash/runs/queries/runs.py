@@ -13,7 +13,7 @@ from ftdash.metrics.models import Sample
 from ftdash.runs.queries.freshness import observe, shown_state
 from ftdash.runs.queries.run_view import subtasks_of
 from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 
 ENDED_MAX = 50
 """How many ended runs are listed, the newest; you can still ask for any run by its id."""

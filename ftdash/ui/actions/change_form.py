@@ -12,8 +12,8 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.ui.actions.forms import PLAIN_TEXT, ActionForm
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_readers import Definition
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.readers import Definition
+from pipelines.domain.settings.table import DEFINITIONS
 
 CHANGE_LIVE = [definition for definition in DEFINITIONS if definition.changes_live]
 

@@ -13,7 +13,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import size, utc
 from ftdash.jobs.answers import PipelinePage
 from ftdash.points.queries.recovery_points import point_choice
-from pipelines.domain.labels import LABEL_LENGTH_MAX
+from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
 from pipelines.domain.point_fitness import Fitness
 from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
 

@@ -15,10 +15,10 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.actions.settings_field import SettingsField
+from pipelines.domain.accepted_text import holds_password
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.secrets import holds_password
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.table import DEFINITIONS
 
 PREFIX = "parameter-"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ftdash.checkpoints.distribution import QUANTILES, Distribution
 from ftdash.checkpoints.queries.statistics import CheckpointDistributions
 from ftdash.formats import UNKNOWN, duration, size
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.table import DEFINITIONS
 
 SETTINGS = ("execution.checkpointing.", "state.", "restart-strategy.")
 """The prefixes of settings that control how checkpoints are taken and restored."""

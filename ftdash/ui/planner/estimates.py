@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ftdash.formats import UNKNOWN, count, duration, plural, size
 from ftdash.runs.queries.planning import PlanningFacts
 from ftdash.ui.planner.form import Presumed
-from pipelines.domain.recovery_estimates import (
+from pipelines.domain.planning import (
     RecoveryEstimate,
     Speeds,
     kept_bytes,

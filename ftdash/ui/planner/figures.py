@@ -2,7 +2,7 @@
 
 from ftdash.formats import duration, percent
 from ftdash.ui.figures.style import Figure, Json, axis, layout
-from pipelines.domain.interval_advice import Costs, lost_ratio
+from pipelines.domain.planning import Costs, lost_ratio
 
 POINTS = 60
 SPAN = 30.0

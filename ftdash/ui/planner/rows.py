@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ftdash.formats import count, duration, plural
 from ftdash.runs.queries.planning import PlanningFacts, mean_recovery_ms
 from ftdash.ui.planner.form import Presumed
-from pipelines.domain.interval_advice import (
+from pipelines.domain.planning import (
     Advice,
     Costs,
     FailureRate,

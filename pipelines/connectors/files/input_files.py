@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from pipelines.connectors.beginning import listed_once
 from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 
 FilePaths = str | Path | Sequence[str | Path]
 """A directory, or the files themselves."""

@@ -8,7 +8,6 @@ monotonic clock.
 
 import msgspec
 
-from pipelines.domain.events.base import Event
 from pipelines.domain.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -23,9 +22,12 @@ from pipelines.domain.events.checkpoints import (
     RestorePointRefused,
     SubtaskAcknowledged,
 )
-from pipelines.domain.events.failures import (
+from pipelines.domain.events.runs import (
     DriverReplaced,
+    Event,
     FailureOccurred,
+    JobStatusChanged,
+    JournalContinued,
     LeftoversDiscarded,
     LeftoversKept,
     OutputPublishedAgain,
@@ -33,20 +35,17 @@ from pipelines.domain.events.failures import (
     RecordQuarantined,
     RecordsIsolated,
     RecoveryPhaseReached,
-    TargetTakenOver,
-    ZombieRefused,
-)
-from pipelines.domain.events.requests import RequestAccepted, RequestEnded
-from pipelines.domain.events.runs import (
-    JobStatusChanged,
-    JournalContinued,
+    RequestAccepted,
+    RequestEnded,
     RunEnded,
     RunStarted,
     RunStopping,
     SettingsChanged,
     SlotConnected,
     SlotLost,
+    TargetTakenOver,
     VertexShape,
+    ZombieRefused,
 )
 from pipelines.domain.events.samples import (
     MetricsSampled,

@@ -2,11 +2,10 @@
 
 import msgspec
 
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.events.base import Event
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
+from pipelines.domain.events.runs import Event
 from pipelines.domain.ids import CheckpointId, RequestId, RunId
 from pipelines.domain.ledger import LedgerEntry
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.status import CheckpointKind, DamageFinder
 
 

@@ -1,11 +1,29 @@
-"""A run and its slots: begun, changed by people, ended."""
+"""A run and its slots: begun, changed by people, ended.
+
+Base of all events.
+
+The outcomes of people's requests.
+
+Failures, what is done about them, and what an older attempt may not do any more.
+"""
 
 import msgspec
 
-from pipelines.domain.events.base import Event
-from pipelines.domain.ids import RequestId, Uid
+from pipelines.domain.elements import RecordOrigin
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.nodes import EdgeKind
-from pipelines.domain.status import CheckpointKind, JobStatus, StopStage
+from pipelines.domain.poison import IsolatedRange, PoisonRecord
+from pipelines.domain.status import (
+    CheckpointKind,
+    JobStatus,
+    RecoveryPhase,
+    RequestOutcome,
+    StopStage,
+)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all events; the JSON field `type` carries the class name."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
@@ -91,3 +109,132 @@ class JournalContinued(Event, frozen=True, kw_only=True):
 
     kept: list[msgspec.Raw]
     under_way: list[msgspec.Raw]
+
+
+class RequestAccepted(Event, frozen=True, kw_only=True):
+    request_id: RequestId
+
+
+class RequestEnded(Event, frozen=True, kw_only=True):
+    """The one terminal state of a request. `path` is the savepoint, if one was taken."""
+
+    request_id: RequestId
+    outcome: RequestOutcome
+    message: str
+    path: str | None = None
+
+
+class FailureOccurred(Event, frozen=True, kw_only=True):
+    """Something died. `vertex` and `subtask` are known when an operator failed."""
+
+    cause: str  # one sentence: "slot 1 (pid 4711) was killed"
+    vertex: Uid | None = None
+    subtask: int | None = None
+    slot: int | None = None
+    detail: str = ""  # stack or log, may be empty
+    operator: Uid | None = None  # whose function raised; its vertex is the head of its chain
+    origin: RecordOrigin | None = None  # the records it was working on, as far as it is known
+
+
+class RecordsIsolated(Event, frozen=True, kw_only=True):
+    """The same failure came again at these records: from now on they are read in parts."""
+
+    range: IsolatedRange
+
+
+class RecordQuarantined(Event, frozen=True, kw_only=True):
+    """From now on no operator is given this record: it goes to `directory`, where it is visible
+    once a checkpoint has completed that has it."""
+
+    record: PoisonRecord
+    directory: str
+    count: int  # of this run, with this one
+    limit: int
+
+
+class RecoveryPhaseReached(Event, frozen=True, kw_only=True):
+    """Phase `phase` of the recovery that leads to attempt `attempt` took `duration_ms`."""
+
+    phase: RecoveryPhase
+    duration_ms: float
+    restored_checkpoint_id: CheckpointId | None = None  # None: from the beginning
+    restored_path: str | None = None
+    records_to_replay: int | None = None
+
+
+class ZombieRefused(Event, frozen=True, kw_only=True):
+    """Something of an older attempt spoke up and was refused."""
+
+    zombie_attempt: Attempt
+    what: str
+
+
+class OutputSuperseded(Event, frozen=True, kw_only=True):
+    """Output committed after the restored point was set aside, so that it is not doubled."""
+
+    sink: Uid
+    files: int
+    moved_to: str
+
+
+class OutputPublishedAgain(Event, frozen=True, kw_only=True):
+    """The run starts from a point behind which a target, which takes nothing back, has records
+    already. Without `restored_id` it starts from nothing."""
+
+    sink: Uid
+    target: str
+    records: int | None  # None: not known
+    is_at_most: bool = False  # that all of them are visible is not known
+    published_by: RunId
+    published_id: CheckpointId | None = None  # the newest checkpoint that they belong to
+    restored_run: RunId | None = None
+    restored_id: CheckpointId | None = None
+
+
+class LeftoversDiscarded(Event, frozen=True, kw_only=True):
+    """Output that was never committed and that no recovery point needs was removed from a target:
+    what earlier runs of the pipeline left there, or what the run itself leaves at its end."""
+
+    sink: Uid
+    target: str
+    what: str  # in the plural: "prepared transactions"
+    count: int = 0
+    runs: tuple[RunId, ...] = ()  # that left it, or some of them
+    run_count: int = 0
+    size_bytes: int | None = None  # None: the target does not say
+
+
+class LeftoversKept(Event, frozen=True, kw_only=True):
+    """Output that was never committed stays in a target."""
+
+    sink: Uid
+    target: str
+    what: str
+    why: str  # a sentence
+    count: int = 0
+    runs: tuple[RunId, ...] = ()
+    run_count: int = 0
+
+
+class TargetTakenOver(Event, frozen=True, kw_only=True):
+    """The run, which a person started, holds a target from now on that another installation's run
+    held; that one may not write there any more."""
+
+    sink: Uid
+    target: str
+    from_run: RunId
+    from_installation: str  # empty: not known
+    epoch: int
+
+
+class DriverReplaced(Event, frozen=True, kw_only=True):
+    """The control plane took the run away from a driver that hung; another one follows.
+
+    The control plane writes it, under the run's lease, in place of both drivers.
+    """
+
+    pid: int = 0
+    host: str = ""
+    silent_ms: float = 0.0  # how long it had shown no sign of life, or no progress
+    reason: str = ""  # a sentence: what was missing
+    was_killed: bool = False  # else it was fenced off, and changes nothing when it goes on

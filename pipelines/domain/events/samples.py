@@ -2,7 +2,7 @@
 
 import msgspec
 
-from pipelines.domain.events.base import Event
+from pipelines.domain.events.runs import Event
 from pipelines.domain.ids import Uid
 from pipelines.domain.status import JobStatus
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from pipelines.domain.elements import Firing
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.origin import Firing
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Collector, Operator, OperatorContext, SideOutput
 from pipelines.operators.processing.process_context import ProcessContext

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution
 from pipelines.operators.batch_function import check_declared
 from pipelines.operators.columns import Groups, group
 from pipelines.operators.operator import OperatorContext

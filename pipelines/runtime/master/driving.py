@@ -27,8 +27,8 @@ from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import check_parallelism
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock

@@ -12,11 +12,10 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.elements import Barrier
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
 from pipelines.runtime.control import (

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipelines.channels.channel import HeldStep
+from pipelines.domain.checkpoint_failures import ChannelAlignment, HeldBack
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
-from pipelines.domain.phases import ChannelAlignment, HeldBack
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 
 STEPS_MAX = 16

@@ -17,10 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipelines.channels.channel import InputGate
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFailureReason
 from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
-from pipelines.domain.phases import ChannelAlignment
 from pipelines.domain.settings import BarrierOptions, CapAction
 from pipelines.protocol.barrier_handling import BarrierHandler
 from pipelines.protocol.buffer_cap import BufferCap

@@ -4,9 +4,9 @@ The operator that raised wraps it, once; the operators around it in the chain pa
 """
 
 from pipelines.channels.channel import ChannelClosed
+from pipelines.domain.elements import Firing, Origins, RecordOrigin
 from pipelines.domain.errors import DamagedFile, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.origin import Firing, Origins, RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)

@@ -5,12 +5,11 @@ coordinator does). Used by the subtask's thread only.
 """
 
 from pipelines.connectors.sink import PrepareRefused
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFailureReason
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
-from pipelines.domain.phases import ChannelAlignment
 from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask.barrier_modes import turns_at_ms
 from pipelines.runtime.subtask.chains.chain import OperatorChain

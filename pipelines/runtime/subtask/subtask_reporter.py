@@ -2,10 +2,9 @@
 
 from typing import Protocol
 
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.checkpoint_locations import Upload

@@ -19,9 +19,8 @@ import pyarrow as pa
 from rocksdict import Cache
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
-from pipelines.domain.expansion import check_expansion
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, check_expansion
 from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN
 from pipelines.state.in_memory.hashmap import merged_rows
 from pipelines.state.in_memory.incremental_batch_list import merged_batches

@@ -6,9 +6,9 @@ import pytest
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.serialization import origin_frame, origins_of
 from pipelines.channels.wire import HEADER, Frame, Kind
+from pipelines.domain.elements import Origins, RecordOrigin
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Uid
-from pipelines.domain.origin import Origins, RecordOrigin
 
 LIMITS = NetworkLimits(max_origin_bytes=200)
 

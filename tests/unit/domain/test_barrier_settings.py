@@ -3,8 +3,8 @@
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import CapAction
+from pipelines.domain.settings.parsing import parse_settings
 
 
 @pytest.mark.parametrize(

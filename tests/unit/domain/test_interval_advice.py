@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.interval_advice import (
+from pipelines.domain.planning import (
     Costs,
     FailureRate,
     advice,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipelines.domain.ids import Uid
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Uid, operator_id
 
 
 @pytest.mark.parametrize(

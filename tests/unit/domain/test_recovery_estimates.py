@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.recovery_estimates import (
+from pipelines.domain.planning import (
     Speeds,
     kept_bytes,
     recovery_estimate,

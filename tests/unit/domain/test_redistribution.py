@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.redistribution import Redistribution, Taken, taken_by
+from pipelines.domain.key_groups import Redistribution, Taken, taken_by
 
 Element = tuple[int, int]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_parsing import parse_settings
-from pipelines.domain.setting_rules import RULES, RULES_OF_GIVEN
+from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.settings.rules import RULES, RULES_OF_GIVEN
 
 C = "execution.checkpointing."
 CAP = C + "alignment-buffer."

@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from pipelines.domain.absent_settings import RENAMED, why_absent
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_parsing import parse_settings
-from pipelines.domain.setting_readers import Definition
-from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings.parsing import RENAMED, parse_settings, why_absent
+from pipelines.domain.settings.readers import Definition
+from pipelines.domain.settings.table import DEFINITIONS
 
 KEYS = {definition.key: definition for definition in DEFINITIONS}
 NONSENSE = (

@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_parsing import changed_settings, parse_settings
-from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.settings import CheckpointStorage, Settings, check_parallelism
+from pipelines.domain.settings.parsing import changed_settings, parse_settings
+from pipelines.domain.settings.table import DEFINITIONS
 
 
 def test_without_any_setting_the_defaults_of_the_table_hold() -> None:

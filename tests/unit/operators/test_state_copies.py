@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import KeyGroupRange, Redistribution
 from pipelines.operators.processing.process import Process
 from pipelines.operators.processing.process_function import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext

@@ -9,9 +9,8 @@ import pyarrow as pa
 from pipelines.connectors.positions import SplitPositions, initial
 from pipelines.connectors.reachability import SplitMemory
 from pipelines.connectors.source import Source
-from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ids import CheckpointId, RunId, Uid, operator_id
 from pipelines.domain.key_groups import range_of
-from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.snapshots import OperatorSnapshot, StateHandle, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.flows.registry import flow

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
-from pipelines.domain.preflight_verdict import Check, Measured, Outcome, Verdict
+from pipelines.domain.point_fitness import Check, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.flows.registry import FLOWS, flow
 from pipelines.points.disposal import dispose

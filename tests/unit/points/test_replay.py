@@ -10,7 +10,7 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.poison import REPLAYED_PREFIX
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, SubtaskSnapshot
 from pipelines.flows.registry import flow
 from pipelines.points.replay import SetAside, check_replayable, set_aside

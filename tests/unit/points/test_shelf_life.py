@@ -11,7 +11,7 @@ import pytest
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.shelf_life import ShelfLife
+from pipelines.domain.point_contents import ShelfLife
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot
 from pipelines.flows.registry import flow
 from pipelines.points.shelf_life import shelf_life_in

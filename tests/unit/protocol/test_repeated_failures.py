@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from pipelines.domain.elements import Firing, RecordOrigin
 from pipelines.domain.ids import Uid
-from pipelines.domain.origin import Firing, RecordOrigin
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.protocol.repeated_failures import (
     HELD_MS,
     REMEMBERED,

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pipelines.channels.channel import Output
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput, RegisteredGates
+from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import (
     AckingOptions,
     BarrierOptions,

@@ -17,11 +17,11 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
+from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Connection
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid, channel_id
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.operators.operator import Operator, OperatorContext

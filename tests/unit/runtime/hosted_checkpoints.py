@@ -12,7 +12,7 @@ from pipelines.domain.events import (
     Event,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints

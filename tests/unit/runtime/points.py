@@ -6,7 +6,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,
     Manifest,

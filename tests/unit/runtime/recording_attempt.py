@@ -2,8 +2,8 @@
 
 from typing import TypeVar
 
+from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.ids import Attempt, Uid
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.runtime.control import Message
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost
 

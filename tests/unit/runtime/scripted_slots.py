@@ -22,7 +22,7 @@ from pipelines.domain.events import CheckpointCompleted, Event
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.clocks import SystemClock

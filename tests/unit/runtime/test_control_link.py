@@ -5,9 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
 from pipelines.runtime import control_link
 from pipelines.runtime.control import MASTER_DECODER, SLOT_DECODER, Declined, FromMaster, FromSlot

@@ -10,7 +10,7 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import PERMISSION, Fault, FaultAction, FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment
 from pipelines.runtime import faults as module
 from pipelines.runtime.faults import FaultOnPurpose, Faults, check_permission

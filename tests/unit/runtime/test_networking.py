@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.runtime.networking import driver_networking
 
 

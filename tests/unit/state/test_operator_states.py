@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution
 from pipelines.state.backend import FrozenState
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pipelines.state.entries import StateTtlConfig

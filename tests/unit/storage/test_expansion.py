@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
-from pipelines.domain.expansion import EXPANSION_MAX
+from pipelines.domain.snapshots import EXPANSION_MAX
 from pipelines.storage.state_file import decoded, encoded
 
 SCHEMA = pa.schema([("key", pa.int64()), ("name", pa.string()), ("late", pa.bool_())])

@@ -3,11 +3,11 @@
 Builds the restart strategy that the settings name, with the settings that are its own.
 """
 
+from pipelines.domain.elements import Firing
 from pipelines.domain.events import FailureOccurred
-from pipelines.domain.origin import Firing
-from pipelines.domain.quarantine_settings import LIMIT_KEY
-from pipelines.domain.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.settings.record_settings import LIMIT_KEY
+from pipelines.domain.settings.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.protocol.repeated_failures import (
     Deterministic,
     OperatorError,

@@ -23,7 +23,7 @@ from pipelines.protocol.repeated_failures import Deterministic, Repeated
 from pipelines.runtime.control import Failed
 
 if TYPE_CHECKING:
-    from pipelines.domain.origin import RecordOrigin
+    from pipelines.domain.elements import RecordOrigin
 
 
 MOST_APART = 1_024

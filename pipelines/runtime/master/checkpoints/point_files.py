@@ -14,8 +14,7 @@ from concurrent.futures import Future
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.operator_ids import operator_id
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, operator_id
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.protocol.checkpoint_effects import Finalize

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.clock import Clock
 from pipelines.domain.events import CheckpointCompleted, CheckpointFailed, Event
 from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import Attempt, CheckpointId
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings

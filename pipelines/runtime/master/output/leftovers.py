@@ -22,8 +22,7 @@ from pipelines.bus.journal_reading import UndecodableEvent, newest_event
 from pipelines.bus.journal_segments import segments_of
 from pipelines.bus.lease import is_driven
 from pipelines.connectors.sink import HoldsTarget, LeavesUnfinished, Sink, Unfinished
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected, Retryable, TargetTaken
+from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable, TargetTaken
 from pipelines.domain.events import (
     CheckpointCompleted,
     Event,
@@ -35,7 +34,7 @@ from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.patience import waiting_at_most
 from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, Manifest
 from pipelines.storage.store import CheckpointStore
 

@@ -12,7 +12,7 @@ import msgspec
 
 from pipelines.bus.journal_reading import UndecodableEvent, last_event, newest_event
 from pipelines.connectors.sink import Sink, TakesNothingBack
-from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,

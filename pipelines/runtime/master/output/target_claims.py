@@ -12,8 +12,7 @@ from pipelines.bus.lease import Lease
 from pipelines.connectors.sink import HoldsTarget, Sink
 from pipelines.disk.atomic_files import replace_atomically
 from pipelines.disk.directories import make_durable
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 from pipelines.domain.events import Event, TargetTakenOver
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.ownership import Claim, Holder

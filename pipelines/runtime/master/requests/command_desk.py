@@ -21,8 +21,8 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import SettingsChanged
-from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.settings import Settings
+from pipelines.domain.settings.parsing import changed_settings, parse_settings
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.attempt.attempts import Attempts

@@ -18,7 +18,7 @@ from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
-from pipelines.domain.network import DriverNetworking
+from pipelines.domain.run import DriverNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, FromSlot, Hello
 from pipelines.runtime.control import Heartbeat as Beat

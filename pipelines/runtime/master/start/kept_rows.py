@@ -18,8 +18,7 @@ import msgspec
 from pipelines.bus.journal_reading import last_event
 from pipelines.connectors.files.data_frame import DataFrameRows, rows_of
 from pipelines.connectors.split_progress import NamedPositions
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.places import SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunDirectory

@@ -20,8 +20,8 @@ from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of
+from pipelines.domain.point_contents import Limit
 from pipelines.domain.schema_evolution import DeclaredColumns
-from pipelines.domain.shelf_life import Limit
 from pipelines.domain.snapshots import Manifest
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.compatibility import Declared

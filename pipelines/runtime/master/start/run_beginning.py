@@ -15,8 +15,7 @@ from pipelines.connectors.beginning import Beginning, listing_once
 from pipelines.connectors.source import AnySource, BeginsOnce
 from pipelines.disk.atomic_files import replace_atomically
 from pipelines.disk.directories import make_durable
-from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.ids import Uid
 
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
-from pipelines.domain.elements import Barrier, Mark, Watermark, WatermarkStatus
+from pipelines.domain.elements import Barrier, Mark, Origins, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.origin import Origins
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.trees import Ids
 from pipelines.protocol.watermarks import EventTimeMark

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipelines.connectors.sink import PrepareRefused, SinkWriter, token_of
-from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
+from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Firing, Origins
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.ledger import OutputShare
-from pipelines.domain.origin import Firing, Origins
 from pipelines.domain.output_figures import RECORDS_WRITTEN
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, Prepared

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
-from pipelines.domain.elements import Barrier, Element, Records
+from pipelines.domain.elements import Barrier, Element, Origins, Records
 from pipelines.domain.errors import check
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.origin import Origins
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, overtaken_on
 from pipelines.state.hashing import key_groups, key_hashes
 

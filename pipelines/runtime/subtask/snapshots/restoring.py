@@ -19,8 +19,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import RunId, Uid
-from pipelines.domain.key_groups import KeyGroupRange, range_of
-from pipelines.domain.redistribution import Redistribution, Taken, taken_by
+from pipelines.domain.key_groups import KeyGroupRange, Redistribution, Taken, range_of, taken_by
 from pipelines.domain.snapshots import (
     FileHandle,
     Json,

@@ -13,10 +13,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from pipelines.channels.channel import Output
+from pipelines.domain.checkpoint_failures import ChannelAlignment, SubtaskPhases
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, overtaken_on
 from pipelines.runtime.subtask.snapshots.snapshotting import (

@@ -14,12 +14,13 @@ from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     Barrier,
     EndOfInput,
+    Origins,
+    RecordOrigin,
     Watermark,
     WatermarkStatus,
 )
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.origin import Origins, RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS

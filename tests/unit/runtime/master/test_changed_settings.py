@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.runtime.control import Inject
 from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, Master
 

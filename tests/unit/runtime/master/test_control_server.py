@@ -15,8 +15,8 @@ from pipelines.channels.handshake import HandshakeRefused, prove_token
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import Heartbeat
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaster, Hello
 from pipelines.runtime.control import Heartbeat as Beat

@@ -14,7 +14,7 @@ import pytest
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.master.points_driver import Driver
 from tests.unit.runtime.points import PIPELINE

@@ -16,6 +16,7 @@ from pipelines.domain.commands import (
     TakeSavepoint,
     TriggerCheckpoint,
 )
+from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -36,7 +37,6 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
-from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.settings import InputOptions
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome

@@ -22,7 +22,7 @@ from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.clocks import SystemClock

@@ -24,10 +24,10 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.domain.snapshots import Json
 from pipelines.domain.status import CheckpointKind
-from pipelines.domain.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master.output.leftovers import (
     NEEDED,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.master.attempt.failure_report import restart_backoff
 

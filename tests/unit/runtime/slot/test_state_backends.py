@@ -10,8 +10,8 @@ import pytest
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import StateOptions
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.runtime.slot.deployment import state_backends
 from pipelines.state.backend import TableDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend

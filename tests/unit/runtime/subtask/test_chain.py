@@ -10,10 +10,9 @@ import pytest
 
 from pipelines.connectors.generator import BlackHole
 from pipelines.connectors.sink import Sink
-from pipelines.domain.elements import Barrier, Records
+from pipelines.domain.elements import Barrier, RecordOrigin, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
-from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.operators.processing.process_context import ProcessContext
 from pipelines.operators.processing.process_function import BatchProcessFunction

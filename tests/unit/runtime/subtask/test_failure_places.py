@@ -15,11 +15,10 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.watermark_strategy import WatermarkStrategy, generated_by
-from pipelines.domain.elements import Barrier
+from pipelines.domain.elements import Barrier, RecordOrigin
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempt.failure_report import failure_of

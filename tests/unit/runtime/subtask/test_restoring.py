@@ -10,8 +10,7 @@ import pytest
 from pipelines.connectors.positions import initial
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.key_groups import range_of
-from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.key_groups import Redistribution, range_of
 from pipelines.domain.snapshots import OperatorSnapshot, StateHandle
 from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables

@@ -6,18 +6,18 @@ values that are wrong by themselves.
 
 from collections.abc import Callable, Collection
 
-from pipelines.domain.acking_settings import PREFIX as TOPOLOGY
 from pipelines.domain.errors import Rejected
-from pipelines.domain.quarantine_settings import (
-    limit_needs_quarantine,
-    quarantine_needs_a_second_try,
-)
 from pipelines.domain.settings import (
     CapAction,
     CheckpointingMode,
     CheckpointStorage,
     ExternalizedRetention,
     Settings,
+)
+from pipelines.domain.settings.record_settings import PREFIX as TOPOLOGY
+from pipelines.domain.settings.record_settings import (
+    limit_needs_quarantine,
+    quarantine_needs_a_second_try,
 )
 
 READ_AHEAD_KEY = "execution.checkpointing.at-most-once.read-ahead"

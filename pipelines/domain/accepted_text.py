@@ -1,13 +1,35 @@
-"""Refuses text that holds a password where that text would be stored and shown.
+"""Checks a person's label for a savepoint: a short line of text, which pages escape as usual.
+
+Refuses text that holds a password where that text would be stored and shown.
 
 Looks for what people paste: addresses with a password in them, and settings of clients. Does not
 find passwords hidden in other ways.
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping
 
 from pipelines.domain.errors import Rejected
+
+LABEL_LENGTH_MAX = 80
+
+
+def checked_label(text: str) -> str:
+    """The label without surrounding blanks; empty: none.
+
+    Raises Rejected if it is too long or not a single line.
+    """
+    label = text.strip()
+    if len(label) > LABEL_LENGTH_MAX:
+        raise Rejected(
+            f"The label has {len(label)} characters; a label may have {LABEL_LENGTH_MAX}."
+        )
+    # Control characters, and those that change the direction of the text around them.
+    if any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in label):
+        raise Rejected("The label holds a character that cannot be seen; take plain text.")
+    return label
+
 
 PASSWORD = re.compile(
     r"://[^/?#\s@]*:[^/?#\s]+@|\b(password|passwd|pwd|secret|secret[._-]?key)\s*=", re.IGNORECASE

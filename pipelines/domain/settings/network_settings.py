@@ -6,7 +6,7 @@ of them.
 
 import re
 
-from pipelines.domain.setting_readers import (
+from pipelines.domain.settings.readers import (
     Definition,
     count_within,
     duration_within,

@@ -5,12 +5,15 @@ why. A new setting is a row here, a field of `settings.Settings`, and, if it con
 setting, a rule in `setting_rules`.
 """
 
-from pipelines.domain.acking_settings import ACKING_DEFINITIONS
 from pipelines.domain.guarantees import REQUIRED_KEY
-from pipelines.domain.network_settings import NETWORK_DEFINITIONS
-from pipelines.domain.quarantine_settings import QUARANTINE_DEFINITIONS
-from pipelines.domain.recovery_settings import RECOVERY_DEFINITIONS
-from pipelines.domain.setting_readers import (
+from pipelines.domain.settings import (
+    CapAction,
+    CheckpointingMode,
+    ExternalizedRetention,
+    RequiredGuarantee,
+)
+from pipelines.domain.settings.network_settings import NETWORK_DEFINITIONS
+from pipelines.domain.settings.readers import (
     Definition,
     count_of_at_least,
     duration_of_at_least,
@@ -20,14 +23,9 @@ from pipelines.domain.setting_readers import (
     one_of,
     true_or_false,
 )
-from pipelines.domain.settings import (
-    CapAction,
-    CheckpointingMode,
-    ExternalizedRetention,
-    RequiredGuarantee,
-)
-from pipelines.domain.state_settings import STATE_DEFINITIONS
-from pipelines.domain.storage_settings import STORAGE_DEFINITIONS
+from pipelines.domain.settings.record_settings import ACKING_DEFINITIONS, QUARANTINE_DEFINITIONS
+from pipelines.domain.settings.recovery_settings import RECOVERY_DEFINITIONS
+from pipelines.domain.settings.storage_settings import STATE_DEFINITIONS, STORAGE_DEFINITIONS
 
 _CHECKPOINTING = "execution.checkpointing."
 

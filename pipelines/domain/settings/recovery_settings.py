@@ -4,7 +4,8 @@ Part of `setting_table.DEFINITIONS`. What the strategies do is `protocol.restart
 """
 
 from pipelines.domain.faults import parse_faults
-from pipelines.domain.setting_readers import (
+from pipelines.domain.settings import DamagedPointPolicy, RestartStrategy
+from pipelines.domain.settings.readers import (
     Definition,
     SettingValue,
     count_of_at_least,
@@ -13,7 +14,6 @@ from pipelines.domain.setting_readers import (
     number_within,
     one_of,
 )
-from pipelines.domain.settings import DamagedPointPolicy, RestartStrategy
 
 _FIXED_DELAY = "restart-strategy.fixed-delay."
 _FAILURE_RATE = "restart-strategy.failure-rate."

@@ -1,15 +1,20 @@
 """The rows of the settings table about records that fail again, and their contradictions.
 
 Part of `setting_table.DEFINITIONS` and `setting_rules`. `protocol.poison_records` applies them.
+
+The rows of the settings table about following every record, under Storm's names.
+
+Part of `setting_table.DEFINITIONS`. `protocol.acking` and `protocol.spout` explain them.
+Source: Storm, `org.apache.storm.Config`.
 """
 
 import math
 from collections.abc import Collection
 
 from pipelines.domain.poison import MOST_RECORDS, PoisonPolicy
-from pipelines.domain.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
-from pipelines.domain.setting_readers import Definition, count_within, one_of
 from pipelines.domain.settings import CapAction, CheckpointingMode, RestartStrategy, Settings
+from pipelines.domain.settings.readers import Definition, count_within, one_of
+from pipelines.domain.settings.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
 
 POLICY_KEY = "execution.poison-records.policy"
 LIMIT_KEY = "execution.poison-records.limit"
@@ -109,3 +114,39 @@ def limit_needs_quarantine(settings: Settings, given: Collection[str]) -> str | 
         f"{LIMIT_KEY} has no effect with {POLICY_KEY} {settings.poison_policy}, which sets no"
         " record aside; leave it out, or set the policy to quarantine."
     )
+
+
+PREFIX = "topology."
+_MOST_ACKERS = 1_000
+_MOST_SECONDS = 24 * 3_600
+_MOST_PENDING = 10_000_000
+
+ACKING_DEFINITIONS = (
+    Definition(
+        PREFIX + "acker.executors",
+        "acker_count",
+        "1",
+        count_within(0, _MOST_ACKERS),
+        "With mode ACKED: how many ackers follow the trees of records; each has a thread of its own"
+        " in a slot, and they share the trees. 0: nobody follows them; a record counts as processed"
+        " once it is emitted, and none is emitted again while the run goes on. Storm starts one per"
+        " worker.",
+    ),
+    Definition(
+        PREFIX + "message.timeout.secs",
+        "message_timeout_s",
+        "30",
+        count_within(1, _MOST_SECONDS),
+        "With mode ACKED: for so many seconds, and at most half as long again, a source waits for"
+        " all that descends from a record to be processed; then it emits the record again.",
+    ),
+    Definition(
+        PREFIX + "max.spout.pending",
+        "spout_pending_max",
+        "100000",
+        count_within(1, _MOST_PENDING),
+        "With mode ACKED: the most records of one subtask of a source that may be in flight, not"
+        " processed and not given up; it emits no more until some are. Storm has no bound by"
+        " default.",
+    ),
+)
