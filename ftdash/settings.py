@@ -16,7 +16,7 @@ import dj_database_url
 from csp.constants import NONE, SELF
 from django.core.management.utils import get_random_secret_key
 
-from pipelines.disk.atomic_files import create_if_absent
+from pipelines.disk.files import create_if_absent
 from pipelines.domain.patience import libpq_patience
 
 BASE_DIR = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ftdash.embedded.ledger import TOKEN_VARIABLE, new_token
 from ftdash.embedded.redis_server import EMBEDDED_REDIS_VARIABLE, RedisAddress, new_address
-from pipelines.flows.page_view_servers import REDIS as VIEWS_REDIS_VARIABLE
+from pipelines.flows.page_view_logs import REDIS as VIEWS_REDIS_VARIABLE
 
 REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
 HOME_VARIABLE = "FTDASH_HOME"

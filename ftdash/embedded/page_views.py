@@ -1,7 +1,7 @@
 """The demonstration `page_views`: generated views from a feed, counted into all configured systems.
 
 By default, views and counts are on a Redis of our own, and counts also in files. Systems that the
-environment names (see `pipelines.flows.page_view_servers`) are used as they are.
+environment names (see `pipelines.flows.page_view_logs`) are used as they are.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ftdash.embedded.supervisor import Service
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.flows.page_view_servers import DATABASE, KAFKA, REDIS, is_configured
+from pipelines.flows.page_view_logs import DATABASE, KAFKA, REDIS, is_configured
 
 NAME = "page_views"
 INPUT = "page-views"
@@ -121,8 +121,7 @@ def files_output() -> Path:
 
 def provide_topics(views: str, prefix: str) -> None:
     """Raises Rejected if the brokers do not answer."""
-    from pipelines.flows.page_view_logs import provide_topic
-    from pipelines.flows.page_view_servers import kafka_address
+    from pipelines.flows.page_view_logs import kafka_address, provide_topic
 
     try:
         for topic in (views, f"{prefix}_windows", f"{prefix}_totals"):

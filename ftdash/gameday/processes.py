@@ -10,8 +10,7 @@ import psutil
 
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.supervision.launcher import RUN_ID_VARIABLE
-from pipelines.bus.lease import Owner
-from pipelines.bus.process_identity import began_after_boot_s
+from pipelines.bus.lease import Owner, began_after_boot_s
 from pipelines.domain.errors import Rejected
 
 

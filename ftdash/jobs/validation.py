@@ -14,8 +14,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.storage.placement import check_placement, configured_roots
-from pipelines.storage.roots import StorageRoots
+from pipelines.storage.roots import StorageRoots, check_placement, configured_roots
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
@@ -74,7 +73,7 @@ def output_notes(flow: str, parameters: dict[str, str], newest: Run | None) -> l
     """Of a start from nothing: a sentence for each output that a run of another installation holds,
     and for each that is published again. `newest`: the pipeline's run before it."""
     from pipelines.flows.registry import flow as registered_flow
-    from pipelines.points.output import repeated, takeovers
+    from pipelines.points.preflight import repeated, takeovers
 
     pipeline = registered_flow(flow).build(parameters)
     newest_run = "" if newest is None else str(run_directory(newest).path)

@@ -16,7 +16,7 @@ from ftdash.metrics import projector as metrics_projector
 from ftdash.projection import incident_fold
 from ftdash.projection.incident_fold import IncidentFold
 from ftdash.projection.run_fold import RunFold
-from pipelines.bus.journal_summary import envelopes_of
+from pipelines.bus.journal_segments import envelopes_of
 from pipelines.domain.events import JournalContinued
 
 PARTS = (incident_fold, checkpoint_projector, ledger_fold, metrics_projector)

@@ -9,7 +9,7 @@ from django.conf import settings
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import Run
-from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
+from pipelines.disk.files import FOR_ALL, replace_atomically
 
 LOGS = ("driver.log", "audit.log")
 

@@ -33,8 +33,7 @@ from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import last_event
-from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
-from pipelines.bus.process_identity import began_after_boot_s
+from pipelines.bus.lease import Lease, LeaseHeld, Owner, began_after_boot_s, owner_of
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import DriverReplaced, FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId

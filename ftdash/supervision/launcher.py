@@ -20,7 +20,7 @@ from ftdash.jobs.models import STARTS, Run
 from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.lease import Owner
-from pipelines.disk.atomic_files import create_if_absent
+from pipelines.disk.files import create_if_absent
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec

@@ -3,6 +3,8 @@
 Judges only points whose output must be visible, so a run may go on meanwhile. Does not judge
 whether a sink was given the right rows: it proves that none of those rows was lost, doubled or
 changed on the way to its readers.
+
+Decides which reader audits which sink. A sink without one is reported as not audited.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,17 +14,57 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from pipelines.audit.file_output import FileOutput
 from pipelines.audit.history import Cut, FindJournal, History, Point, read_history
 from pipelines.audit.input_ranges import input_reports
+from pipelines.audit.kafka_output import KafkaLogOutput, KafkaOutput
+from pipelines.audit.kafka_topic import RecordRows, TopicReading
 from pipelines.audit.output import Covers, Difference, TargetReader, given, weaker
-from pipelines.audit.readers import reader_of
+from pipelines.audit.redis_output import RedisOutput
 from pipelines.audit.report import AuditReport, SinkReport, checkpoint_of, described, run_of
+from pipelines.audit.table_output import TableOutput, Tags
 from pipelines.bus.journal_segments import segments_of
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
+from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
+from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.flows.registry import flow
+
+
+def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
+    """None: the target cannot be read again. Reads the target at once: read the journal before.
+
+    Raises Rejected when the target cannot be read.
+    """
+    match sink:
+        case ExactlyOnceFiles(directory=directory):
+            return FileOutput(Path(directory), schema)
+        case SqlUpsert(url=url, table=table):
+            return TableOutput(url, table, schema, Tags.OF_NEWEST)
+        case PostgresInsert(url=url, table=table):
+            return TableOutput(url, table, schema, Tags.OF_CHECKPOINT)
+        case PostgresTwoPhase(url=url, table=table):
+            return TableOutput(url, table, schema, Tags.OF_INTERVAL)
+        case RedisHashes(url=url, prefix=prefix):
+            return RedisOutput(url, prefix, schema)
+        case ExactlyOnceKafka():
+            return KafkaOutput(_reading(sink, schema))
+        case WriteAheadKafka():
+            return KafkaLogOutput(_reading(sink, schema), sink.ownership)
+    return None
+
+
+def _reading(sink: KafkaSink, schema: pa.Schema) -> TopicReading:
+    return TopicReading(sink.address, sink.topic, RecordRows(schema, sink.value, sink.key))
+
 
 Tell = Callable[[str], None]
 """Called before each step, with the rest of a sentence that names the step."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.bus.journal_reading import every_envelope
-from pipelines.bus.journal_summary import envelopes_of
+from pipelines.bus.journal_segments import envelopes_of
 from pipelines.domain.events import (
     CheckpointCommitted,
     EngineEvent,

@@ -23,11 +23,11 @@ from pipelines.bus.journal_reading import E, end_of, every_event, newest_event
 from pipelines.bus.journal_segments import (
     APPENDING,
     SEGMENT_BYTES,
+    JournalSummary,
     begin_segment,
     newest_segment,
 )
-from pipelines.bus.journal_summary import JournalSummary
-from pipelines.disk.directories import make_directory, make_durable
+from pipelines.disk.files import make_directory, make_durable
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import UNDECODABLE, Retryable, check
 from pipelines.domain.events import (

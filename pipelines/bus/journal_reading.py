@@ -12,8 +12,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from pipelines.bus.journal_segments import Segment, newest_segment, segments_of
-from pipelines.bus.journal_summary import SUMMED_UP
+from pipelines.bus.journal_segments import SUMMED_UP, Segment, newest_segment, segments_of
 from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.events import EngineEvent, Envelope, Event, JournalContinued
 

@@ -7,6 +7,12 @@ newest of these files stay.
 A holder that hangs keeps its lock. `Lease.take_over` takes the run away from it by replacing the
 locked file with another one. The old holder finds that out by the record of the owner; it checks
 that record before everything that it makes durable.
+
+When a process began, on a clock that no one sets: tells it from a later one with its id.
+
+`psutil` gives wall time, which is computed from the time of boot and so moves with every step of
+the machine's clock; a living driver would then be taken for dead. Linux counts from the boot.
+An id is valid only among processes that see each other, which is what `home` names.
 """
 
 import fcntl
@@ -14,7 +20,9 @@ import os
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -22,12 +30,35 @@ import msgspec
 import psutil
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipelines.bus.process_identity import began_after_boot_s, home
-from pipelines.disk.atomic_files import replace_atomically
-from pipelines.disk.directories import make_directory, make_durable
+from pipelines.disk.files import make_directory, make_durable, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, InvariantViolated, check
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory
+
+_START_FIELD = 19  # of the fields behind the name, which may hold any character
+
+
+def began_after_boot_s(pid: int) -> float:
+    """Seconds, if the system has them; otherwise since the epoch. Raises psutil.NoSuchProcess."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return psutil.Process(pid).create_time()
+    except ProcessLookupError as error:
+        raise psutil.NoSuchProcess(pid) from error
+    ticks = int(status.rpartition(")")[2].split()[_START_FIELD])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@cache
+def home() -> str:
+    """This machine's boot and its namespace of process ids: in another one, the same id is another
+    process."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    return socket.gethostname()
+
 
 PROBE_TOLERANCE_S = 0.5
 """A process that asks for the owner briefly holds the lock shared; a driver waits that out."""

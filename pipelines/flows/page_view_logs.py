@@ -2,11 +2,15 @@
 
 Each log knows how many views it was ever given, so its callers need not remember. Decides neither
 which views there are nor when they come.
+
+Finds the servers that `page_views` reads and writes: the environment names them.
 """
 
+import os
 from itertools import chain
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 import redis
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition, admin
@@ -15,8 +19,52 @@ from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
 from pipelines.connectors.kafka.records import RecordForm
 from pipelines.connectors.redis.connection import RedisConnection, asking, client_of
 from pipelines.connectors.text_columns import text_of
-from pipelines.domain.errors import Retryable
-from pipelines.flows import page_view_servers as servers
+from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
+
+REDIS = "FTDASH_VIEWS_REDIS_URL"
+DATABASE = "FTDASH_VIEWS_DATABASE_URL"
+KAFKA = "FTDASH_VIEWS_KAFKA"
+KAFKA_SECURITY = "FTDASH_VIEWS_KAFKA_SECURITY"
+
+
+def is_configured(variable: str) -> bool:
+    return bool(os.environ.get(variable))
+
+
+def redis_url() -> str:
+    return _named(REDIS, "a Redis server, such as redis://:password@host:6379/0")
+
+
+def database_url() -> str:
+    return _named(
+        DATABASE, "a PostgreSQL database, such as postgresql+psycopg://user:password@host/name"
+    )
+
+
+def kafka_address() -> KafkaAddress:
+    return KafkaAddress(_named(KAFKA, "Kafka brokers, such as host:9092"), _kafka_security())
+
+
+def _named(variable: str, what: str) -> str:
+    """Raises Rejected naming the variable, never its value."""
+    value = os.environ.get(variable)
+    if not value:
+        raise Rejected(
+            f"The pipeline page_views needs the environment variable {variable}: {what}."
+        )
+    return value
+
+
+def _kafka_security() -> dict[str, str]:
+    try:
+        return msgspec.json.decode(os.environ.get(KAFKA_SECURITY) or "{}", type=dict[str, str])
+    except UNDECODABLE:
+        # The text of the error may repeat a part of the value.
+        raise Rejected(
+            f"The environment variable {KAFKA_SECURITY} is no JSON object of texts, such as"
+            ' {"security.protocol": "SASL_SSL"}.'
+        ) from None
+
 
 KEPT_VIEWS = 1_000_000
 """About so many stay in each stream: at 100 views/s those of the last 2.7 hours, in some 100 MB.
@@ -127,8 +175,8 @@ class KafkaViewLog:
 def open_log(system: str, name: str, *, kept: int = KEPT_VIEWS) -> ViewLog:
     """`system`: kafka or redis. Raises Rejected if the environment names no such server."""
     if system == "kafka":
-        return KafkaViewLog(servers.kafka_address(), name)
-    return RedisViewLog(servers.redis_url(), name, kept=kept)
+        return KafkaViewLog(kafka_address(), name)
+    return RedisViewLog(redis_url(), name, kept=kept)
 
 
 def stream_of(name: str, split: int) -> str:

@@ -27,7 +27,7 @@ from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
-from pipelines.flows import page_view_servers as servers
+from pipelines.flows import page_view_logs as servers
 from pipelines.flows.page_view_feed import OUT_OF_ORDER_MS, VIEWS
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, Stream, count, tumbling

@@ -30,8 +30,7 @@ from pipelines.lab.report import (
     ModeReport,
     broken_promises,
 )
-from pipelines.lab.slot_processes import forks
-from pipelines.lab.trial import run_trial
+from pipelines.lab.trial import forks, run_trial
 from pipelines.lab.view_input import Numbers, apps_of, kill_places
 
 Say = Callable[[str], None]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.disk.atomic_files import create_if_absent
+from pipelines.disk.files import create_if_absent
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.lab.view_input import ViewInput, wall_ms
 from pipelines.lab.view_log import ViewLog

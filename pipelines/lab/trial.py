@@ -2,14 +2,25 @@
 
 The driver is this process and holds a lease like any other; slots are processes of their own. A run
 that does not end in time is cancelled by a request, as a person would cancel it.
+
+Hosts the lab's slots: processes of this machine, forked from a server that has everything
+imported, so that each is up in milliseconds.
+
+A slot does what it does in production; only Spark's placing of slots is missing. A stage ends with
+its first lost slot, or when it is cancelled; its other slots have to end by themselves.
 """
 
 import logging
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -24,13 +35,65 @@ from pipelines.flows.registry import FLOWS
 from pipelines.lab import page_views
 from pipelines.lab.measures import Facts, check_comparable
 from pipelines.lab.options import LabMode, LabOptions
-from pipelines.lab.slot_processes import SlotProcesses
 from pipelines.lab.view_input import began_ms, kill_places, reads
 from pipelines.lab.view_log import visible_rows
 from pipelines.runtime.master.driving import drive
-from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
+
+POLL_S = 0.01
+
+forks = multiprocessing.get_context("forkserver")
+
+
+class SlotMain(Protocol):
+    """The main function of a slot's process; a module's function, so that it can be named."""
+
+    def __call__(self, address: SlotAddress, slot: int, environment: dict[str, str]) -> None: ...
+
+
+@dataclass(slots=True)
+class SlotProcesses:
+    """Implements `StageHost`. Calls `environment` for each slot of a stage."""
+
+    post: Callable[[JobEvent], None]
+    main: SlotMain
+    environment: Callable[[], dict[str, str]] = dict
+    _cancelled: dict[int, threading.Event] = field(default_factory=dict)
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        slots: list[BaseProcess] = [
+            forks.Process(target=self.main, args=(address, slot, self.environment()), daemon=True)
+            for slot in range(parallelism)
+        ]
+        self._cancelled[address.attempt] = threading.Event()
+        threading.Thread(target=self._host, args=(address, slots), daemon=True).start()
+
+    def cancel(self, address: SlotAddress) -> None:
+        self._cancelled[address.attempt].set()
+
+    def _host(self, address: SlotAddress, slots: list[BaseProcess]) -> None:
+        try:
+            for slot in slots:
+                slot.start()
+        except OSError as error:
+            problem = f"a slot could not be started: {error}"
+        else:
+            problem = self._watched(slots, self._cancelled[address.attempt])
+        self.post(StageEnded(address.attempt, problem))
+
+    def _watched(self, slots: list[BaseProcess], is_cancelled: threading.Event) -> str:
+        """Waits until the stage ends; returns why, if it did not end well."""
+        alive = {slot.sentinel: slot for slot in slots}
+        problem = ""
+        while alive and not problem and not is_cancelled.is_set():
+            ended = connection.wait(list(alive), POLL_S)
+            for slot in [alive.pop(sentinel) for sentinel in list(alive) if sentinel in ended]:
+                slot.join()
+                problem = problem or (f"slot ended with {slot.exitcode}" if slot.exitcode else "")
+        return problem
+
 
 START_S = 60.0
 SLOWEST_VIEWS_PER_S = 2_000

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.connectors.generator import Draws
-from pipelines.disk.atomic_files import create_if_absent
+from pipelines.disk.files import create_if_absent
 
 FROM, TO = 0.4, 0.8
 """The part of its stretch of the input in which a fault lies. So no two faults come close

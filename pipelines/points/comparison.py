@@ -18,9 +18,8 @@ from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
 from pipelines.domain.point_contents import EXAMPLES_MAX, ChangedRow, StateDifference, Value
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.flows.registry import flow
-from pipelines.points.contents import bytes_of
+from pipelines.points.contents import bytes_of, shown_rows
 from pipelines.points.row_differences import Numbers, by_key, by_row
-from pipelines.points.shown_values import shown_rows
 from pipelines.runtime.master.start.kept_until import declared_states
 from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.store import CheckpointStore

@@ -1,12 +1,26 @@
-"""Lists what a point holds, operator by operator; reads only its manifest."""
+"""Lists what a point holds, operator by operator; reads only its manifest.
 
-from collections.abc import Iterator
+Turns rows into text for people. Nothing stored is ever executed.
+
+Asks the sources and the sinks' targets how long a point can be restored into its pipeline.
+
+Touches nothing, starts nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.point_contents import OperatorInside, StateInside
+from pipelines.domain.point_contents import Limit, OperatorInside, ShelfLife, StateInside, Value
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
+from pipelines.flows.registry import flow
+from pipelines.points.preflight import pending_commits
+from pipelines.runtime.master.start.kept_until import sink_limits, source_limits
+from pipelines.runtime.master.start.restore_points import unreachable
 from pipelines.runtime.subtask.snapshots.stored_output import committable_count
+from pipelines.stream import Pipeline
 
 
 def contents(manifest: Manifest) -> list[OperatorInside]:
@@ -61,3 +75,51 @@ def _states(snapshots: list[OperatorSnapshot]) -> Iterator[StateInside]:
             subtasks=len(handles),
             columns=handles[0].schema,
         )
+
+
+VALUE_LENGTH_MAX = 200
+
+
+def shown_rows(batch: pa.RecordBatch | pa.Table) -> list[list[Value]]:
+    columns = [texts_of(column) for column in batch.columns]
+    return [[value_of(column[row]) for column in columns] for row in range(batch.num_rows)]
+
+
+def texts_of(column: pa.Array) -> list[str | None]:
+    """Binary as hexadecimal digits; the rest as Arrow writes it, or else as Python does."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return [None if value is None else value.hex() for value in column.to_pylist()]
+    try:
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return [None if value is None else str(value) for value in column.to_pylist()]
+    return texts
+
+
+def value_of(text: str | None) -> Value:
+    return Value(None, 0) if text is None else Value(text[:VALUE_LENGTH_MAX], len(text))
+
+
+def shelf_life(
+    manifest: Manifest, flow_name: str, parameters: Mapping[str, str], *, is_committed: bool
+) -> ShelfLife:
+    """`is_committed`: all output that its sinks had prepared is known to be committed.
+
+    Raises Rejected if the flow cannot be built with these parameters.
+    """
+    return shelf_life_in(manifest, flow(flow_name).build(parameters), is_committed=is_committed)
+
+
+def shelf_life_in(manifest: Manifest, pipeline: Pipeline, *, is_committed: bool) -> ShelfLife:
+    problems = unreachable(manifest, pipeline.sources, ahead=True)
+    told = list(source_limits(manifest, pipeline.sources))
+    prepared = {} if is_committed else pending_commits(manifest)
+    limits = [
+        *(each for each in told if isinstance(each, Limit)),
+        *sink_limits(manifest, pipeline.sinks, prepared),
+    ]
+    return ShelfLife(
+        problems=problems,
+        limits=sorted(limits, key=lambda limit: limit.until_ms),
+        unknown=[each for each in told if isinstance(each, str)],
+    )

@@ -2,12 +2,15 @@
 
 A step begins at a file and reads until its time is up; the caller keeps how far it has come. Files
 are immutable, so steps may be repeated and may be far apart. Touches nothing.
+
+Deletes a savepoint for good. The caller must know that no run still needs it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.status import CheckpointKind
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 
@@ -48,3 +51,19 @@ def inspect(
             break
     lengths = [file.length for file in files]
     return Inspected(index, len(files), sum(lengths[:index]), sum(lengths), problem or "")
+
+
+def dispose(location: str, store: CheckpointStore) -> None:
+    """Deletes only whole savepoints: checkpoints belong to their run, and other files are not ours.
+
+    Raises:
+        Rejected: `location` lies outside the storage or holds no savepoint.
+        Retryable: the storage failed; then the savepoint is whole, or its manifest is gone.
+    """
+    manifest = store.manifest(location)
+    if manifest.kind is not CheckpointKind.SAVEPOINT:
+        raise Rejected(
+            f"{location} is a {manifest.kind.lower()} and no savepoint; its run deletes it when"
+            " newer ones replace it."
+        )
+    store.discard(location)

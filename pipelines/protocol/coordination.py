@@ -30,8 +30,11 @@ from pipelines.protocol.checkpoint_effects import (
     Inject,
     SubtaskId,
 )
-from pipelines.protocol.pending_checkpoint import AttemptSubtasks, PendingCheckpoint
-from pipelines.protocol.tolerance import FailureTolerance
+from pipelines.protocol.pending_checkpoint import (
+    AttemptSubtasks,
+    FailureTolerance,
+    PendingCheckpoint,
+)
 from pipelines.protocol.triggering import TriggerRequest
 
 ABANDONED_REMEMBERED_MAX = 1_000

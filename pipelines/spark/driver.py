@@ -22,8 +22,7 @@ from pipelines.domain.status import JobStatus
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.networking import driver_networking
-from pipelines.spark.session import open_session
-from pipelines.spark.stage import SparkStageHost
+from pipelines.spark.stage import SparkStageHost, open_session
 
 EXIT_FAILED = 1
 EXIT_AWAY = 4

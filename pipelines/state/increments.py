@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipelines.domain.ids import BUILD_ON_NOTHING, CheckpointId
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
-from pipelines.protocol.increments import CompletedIncrements
+from pipelines.protocol.shared_files import CompletedIncrements
 
 
 class IncrementFiles(Protocol):

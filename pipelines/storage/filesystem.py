@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.disk.directories import make_directory, make_durable
+from pipelines.disk.files import make_directory, make_durable
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.local_files import (

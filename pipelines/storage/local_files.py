@@ -9,10 +9,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pipelines.disk.digests import RunningDigest, blocks_of
+from pipelines.disk.files import RunningDigest, blocks_of
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.integrity import (
+from pipelines.storage.manifest_file import (
     handle_from,
     handle_of,
     problem_of_content,

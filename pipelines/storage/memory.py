@@ -14,17 +14,20 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from pipelines.disk.digests import RunningDigest
+from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
-from pipelines.storage.integrity import (
+from pipelines.storage.manifest_file import (
+    MANIFEST,
     handle_from,
     handle_of,
+    missing,
     problem_of_content,
     problem_of_length,
     problem_of_name,
+    seal,
+    unseal,
 )
-from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
 from pipelines.storage.state_file import decoded, encoded, file_name, has_layout, problem_of_layout
 from pipelines.storage.store import Damage, Publication, WatchVerification, damages_of
 

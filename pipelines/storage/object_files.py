@@ -11,10 +11,10 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from pipelines.disk.digests import RunningDigest
+from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.integrity import (
+from pipelines.storage.manifest_file import (
     handle_from,
     problem_of_content,
     problem_of_length,

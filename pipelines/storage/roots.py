@@ -2,6 +2,11 @@
 
 Decides whether a location is inside, after resolving `..`, symbolic links and empty parts. So
 neither a setting nor a request makes the engine read, write or delete anywhere else.
+
+Decides which storage an installation allows a run to use; asked at submission and by the driver.
+
+The roots are the directory of all jobs and those in `FTDASH_STORAGE_ROOTS`. Only the operator of
+the installation sets that, so a setting of a run cannot reach anywhere else.
 """
 
 import errno
@@ -12,6 +17,8 @@ from pathlib import Path
 
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.settings import Settings
+from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 
 LINKS_MAX = 40
 """The system follows as many in one path."""
@@ -161,3 +168,28 @@ def _target_of(place: str) -> str | None:
         if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
             return None
         raise
+
+
+ROOTS_VARIABLE = "FTDASH_STORAGE_ROOTS"
+"""Directories and `s3://bucket/prefix`, separated by commas."""
+
+
+def configured_roots(jobs_root: Path) -> list[str]:
+    named = os.environ.get(ROOTS_VARIABLE, "").split(",")
+    return [str(jobs_root), *(root.strip() for root in named if root.strip())]
+
+
+def check_placement(settings: Settings, roots: list[str]) -> None:
+    """Raises Rejected naming the setting whose place is outside the roots."""
+    allowed = StorageRoots(roots)
+    given = {CHECKPOINT_DIR: settings.checkpoint_dir, SAVEPOINT_DIR: settings.savepoint_dir}
+    for key, place in given.items():
+        if not place:
+            continue
+        try:
+            allowed.check(place)
+        except Rejected as refusal:
+            raise Rejected(
+                f"The setting {key} cannot be used: {refusal} Whoever runs this installation can"
+                f" add a root to {ROOTS_VARIABLE}."
+            ) from refusal

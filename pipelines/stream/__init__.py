@@ -33,12 +33,10 @@ from pipelines.state.descriptors import (
 )
 from pipelines.state.entries import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.timers import FiredTimers, TimeDomain
-from pipelines.stream.connected import ConnectedStreams
 from pipelines.stream.environment import Environment
-from pipelines.stream.keyed import KeyedStream
+from pipelines.stream.keyed import ConnectedStreams, KeyedStream, WindowedStream
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.streams import Stream
-from pipelines.stream.windowed import WindowedStream
 
 __all__ = [
     "LATE",

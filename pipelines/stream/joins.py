@@ -9,7 +9,7 @@ from pipelines.operators.joining.stream_join import StreamJoin
 from pipelines.operators.joining.window_join import SessionJoin, WindowJoin
 from pipelines.operators.joining.windowed_join import JoinKind, WindowedJoin, has_bounds
 from pipelines.operators.windowing.windows import WINDOW_TIME, SessionWindows, Windows
-from pipelines.stream.windowed import event_time_of
+from pipelines.stream.keyed import event_time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

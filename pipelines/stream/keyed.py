@@ -1,26 +1,202 @@
-"""A stream with a key: windows, running totals, functions with state."""
+"""A stream with a key: windows, running totals, functions with state.
 
-from dataclasses import dataclass
+A keyed stream cut into windows of event time.
+
+Two streams on their way into one operator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.domain.graph import Connection
+from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.operators.aggregating.aggregates import Aggregate
 from pipelines.operators.aggregating.aggregation import Aggregation
 from pipelines.operators.aggregating.keyed_aggregate import KeyedAggregate, LocalAggregate
+from pipelines.operators.batch_function import BatchMapping, ConnectedFunctions
+from pipelines.operators.columns import field_of
+from pipelines.operators.operator import Operator
 from pipelines.operators.processing.process import Process
 from pipelines.operators.processing.process_function import (
     BatchProcessFunction,
     KeyedProcessFunction,
 )
-from pipelines.operators.windowing.windows import Windows
-from pipelines.stream.connected import ConnectedStreams
+from pipelines.operators.windowing.session_functions import SessionAggregate, SessionRows
+from pipelines.operators.windowing.window_aggregate import WindowAggregate
+from pipelines.operators.windowing.window_rows import WindowFunction, WindowRows
+from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
 from pipelines.stream.refusals import naming
-from pipelines.stream.windowed import WindowedStream
 
 if TYPE_CHECKING:
     from pipelines.stream.streams import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """Late rows are counted; read them with `result.side_output("late", uid=...)`."""
+
+    stream: "Stream"
+    keys: tuple[str, ...]
+    windows: Windows
+    lateness_ms: int = 0
+
+    def allowed_lateness(self, lateness: timedelta) -> "WindowedStream":
+        """Keeps windows that long beyond their end; each row that comes then updates the result.
+
+        An updated result is emitted whole, after the earlier one, so that an upsert is right.
+        """
+        lateness_ms = lateness // timedelta(milliseconds=1)
+        if lateness_ms < 0:
+            raise Rejected(f"A lateness of {lateness_ms} ms cannot be allowed; give 0 or more.")
+        return replace(self, lateness_ms=lateness_ms)
+
+    def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
+        """Keys, the window and one column per aggregate, once per key and window.
+
+        `window_start` names a tumbling window and is the event time of its result. Any other window
+        has `window_start`, `window_end` and `window_time`, its last millisecond, as the event time.
+        """
+        keys, windows, late = self.keys, self.windows, self.lateness_ms
+        time = event_time_of(self.stream)
+        if isinstance(windows, SessionWindows):
+            sessions = windows
+            create: Callable[[], Operator] = lambda: SessionAggregate(  # noqa: E731
+                keys, time, sessions, aggregates, late
+            )
+            return self._added(uid, create, WINDOW_TIME)
+        aligned = windows
+        return self._added(
+            uid,
+            lambda: WindowAggregate(keys, time, aligned, aggregates, late),
+            WINDOW_START if aligned.is_tumbling else WINDOW_TIME,
+        )
+
+    def apply(
+        self,
+        function: WindowFunction,
+        schema: pa.Schema,
+        *,
+        uid: str,
+        time_column: str | None = None,
+    ) -> "Stream":
+        """Call a function with all rows of each key and window; it returns rows of `schema`.
+
+        Makes one Python call per key and window, and keeps every row until its windows are closed:
+        where an aggregate will do, it costs far less. `time_column` is the event time of what the
+        function returns, if it has one; it must not lie before the window.
+        """
+        keys, windows, late = self.keys, self.windows, self.lateness_ms
+        time = event_time_of(self.stream)
+        if isinstance(windows, SessionWindows):
+            sessions = windows
+            return self._added(
+                uid,
+                lambda: SessionRows(keys, time, sessions, function, schema, late),
+                time_column,
+            )
+        aligned = windows
+        return self._added(
+            uid, lambda: WindowRows(keys, time, aligned, function, schema, late), time_column
+        )
+
+    def _added(self, uid: str, create: Callable[[], Operator], time_column: str | None) -> "Stream":
+        inputs = (self.stream.connection(self.keys),)
+        node = self.stream.environment.add_operator(uid, create, inputs)
+        return self.stream.derived(node, time_column)
+
+
+def event_time_of(stream: "Stream") -> str:
+    """Raises Rejected naming the stream if it has none."""
+    if stream.time_column is None:
+        raise Rejected(f"{stream.node!r} has no event time, so it cannot be put into windows.")
+    return stream.time_column
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedStreams:
+    """Two streams on their way into one operator. Source: Flink's `ConnectedStreams`."""
+
+    first: "Stream"
+    second: "Stream"
+    first_input: Connection
+    second_input: Connection
+
+    def key_by(self, first: list[str], second: list[str]) -> "ConnectedStreams":
+        """Equal keys of both streams meet in one subtask; the columns are paired in order.
+
+        Raises Rejected when they cannot be equal: another number of columns, or other types.
+        """
+        types = [
+            [field_of(stream.schema, column).type for column in columns]
+            for stream, columns in ((self.first, first), (self.second, second))
+        ]
+        if types[0] != types[1]:
+            raise Rejected(
+                f"{self.first.node!r} and {self.second.node!r} cannot be connected by {first} and"
+                f" {second}: the columns must be as many and have the same types."
+            )
+        return replace(
+            self,
+            first_input=self.first.connection(tuple(first)),
+            second_input=self.second.connection(tuple(second)),
+        )
+
+    def map_batches(
+        self, first: BatchMapping, second: BatchMapping, schema: pa.Schema, *, uid: str
+    ) -> "Stream":
+        """One function per stream; both return batches of `schema`.
+
+        Event time stays if both streams have the same name for it and `schema` has that column.
+        """
+        check_together(uid, self.first, self.second)
+        times = {self.first.time_column, self.second.time_column}
+        time = self.first.time_column if len(times) == 1 else None
+        node = self.first.environment.add_operator(
+            uid,
+            lambda: ConnectedFunctions(first, second, schema),
+            (self.first_input, self.second_input),
+        )
+        return self.first.derived(node, time if time in schema.names else None)
+
+    def process(
+        self,
+        function: BatchProcessFunction | KeyedProcessFunction,
+        schema: pa.Schema,
+        *,
+        uid: str,
+    ) -> "Stream":
+        """One function for both streams, with state and timers of their common key.
+
+        The first stream must have a key. The second has the same key, or is broadcast and then
+        keeps a broadcast state (Flink: `KeyedCoProcessFunction`, `KeyedBroadcastProcessFunction`).
+        Event time stays if the first stream's column does. Raises Rejected for other streams.
+        """
+        check_together(uid, self.first, self.second)
+        keys = (self.first_input.hash_by or (), self.second_input.hash_by or ())
+        is_broadcast = self.second_input.kind is EdgeKind.BROADCAST
+        if not keys[0] or bool(keys[1]) is is_broadcast:
+            raise Rejected(
+                f"{uid!r} processes two streams: the first needs a key, and the second the same"
+                " one or broadcast()."
+            )
+        node = self.first.environment.add_operator(
+            uid,
+            lambda: Process(function, keys, schema, uid),
+            (self.first_input, self.second_input),
+        )
+        time = self.first.time_column
+        return self.first.derived(node, time if time in schema.names else None)
+
+
+def check_together(uid: str, *streams: "Stream") -> None:
+    """Raises Rejected if the streams belong to several environments."""
+    if any(stream.environment is not streams[0].environment for stream in streams):
+        raise Rejected(f"{uid!r} joins streams of two environments; all must be of one.")
+
 
 LOCAL_SUFFIX = ".local"
 """Added to an aggregation's uid, it names the half before the exchange."""

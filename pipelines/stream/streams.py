@@ -27,9 +27,8 @@ from pipelines.operators.stateless import (
     RowPredicate,
 )
 from pipelines.operators.windowing.windows import Windows
-from pipelines.stream.connected import ConnectedStreams, check_together
 from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
-from pipelines.stream.keyed import KeyedStream
+from pipelines.stream.keyed import ConnectedStreams, KeyedStream, check_together
 from pipelines.stream.refusals import naming
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.triggering import PERIODIC
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
-from pipelines.storage.integrity import digest_of
+from pipelines.storage.manifest_file import digest_of
 from tests.bench.benchmark import Benchmark, Fields, at_least
 
 BARS = (at_least("acks_per_s", 100_000), at_least("flat_ratio", 0.5))

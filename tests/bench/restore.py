@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.bus.inbox import submit
-from pipelines.disk.digests import RunningDigest, blocks_of
+from pipelines.disk.files import RunningDigest, blocks_of
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import (
     Envelope,

@@ -28,8 +28,7 @@ from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint, rows_of
 from pipelines.spark.state_reader import handles_of
-from pipelines.storage.integrity import handle_of
-from pipelines.storage.manifest_file import seal
+from pipelines.storage.manifest_file import handle_of, seal
 from pipelines.storage.store import location_of
 from tests.contracts.held_points import (
     ALL_GROUPS,

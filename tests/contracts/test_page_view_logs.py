@@ -13,13 +13,14 @@ from pipelines.connectors.source import GrowingSource
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_feed import VIEWS, page_views
 from pipelines.flows.page_view_logs import (
+    KAFKA,
+    REDIS,
     KafkaViewLog,
     ViewLog,
     open_log,
     provide_topic,
     stream_of,
 )
-from pipelines.flows.page_view_servers import KAFKA, REDIS
 from tests.brokers.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.slow

@@ -175,7 +175,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/bus/journal_summary.py",
+            "pipelines/bus/journal_segments.py",
             "RecordQuarantined: None,",
             "RecordQuarantined: 1,",
             (

@@ -12,9 +12,8 @@ from pipelines.protocol.alignment import BarrierAligner
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.commit import CommitLog
 from pipelines.protocol.coordination import CheckpointCoordinator
-from pipelines.protocol.increments import CompletedIncrements
 from pipelines.protocol.retention import RetainedPoints
-from pipelines.protocol.shared_files import SharedFiles
+from pipelines.protocol.shared_files import CompletedIncrements, SharedFiles
 from pipelines.protocol.spout import Spout
 from pipelines.protocol.triggering import TriggerDecider
 from pipelines.protocol.unaligned import UnalignedBarriers

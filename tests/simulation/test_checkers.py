@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.target import FileTarget
-from pipelines.disk.digests import RunningDigest
+from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.fencing import AttemptFence
@@ -23,7 +23,7 @@ from pipelines.runtime.subtask import gate_feed
 from pipelines.runtime.subtask.snapshots import restoring
 from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.integrity import handle_from
+from pipelines.storage.manifest_file import handle_from
 from tests.simulation import simulated_run
 from tests.simulation.campaign import judge
 from tests.simulation.checkers import (

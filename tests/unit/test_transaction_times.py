@@ -9,7 +9,7 @@ from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.stream.transaction_times import check_transaction_times, longest_wait_ms
+from pipelines.stream.pipeline import check_transaction_times, longest_wait_ms
 
 SETTINGS = {
     "execution.checkpointing.interval": "2 s",

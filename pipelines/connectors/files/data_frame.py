@@ -26,8 +26,7 @@ from pipelines.connectors.files.input_files import (
 from pipelines.connectors.source import Batch
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import check_event_time
-from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
-from pipelines.disk.directories import make_directory, make_durable
+from pipelines.disk.files import FOR_ALL, make_directory, make_durable, replace_atomically
 from pipelines.domain.errors import Rejected, Retryable
 
 LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.connectors.json_rows import has_json, json_lines_of
-from pipelines.disk.digests import RunningDigest
+from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import Rejected
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.connectors.beginning import listed_once
-from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
+from pipelines.disk.files import FOR_ALL, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 
 FilePaths = str | Path | Sequence[str | Path]

@@ -24,8 +24,7 @@ from pipelines.connectors.files.target import (
     writing,
 )
 from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
-from pipelines.disk.digests import RunningDigest, blocks_of
-from pipelines.disk.directories import make_durable
+from pipelines.disk.files import RunningDigest, blocks_of, make_durable
 from pipelines.domain.errors import OutputLost, ProtocolError, TargetTaken, check
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder

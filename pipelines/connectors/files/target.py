@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.connectors.sink import Lineage, Unfinished, newest_of
-from pipelines.disk.directories import make_directory, make_durable
+from pipelines.disk.files import make_directory, make_durable
 from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected, Retryable, check
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder, taken

@@ -41,7 +41,7 @@ from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageH
 from pipelines.runtime.master.signs_of_life import SignsOfLife
 from pipelines.runtime.master.start.kept_rows import KeptRows
 from pipelines.runtime.master.start.run_beginning import RunBeginning
-from pipelines.storage.placement import check_placement, configured_roots
+from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]

@@ -8,8 +8,8 @@ from pipelines.domain.graph import EdgeKind, Vertex
 from pipelines.domain.ids import ChannelId
 from pipelines.domain.settings import BarrierOptions, CapAction, CheckpointingMode
 from pipelines.protocol.alignment import BarrierAligner
-from pipelines.protocol.barrier_handling import BarrierHandler
 from pipelines.protocol.barrier_tracking import BarrierTracker
+from pipelines.protocol.effects import BarrierHandler
 from pipelines.protocol.unaligned import UnalignedBarriers
 
 

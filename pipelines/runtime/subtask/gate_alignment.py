@@ -21,12 +21,12 @@ from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFai
 from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.domain.settings import BarrierOptions, CapAction
-from pipelines.protocol.barrier_handling import BarrierHandler
-from pipelines.protocol.buffer_cap import BufferCap
+from pipelines.protocol.alignment import BufferCap
 from pipelines.protocol.effects import (
     Abort,
     AlignmentEffect,
     AllArrived,
+    BarrierHandler,
     Block,
     CancelDownstream,
     Overtake,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.audit.kafka_log_output import SUBSETS_MAX, PublishedSegments
+from pipelines.audit.kafka_output import SUBSETS_MAX, PublishedSegments
 from pipelines.audit.kafka_topic import Committed
 from pipelines.audit.output import Covers, Rows
 

@@ -19,14 +19,15 @@ from pipelines.bus.journal_reading import (
     read_journal,
 )
 from pipelines.bus.journal_segments import (
+    REQUESTS_KEPT,
     ClosedSegment,
     Segment,
     closed_segments,
     delete_segments,
+    envelopes_of,
     expendable,
     segments_of,
 )
-from pipelines.bus.journal_summary import REQUESTS_KEPT, envelopes_of
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import TriggerCheckpoint
 from pipelines.domain.errors import InvariantViolated, Retryable

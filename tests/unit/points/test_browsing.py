@@ -11,8 +11,7 @@ from pipelines.domain.point_contents import Place, RowsPage, RowsQuestion, Value
 from pipelines.domain.snapshots import Manifest
 from pipelines.points import browsing
 from pipelines.points.browsing import rows_page
-from pipelines.points.contents import contents
-from pipelines.points.shown_values import texts_of, value_of
+from pipelines.points.contents import contents, texts_of, value_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import savepoint_of_views, write_events
 

@@ -7,7 +7,7 @@ import pytest
 from pipelines.connectors.sink import HoldsTarget
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import RunId, Uid
-from pipelines.points.output import takeovers
+from pipelines.points.preflight import takeovers
 from pipelines.stream import Pipeline
 from tests.processes import numbers
 from tests.takeovers import held

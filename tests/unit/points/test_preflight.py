@@ -12,7 +12,7 @@ from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.point_fitness import Check, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.flows.registry import FLOWS, flow
-from pipelines.points.disposal import dispose
+from pipelines.points.inspection import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -1,7 +1,7 @@
 """What is beyond the cap, by channel and by sum."""
 
 from pipelines.domain.ids import ChannelId
-from pipelines.protocol.buffer_cap import BufferCap
+from pipelines.protocol.alignment import BufferCap
 
 A, B, C = ChannelId("a"), ChannelId("b"), ChannelId("c")
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.ledger import OutputShare
-from pipelines.protocol.output_ledger import DIGEST_MODULUS, OutputLedger
+from pipelines.protocol.commit import DIGEST_MODULUS, OutputLedger
 
 
 @pytest.mark.parametrize("seed", range(100))

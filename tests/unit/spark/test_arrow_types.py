@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipelines.spark.arrow_types import as_spark_reads, readable_schema
+from pipelines.spark.data_frames import as_spark_reads, readable_schema
 
 EXTREMES = [
     (pa.uint8(), 2**8 - 1),

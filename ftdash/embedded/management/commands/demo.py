@@ -22,7 +22,7 @@ from ftdash.embedded.ledger import LEDGER_NAME, Ledger, new_token
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
 from ftdash.embedded.signals import end_when_asked
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_servers import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+from pipelines.flows.page_view_logs import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
 DEFAULT_PORT = 8000
 EVENT_HOURS_PER_S = 24.0

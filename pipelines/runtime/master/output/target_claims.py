@@ -10,8 +10,7 @@ import msgspec
 
 from pipelines.bus.lease import Lease
 from pipelines.connectors.sink import HoldsTarget, Sink
-from pipelines.disk.atomic_files import replace_atomically
-from pipelines.disk.directories import make_durable
+from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 from pipelines.domain.events import Event, TargetTakenOver
 from pipelines.domain.ids import RunId, Uid

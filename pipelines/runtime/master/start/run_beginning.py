@@ -13,8 +13,7 @@ import msgspec
 
 from pipelines.connectors.beginning import Beginning, listing_once
 from pipelines.connectors.source import AnySource, BeginsOnce
-from pipelines.disk.atomic_files import replace_atomically
-from pipelines.disk.directories import make_durable
+from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.ids import Uid
 

@@ -19,8 +19,7 @@ from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.ledger import OutputShare
 from pipelines.domain.output_figures import RECORDS_WRITTEN
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.protocol.commit import CommitLog, Prepared
-from pipelines.protocol.output_ledger import OutputLedger
+from pipelines.protocol.commit import CommitLog, OutputLedger, Prepared
 from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located, located_firing
 from pipelines.runtime.subtask.sources.split_screen import Quarantine

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from pipelines.disk.digests import blocks_of
+from pipelines.disk.files import blocks_of
 from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_ends
 from pipelines.domain.snapshots import (
     FileHandle,

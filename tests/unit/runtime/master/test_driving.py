@@ -18,7 +18,7 @@ from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
-from pipelines.flows.page_view_servers import REDIS
+from pipelines.flows.page_view_logs import REDIS
 from pipelines.flows.registry import Flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
