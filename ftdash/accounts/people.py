@@ -16,7 +16,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ftdash.accounts import admin_log
+from ftdash.accounts import services
 from ftdash.accounts.models import OneTimePassword
 from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
@@ -130,7 +130,7 @@ def _logged(who: str, what: str, name: str, reason: str, detail: str = "") -> It
             content_type__app_label="jobs", codename="operate"
         )
         yield
-        admin_log.record(who=who, what=what, subject=f"person {name}", reason=reason, detail=detail)
+        services.record(who=who, what=what, subject=f"person {name}", reason=reason, detail=detail)
 
 
 def _person(name: str) -> User:

@@ -1,6 +1,10 @@
 """The only writers of API tokens: they make random secrets, shown once, and revoke tokens.
 
 A revoked token's row and name stay, so that its name in the audit log never means another one.
+
+The log of what people changed other than pipelines: accounts, tokens, alerts, retention.
+
+The only writer of `AdminAction`. Actions on pipelines are logged by their requests.
 """
 
 import hashlib
@@ -12,10 +16,17 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from ftdash.accounts import admin_log
-from ftdash.accounts.models import ApiToken, TokenScope
+from ftdash.accounts.models import AdminAction, ApiToken, TokenScope
 from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
+
+
+def record(*, who: str, what: str, subject: str, reason: str, detail: str = "") -> None:
+    """Call it in the transaction of the change, so that neither exists without the other."""
+    AdminAction.objects.create(
+        at=timezone.now(), who=who, what=what, subject=subject, detail=detail, reason=reason
+    )
+
 
 PREFIX = "ftd_"
 """Shows what it is to a reader of a leaked file, and to a scanner for secrets."""
@@ -98,4 +109,4 @@ def _powers(scope: TokenScope, expires_at: datetime | None) -> str:
 
 
 def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
-    admin_log.record(who=who, what=what, subject=f"token {name}", reason=reason, detail=detail)
+    record(who=who, what=what, subject=f"token {name}", reason=reason, detail=detail)

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from ftdash.accounts import admin_log
-from ftdash.alerts import mail, signing, telling, webhook_address
+from ftdash.accounts import services
+from ftdash.alerts import delivery, evaluation, webhooks
 from ftdash.alerts.models import Channel, ChannelKind, News
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.asking import pipeline_named
@@ -33,20 +33,20 @@ def make_webhook(
 ) -> NewWebhook:
     """`pipeline` None: all. Raises Rejected for an address to which no message may go."""
     try:
-        target = webhook_address.resolve(address, allows_private=settings.WEBHOOK_PRIVATE)
+        target = webhooks.resolve(address, allows_private=settings.WEBHOOK_PRIVATE)
     except OSError as error:
-        host = webhook_address.parse(address).host
+        host = webhooks.parse(address).host
         raise Rejected(f"The name {host!r} of the webhook is not known: {error}.") from error
     kind = ChannelKind.WEBHOOK
     made = _make(name, kind, address, pipeline, requester, reason, told=target.host_header)
-    return NewWebhook(name, signing.key_of(made.key_salt))
+    return NewWebhook(name, webhooks.key_of(made.key_salt))
 
 
 def make_mail(
     *, name: str, addresses: str, pipeline: str | None, requester: str, reason: str
 ) -> None:
-    mail.check_can_send()
-    address = ", ".join(mail.addresses(addresses))
+    delivery.check_can_send()
+    address = ", ".join(delivery.addresses(addresses))
     _make(name, ChannelKind.MAIL, address, pipeline, requester, reason, told=address)
 
 
@@ -62,7 +62,7 @@ def send_test(*, name: str, requester: str, reason: str) -> None:
     """The channel shows the outcome."""
     reason = check_reason(reason)
     with transaction.atomic():
-        telling.tell(_channel(name), None, News.TEST, timezone.now())
+        evaluation.tell(_channel(name), None, News.TEST, timezone.now())
         _log(requester, "tested", name, reason)
 
 
@@ -116,4 +116,4 @@ def _channel(name: str) -> Channel:
 
 
 def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
-    admin_log.record(who=who, what=what, subject=f"channel {name}", reason=reason, detail=detail)
+    services.record(who=who, what=what, subject=f"channel {name}", reason=reason, detail=detail)

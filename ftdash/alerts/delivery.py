@@ -3,21 +3,90 @@
 A message is sent at least once: if a worker dies after the receiver accepted it, it is sent again,
 under the same id. A channel gets the messages of one alert in order: no end before its beginning.
 One worker sends at a time. After a failure, all messages to that receiver wait for a while.
+
+Lets one worker at a time send messages, so that a hanging receiver cannot hold all of them.
+
+The same workers start drivers and follow requests. The sender holds one row and renews it before
+each message; the row of a dead worker is free after `LASTS`.
+
+Sends one message by mail, with Django's mail; the server is in the settings (FTDASH_MAIL_*).
 """
 
 import logging
+import secrets
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import httpx
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.core.validators import validate_email
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.forms import ValidationError
 from django.utils import timezone
 
-from ftdash.alerts import mail, webhook
-from ftdash.alerts.message import message_of
-from ftdash.alerts.models import ChannelKind, Delivery, News
-from ftdash.alerts.sending_turn import Turn, take_turn
+from ftdash.alerts import webhooks
+from ftdash.alerts.message import Message, message_of
+from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTurn
 from pipelines.domain.errors import Rejected
+
+LASTS = timedelta(seconds=60)
+"""Longer than one message may take: a worker that has not renewed its turn by then is dead."""
+
+_KEY = 1
+
+
+class Turn:
+    """Held until `end`, or until another worker takes a turn that was not renewed in time."""
+
+    def __init__(self, holder: str) -> None:
+        self._mine = SendingTurn.objects.filter(pk=_KEY, holder=holder)
+
+    def try_keep(self, now: datetime) -> bool:
+        """Renews the turn from `now` on. False: another worker has it by now."""
+        return bool(self._mine.update(until=now + LASTS))
+
+    def end(self, now: datetime) -> None:
+        self._mine.update(until=now)
+
+
+def take_turn(now: datetime) -> Turn | None:
+    """None while another worker sends. A clock that was set back makes no worker wait."""
+    SendingTurn.objects.get_or_create(pk=_KEY, defaults={"until": datetime.fromtimestamp(0, UTC)})
+    until, holder = now + LASTS, secrets.token_hex(16)
+    free = SendingTurn.objects.filter(Q(until__lte=now) | Q(until__gt=until), pk=_KEY)
+    return Turn(holder) if free.update(until=until, holder=holder) else None
+
+
+ADDRESSES_MAX = 20
+
+
+def addresses(text: str) -> list[str]:
+    """The addresses in a list separated by commas. Raises Rejected naming one that is invalid."""
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    if not 1 <= len(found) <= ADDRESSES_MAX:
+        raise Rejected(f"Give 1 to {ADDRESSES_MAX} mail addresses, separated by commas.")
+    for each in found:
+        try:
+            validate_email(each)
+        except ValidationError as error:
+            raise Rejected(f"{each!r} is no mail address.") from error
+    return found
+
+
+def check_can_send() -> None:
+    """Raises Rejected if no mail server is configured."""
+    if not settings.MAIL_IS_SET:
+        raise Rejected("No mail server is known; set FTDASH_MAIL_HOST (docs/how-to/alerts.md).")
+
+
+def send(channel: Channel, message: Message) -> None:
+    """Raises OSError (as smtplib's errors are) or Rejected if the server did not accept it."""
+    check_can_send()
+    mail = EmailMessage(message.subject, message.text, None, addresses(channel.address))
+    mail.extra_headers["X-Ftdash-Delivery"] = str(message.id)
+    mail.send()
+
 
 ATTEMPTS_MAX = 12
 FIRST_RETRY_S = 5.0
@@ -98,9 +167,9 @@ def _try(delivery: Delivery) -> None:
 def _send(delivery: Delivery) -> None:
     message = message_of(delivery)
     if delivery.channel.kind == ChannelKind.WEBHOOK:
-        webhook.send(delivery.channel, message)
+        webhooks.send(delivery.channel, message)
     else:
-        mail.send(delivery.channel, message)
+        send(delivery.channel, message)
 
 
 def _note_failure(

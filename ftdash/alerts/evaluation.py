@@ -4,20 +4,73 @@ Any worker may do it, at any time and twice at once. It takes the readings first
 under the lock of one row, in the order in which they were taken. A change to a rule takes that lock
 too. Standings, alerts and the messages about them are one transaction; `delivery` sends the
 messages later.
+
+Writes that an alert fired or cleared, and a message about it to every channel concerned.
+
+It does so in the caller's transaction: no alert without its messages, no message without its alert.
+The worker is called on commit; if none answers, the next beat delivers.
 """
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from ftdash.alerts import telling
 from ftdash.alerts.hysteresis import Absent, Band, Effect, Phase, Reading, Standing, at_first, judge
-from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
+from ftdash.alerts.models import (
+    Alert,
+    AlertRule,
+    Channel,
+    Delivery,
+    Evaluation,
+    News,
+    RuleStanding,
+    Watched,
+)
 from ftdash.alerts.readings import ONCE_AN_INTERVAL, PipelineReadings, readings
+from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.models import Pipeline
-from ftdash.runs.lateness import late_after_s
+from ftdash.runs.timeliness import late_after_s
+
+
+def fire(
+    rule: AlertRule, pipeline: Pipeline, value: float, now: datetime, *, fire_above: float
+) -> None:
+    """`fire_above`: the threshold for this pipeline."""
+    alert = Alert.objects.create(
+        rule=rule,
+        rule_name=rule.name,
+        watched=rule.watched,
+        pipeline=pipeline,
+        fire_above=fire_above,
+        fired_at=now,
+        fired_value=value,
+    )
+    _tell_all(alert, News.FIRED, now)
+
+
+def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
+    """Clears the open ones of `alerts`; alerts that cleared before stay as they were."""
+    for alert in alerts.filter(cleared_at=None):
+        still_open = Alert.objects.filter(pk=alert.pk, cleared_at=None)
+        if still_open.update(cleared_at=now, cleared_because=because):
+            _tell_all(alert, News.CLEARED, now)
+
+
+def tell(channel: Channel, alert: Alert | None, news: News, now: datetime) -> Delivery:
+    made = Delivery.objects.create(
+        channel=channel, alert=alert, news=news, created_at=now, due_at=now
+    )
+    publish_on_commit(Errand.DELIVER_ALERTS)
+    return made
+
+
+def _tell_all(alert: Alert, news: News, now: datetime) -> None:
+    for channel in Channel.objects.filter(Q(pipeline=None) | Q(pipeline=alert.pipeline_id)):
+        tell(channel, alert, news, now)
+
 
 BACK_TO_NORMAL = "The value has stayed below the lower threshold."
 BECAUSE: dict[Reading, str] = {
@@ -118,10 +171,10 @@ def _carry_out(judged: _Judged, now: datetime) -> None:
         case Effect.FIRED:
             value = judged.reading if isinstance(judged.reading, float) else 0.0
             above = judged.band.fire_above
-            telling.fire(judged.rule, judged.pipeline, value, now, fire_above=above)
+            fire(judged.rule, judged.pipeline, value, now, fire_above=above)
         case Effect.CLEARED:
             because = BECAUSE.get(judged.reading, BACK_TO_NORMAL)
             alerts = Alert.objects.filter(rule=judged.rule, pipeline=judged.pipeline)
-            telling.clear(alerts, because, now)
+            clear(alerts, because, now)
         case Effect.NONE:
             return

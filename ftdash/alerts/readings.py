@@ -18,12 +18,12 @@ from django.db.models.functions import Coalesce
 from ftdash.alerts.hysteresis import Absent, Reading
 from ftdash.alerts.models import Watched
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.checkpoints.queries.commit_waits import waiting_since
+from ftdash.checkpoints.queries.counts import waiting_since
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
-from ftdash.runs.lateness import checkpoint_interval_s
-from ftdash.runs.queries.newest import newest_runs
-from ftdash.runs.queries.pulse import WITH_THE_ATTEMPT
+from ftdash.runs.queries.run_view import WITH_THE_ATTEMPT
+from ftdash.runs.queries.runs import newest_runs
+from ftdash.runs.timeliness import checkpoint_interval_s
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)

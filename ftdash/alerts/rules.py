@@ -3,8 +3,8 @@
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from ftdash.accounts import admin_log
-from ftdash.alerts import telling
+from ftdash.accounts import services
+from ftdash.alerts import evaluation
 from ftdash.alerts.evaluation import wait_between_rounds
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.message import written
@@ -90,11 +90,11 @@ def acknowledge(*, alert: int, requester: str, reason: str) -> None:
         ):
             raise Rejected(f"{row.acknowledged_by} looks after this alert already.")
         subject = f"alert {row.rule_name} of {row.pipeline.name}"
-        admin_log.record(who=requester, what="acknowledged", subject=subject, reason=reason)
+        services.record(who=requester, what="acknowledged", subject=subject, reason=reason)
 
 
 def _end_alerts(rule: AlertRule, because: str) -> None:
-    telling.clear(Alert.objects.filter(rule=rule), because, timezone.now())
+    evaluation.clear(Alert.objects.filter(rule=rule), because, timezone.now())
     rule.standings.all().delete()
 
 
@@ -129,4 +129,4 @@ def _words(watched: Watched, band: Band) -> str:
 
 
 def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
-    admin_log.record(who=who, what=what, subject=f"rule {name}", reason=reason, detail=detail)
+    services.record(who=who, what=what, subject=f"rule {name}", reason=reason, detail=detail)

@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
-from ftdash.audits import process
+from ftdash.audits import services
 
 
 @shared_task(ignore_result=True)
 def start_audit(audit_key: int) -> None:
     """Start the process of a stored audit."""
-    process.start(audit_key)
+    services.start(audit_key)

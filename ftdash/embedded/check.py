@@ -2,17 +2,20 @@
 
 Owns the order of what is done to the pipeline. It sees and does only what a person could: rows
 through the queries, actions through the dashboard, and SIGKILL from outside.
+
+SIGKILL from outside, only for the process that the rows name.
 """
 
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from ftdash.embedded.accounts import provide_accounts
+import psutil
+
 from ftdash.embedded.checked import CheckedPipeline
 from ftdash.embedded.console import Console
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.faults import kill_driver, kill_slot_process
+from ftdash.embedded.installation import provide_accounts
 from ftdash.embedded.observer import Observer
 from ftdash.embedded.opening import open_installation
 from ftdash.embedded.outcome import CheckOutcome
@@ -22,6 +25,37 @@ from ftdash.embedded.supervisor import last_words
 from ftdash.jobs.answers import RunView, ShownState
 from pipelines.domain.errors import Rejected
 from pipelines.domain.status import KillMoment
+
+DRIVER_MODULE = "pipelines.spark.driver"
+
+
+def kill_slot_process(run: RunView, slot: int) -> int:
+    """Kill one slot's Python process; returns its process id. Raises Rejected if it is gone."""
+    pids = [each.pid for each in run.slots if each.slot == slot]
+    if not pids:
+        raise Rejected(f"Slot {slot} of run {run.run_id} is not connected.")
+    kill(pids[0], f"slot {slot}", "pyspark")
+    return pids[0]
+
+
+def kill_driver(run: RunView) -> int:
+    """Kill the driver of a run; returns its process id. Raises Rejected if it is gone."""
+    if run.driver_pid is None:
+        raise Rejected(f"The driver of run {run.run_id} is not known.")
+    kill(run.driver_pid, "the driver", DRIVER_MODULE)
+    return run.driver_pid
+
+
+def kill(pid: int, what: str, command_part: str) -> None:
+    """Kills only the expected process: another one may have its id by now."""
+    try:
+        process = psutil.Process(pid)
+        if not any(command_part in part for part in process.cmdline()):
+            raise Rejected(f"Process {pid} is not {what}; it is {process.name()}.")
+        process.kill()
+    except psutil.NoSuchProcess:
+        raise Rejected(f"Process {pid}, {what}, is gone already.") from None
+
 
 RESTORED_PARALLELISM = 3
 REASON = "check of the whole installation"

@@ -1,19 +1,64 @@
-"""The pipelines that `demo --check` knows: how the input of each ends, and its right answer."""
+"""The pipelines that `demo --check` knows: how the input of each ends, and its right answer.
 
+Asks a plain Spark SQL batch query the same question and has it compare the answers.
+
+The query shares no code with the engine, and runs as a separate process into which nothing of the
+engine is loaded.
+"""
+
+import os
 import secrets
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from ftdash.embedded import demo_pipeline, page_view_answer, page_views
+import msgspec
+from django.conf import settings
+
+from ftdash.embedded import demo_pipeline, page_views
 from ftdash.embedded.demo_pipeline import DemoPaths
 from ftdash.embedded.observer import Observer
-from ftdash.embedded.oracle import compare_with_batch
-from ftdash.embedded.outcome import CheckOutcome, Comparison
+from ftdash.embedded.outcome import CheckOutcome, Comparison, OracleAnswer
 from ftdash.embedded.page_views import PageViews
-from ftdash.embedded.supervisor import Service
+from ftdash.embedded.stack import module
+from ftdash.embedded.supervisor import Service, last_words
 from ftdash.jobs.answers import RunView, ShownState
 from ftdash.requests import services
+from ftdash.supervision import java
+from pipelines.domain.errors import Rejected
+
+WITHIN_S = 120
+
+
+def compare_with_batch(paths: DemoPaths) -> OracleAnswer:
+    """Raises Rejected if the query does not answer in time."""
+    home = Path(settings.FTDASH_HOME)
+    log, answer = home / "logs" / "oracle.log", home / "oracle.json"
+    ask(paths, answer, log)
+    return msgspec.json.decode(answer.read_bytes(), type=OracleAnswer)
+
+
+def ask(paths: DemoPaths, answer: Path, log: Path) -> None:
+    arguments = (paths.data, paths.files_output, paths.sql_output, answer)
+    command = module("pipelines.spark.flight_oracle", *map(str, arguments))
+    environment = os.environ | java.environment()
+    with log.open("wb") as output:
+        try:
+            subprocess.run(
+                command,
+                cwd=settings.BASE_DIR,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=WITHIN_S,
+                check=True,
+            )
+        except subprocess.SubprocessError as failure:
+            raise Rejected(f"The batch query failed: {failure}. {last_words(log)}") from failure
+
 
 EVENT_HOURS_PER_S = 8760 / 45  # the year passes in three quarters of a minute
 VIEWS_PER_S = 400.0
@@ -121,9 +166,9 @@ class CheckedViews:
         observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)
 
     def answer(self) -> Answer:
-        right = page_view_answer.expected(FEED_SEED, VIEWS_PER_SPLIT, page_views.SPLITS)
+        right = page_views.expected(FEED_SEED, VIEWS_PER_SPLIT, page_views.SPLITS)
         found = {
-            system: page_view_answer.compared(right, self._rows_in(system))
+            system: page_views.compared(right, self._rows_in(system))
             for system in page_views.systems()
         }
         return Answer(len(right), found)
@@ -131,20 +176,20 @@ class CheckedViews:
     def outcome(self) -> CheckOutcome:
         return CheckOutcome(files_output=str(page_views.files_output()))
 
-    def _rows_in(self, system: str) -> list[page_view_answer.Row]:
+    def _rows_in(self, system: str) -> list[page_views.Row]:
         from pipelines.flows import page_view_logs as servers
 
         target = self.views.prefix
         match system:
             case "redis":
-                return page_view_answer.in_redis(servers.redis_url(), target)
+                return page_views.in_redis(servers.redis_url(), target)
             case "postgres":
-                return page_view_answer.in_postgres(servers.database_url(), target)
+                return page_views.in_postgres(servers.database_url(), target)
             case "kafka":
                 address = servers.kafka_address()
-                return page_view_answer.in_kafka(address.settings(lambda error: None), target)
+                return page_views.in_kafka(address.settings(lambda error: None), target)
             case _:
-                return page_view_answer.in_files(page_views.files_output(), target)
+                return page_views.in_files(page_views.files_output(), target)
 
 
 def views_of(prefix: str) -> PageViews:

@@ -12,7 +12,7 @@ import httpx
 from django.urls import reverse
 from django.utils.html import strip_tags
 
-from ftdash.embedded.accounts import Account
+from ftdash.embedded.installation import Account
 from pipelines.domain.errors import Rejected
 from pipelines.domain.status import KillMoment
 

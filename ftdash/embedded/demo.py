@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ftdash.embedded.accounts import Account, provide_accounts
 from ftdash.embedded.console import Console
+from ftdash.embedded.installation import Account, provide_accounts
 from ftdash.embedded.opening import open_installation
 from ftdash.embedded.ports import free_port_near
 from ftdash.embedded.stack import web_address

@@ -2,13 +2,19 @@
 
 Settings are read once, when Django loads. So a command that chooses a home restarts itself in the
 environment of that home: `reenter` never returns.
+
+The first two people of an embedded installation: one who may act, and one who may look.
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from django.contrib.auth.models import Permission, User
 
 from ftdash.embedded.ledger import TOKEN_VARIABLE, new_token
 from ftdash.embedded.redis_server import EMBEDDED_REDIS_VARIABLE, RedisAddress, new_address
@@ -72,3 +78,30 @@ def _own(variable: str) -> RedisAddress | None:
         return None
     address = urlsplit(os.environ[variable])
     return RedisAddress(int(address.port or 0), str(address.password))
+
+
+PASSWORD_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    password: str | None  # None: unchanged; only its digest is stored
+
+
+def provide_accounts(*, new_passwords: bool) -> list[Account]:
+    """`admin` may act, `operator` may look. Passwords are random; only the caller learns them."""
+    admin = provide("admin", new_password=new_passwords)
+    acting = Permission.objects.get(content_type__app_label="jobs", codename="operate")
+    User.objects.get(username=admin.name).user_permissions.add(acting)
+    return [admin, provide("operator", new_password=new_passwords)]
+
+
+def provide(name: str, *, new_password: bool) -> Account:
+    user, is_new = User.objects.get_or_create(username=name)
+    if not is_new and not new_password:
+        return Account(name, None)
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    user.set_password(password)
+    user.save()
+    return Account(name, password)

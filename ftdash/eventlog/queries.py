@@ -14,8 +14,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from ftdash.eventlog.lines import Asked, Cursor, Line
-from ftdash.eventlog.sources import SOURCES, Source
+from ftdash.eventlog.sources import SOURCES, Asked, Cursor, Line, Source
 
 BATCH = 500
 

@@ -12,10 +12,9 @@ from django.utils import timezone
 from ftdash.audits import services as audits
 from ftdash.checkpoints.models import Audit
 from ftdash.errands import Errand, publish, publish_on_commit
-from ftdash.gameday.injection import NEEDS_SLOT, inject
+from ftdash.gameday.injection import NEEDS_SLOT, inject, release, watched_since
 from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
 from ftdash.gameday.observation import seen
-from ftdash.gameday.processes import release, watched_since
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import Pipeline, RequestKind

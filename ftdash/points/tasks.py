@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from ftdash.errands import Errand, publish
-from ftdash.points.services import comparing, disposal, inspection
+from ftdash.points.services import comparisons, disposal, inspection
 
 
 @shared_task(ignore_result=True)
@@ -22,5 +22,5 @@ def inspect_point(inspection_key: int) -> None:
 @shared_task(ignore_result=True)
 def compare_points(comparison_key: int) -> None:
     """Compare two recovery points, a second's worth at a time."""
-    if comparing.go_on(comparison_key):
+    if comparisons.go_on(comparison_key):
         publish(Errand.COMPARE_POINTS, comparison_key)

@@ -5,6 +5,8 @@ gauges. We serve those that our runs report; a metric that would always be zero 
 something else, is left out. The `ftdash_` metrics are those that Flink lacks.
 
 Source: Flink, `PrometheusReporter`, and the names of its metrics as documented for 2.x.
+
+One measured value of a family, with the labels that identify it.
 """
 
 from dataclasses import dataclass
@@ -163,3 +165,12 @@ OURS = [
     _of_ours("slot_resident_bytes", "Memory of the process of a slot.", *RUN_LABELS, "slot"),
 ]
 FAMILIES = {each.name: each for each in (*JOB, *TASK, *TASK_INPUT, *OPERATOR, *OURS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`labels` are all labels of the family."""
+
+    family: Family
+    labels: dict[str, str]
+    value: float

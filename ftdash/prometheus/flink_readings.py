@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.metrics.queries.loads import SubtaskLoad
-from ftdash.prometheus.families import FAMILIES
+from ftdash.prometheus.families import FAMILIES, Reading
 from ftdash.prometheus.observed import ObservedRun
-from ftdash.prometheus.reading import Reading
 from ftdash.times import epoch_ms, watermark_moment
 
 MILLISECOND = timedelta(milliseconds=1)

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from ftdash.checkpoints.queries.commit_waits import waiting_since
-from ftdash.checkpoints.queries.measures import CheckpointMeasures, checkpoint_measures
+from ftdash.checkpoints.queries.counts import waiting_since
+from ftdash.checkpoints.queries.statistics import CheckpointMeasures, checkpoint_measures
+from ftdash.history.limits import ever
 from ftdash.history.models import Counted
-from ftdash.history.pruned_counts import ever
 from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.models import (
     OPEN_PHASES,

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from ftdash.jobs.answers import ShownState
-from ftdash.prometheus.families import FAMILIES
+from ftdash.prometheus.families import FAMILIES, Reading
 from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun
-from ftdash.prometheus.reading import Reading
-from ftdash.runs.recovery_times import to_running_ms
+from ftdash.runs.timeliness import to_running_ms
 
 MS_PER_S = 1000.0
 Labels = dict[str, str]

@@ -2,13 +2,15 @@
 
 The caller may choose a request's id: repeating an id returns the same request, not a second one. A
 stored request survives an outage of the broker: reconcile delivers it.
+
+Moves a request on outside of the projector: from the phase that was read, or not at all.
 """
 
 import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings as configuration
 from django.db import IntegrityError, transaction
@@ -16,7 +18,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from ftdash.errands import Errand, publish_on_commit
-from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
+from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.offers import problem_with
 from pipelines.bus.inbox import REQUEST_ID
@@ -188,3 +190,15 @@ def check_possible(kind: RequestKind, pipeline: Pipeline) -> Run | None:
     if problem := problem_with(kind, pipeline, run):
         raise Rejected(problem)
     return run
+
+
+def end_request(request: Request, phase: RequestPhase, message: str, at: datetime) -> None:
+    """Sets its one terminal phase, unless it has one by now."""
+    move_request(request, phase, message=message, ended_at=at)
+
+
+def move_request(request: Request, phase: RequestPhase, **columns: object) -> None:
+    """Only from the phase that was read: the projector may have moved it since."""
+    unchanged = Request.objects.filter(pk=request.pk, phase=request.phase)
+    if unchanged.update(phase=phase, **columns):
+        Pipeline.objects.filter(pk=request.pipeline_id).update(version=F("version") + 1)

@@ -25,12 +25,12 @@ from ftdash.requests.asking import (
     already_asked,
     ask_driver,
     check_possible,
+    end_request,
     new_run,
     pipeline_named,
     store,
     store_start,
 )
-from ftdash.requests.phases import end_request
 from pipelines.domain.accepted_text import check_no_secrets, checked_label
 from pipelines.domain.commands import KILL_WITHIN_S
 from pipelines.domain.ids import RequestId

@@ -17,10 +17,9 @@ from django.utils import timezone
 
 from ftdash.alerts.models import Alert, Delivery
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.history import pruned_counts
-from ftdash.history.limits import kept_for
+from ftdash.history import limits
+from ftdash.history.limits import Counter, Tally, kept_for
 from ftdash.history.models import Counted, Kind
-from ftdash.history.pruned_counts import Counter, Tally
 from ftdash.jobs.models import (
     DamageFinding,
     Failure,
@@ -126,7 +125,7 @@ def _delete_batch(rows: Rows) -> bool:
     if keys:
         going = rows.model._default_manager.filter(pk__in=keys)
         with transaction.atomic():
-            pruned_counts.add(_tallies(going.order_by("pk").select_for_update()))
+            limits.add(_tallies(going.order_by("pk").select_for_update()))
             going.delete()
     return bool(keys)
 

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.retention import journals, pruning, request_marks, run_logs
+from ftdash.retention import pruning, run_files
 
 
 @shared_task(ignore_result=True)
@@ -15,6 +15,6 @@ def prune_history() -> None:
 @shared_task(ignore_result=True)
 def shorten_run_files() -> None:
     """Delete old or excessive files in the directories of runs."""
-    journals.shorten_journals()
-    run_logs.shorten_logs()
-    request_marks.forget_old_requests()
+    run_files.shorten_journals()
+    run_files.shorten_logs()
+    run_files.forget_old_requests()

@@ -13,8 +13,8 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import OPEN_PHASES, STARTS, Request, RequestKind, RequestPhase
 from ftdash.points.services.disposal import dispose_of
+from ftdash.requests.asking import end_request, move_request
 from ftdash.requests.commands import command_of
-from ftdash.requests.phases import end_request, move_request
 from pipelines.bus.inbox import submit, withdraw
 from pipelines.domain.ids import RequestId
 

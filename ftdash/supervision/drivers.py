@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
-from ftdash.audits import process as audit_process
+from ftdash.audits import services as audit_process
 from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated

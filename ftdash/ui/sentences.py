@@ -3,9 +3,9 @@
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
 from ftdash.formats import count, duration, percent, plural, rate, size
 from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
-from ftdash.metrics.answers import SamplePoint
+from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.runs.fleet_answers import Fleet
-from ftdash.ui.checkpoint.held_back import held_channels
+from ftdash.ui.checkpoint.part_rows import held_channels
 
 FLAT_RATIO = 0.05
 """Memory counts as flat if its later half differs from the earlier one by less than this."""

@@ -18,7 +18,7 @@ from ftdash.ui.metrics import page as metrics_page
 from ftdash.ui.pipelines import page as views
 from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
-from ftdash.ui.savepoints import comparison as savepoint_comparison
+from ftdash.ui.savepoints import contents as savepoint_comparison
 from ftdash.ui.savepoints import contents as savepoint_contents
 from ftdash.ui.savepoints import page as savepoints
 from ftdash.ui.settings import actions as settings_actions

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import redis
 
-from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
+from ftdash.embedded.installation import Account
 from ftdash.embedded.ledger import LEDGER_NAME, living
 from ftdash.embedded.stack import web_answers
 from ftdash.embedded.supervisor import wait_until

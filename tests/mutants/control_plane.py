@@ -28,7 +28,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "no message of an alert reaches a private address": (
         Mutant(
-            "ftdash/alerts/webhook_address.py",
+            "ftdash/alerts/webhooks.py",
             "plain = _unwrapped(address)",
             "plain = address",
             ("tests/web/test_alert_delivery.py::test_no_message_goes_to_a_private_address"),

@@ -20,7 +20,7 @@ from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
-from ftdash.points.services import comparing, comparisons
+from ftdash.points.services import comparisons
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.lab.options import MODES
 from pipelines.lab.report import LabReport
@@ -216,7 +216,7 @@ def _alert(rule: AlertRule, run: Run, at: datetime) -> Alert:
 
 def compared(left: str, right: str) -> None:
     comparisons.ask(left, right, "admin")
-    while comparing.go_on(PointComparison.objects.get(left=left, right=right).pk):
+    while comparisons.go_on(PointComparison.objects.get(left=left, right=right).pk):
         pass
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from ftdash.audits import process as audit_process
+from ftdash.audits import services as audit_process
 from ftdash.checkpoints.models import Audit
 from ftdash.jobs.models import (
     PointComparison,
@@ -17,7 +17,7 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.points.services import comparing, inspection
+from ftdash.points.services import comparisons, inspection
 from ftdash.supervision import delivery
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story
@@ -35,7 +35,7 @@ class SimulatedWorker:
         for inspected in PointInspection.objects.filter(ended_at=None, files=None):
             inspection.go_on(inspected.pk)
         for comparison in PointComparison.objects.filter(ended_at=None):
-            comparing.go_on(comparison.pk)
+            comparisons.go_on(comparison.pk)
         for audit in Audit.objects.filter(started_at=None, ended_at=None):
             audit_process.start(audit.pk)
         for run in Run.objects.filter(started_at=None).select_related("pipeline"):

@@ -15,11 +15,11 @@ from django.core import mail
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
-from ftdash.alerts import channels, delivery, queries, signing, telling, webhook_address
-from ftdash.alerts import webhook as webhook_sender
+from ftdash.alerts import channels, delivery, evaluation, queries, webhooks
+from ftdash.alerts import webhooks as webhook_sender
+from ftdash.alerts.delivery import LASTS, take_turn
 from ftdash.alerts.message import Message
 from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News, SendingTurn, Watched
-from ftdash.alerts.sending_turn import LASTS, take_turn
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
 from tests.reserved_ports import reserved_port
@@ -114,8 +114,8 @@ def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Re
     assert (message["news"], message["rule"], message["pipeline"]) == ("FIRED", "late", "flights")
     assert (message["value"], message["threshold"], message["unit"]) == (95.0, 60.0, "seconds")
     assert "1 min 35 s; it fires above 1 min 00 s" in message["text"]
-    sent_at_s = int(headers[signing.SIGNATURE_HEADER].partition(",")[0].removeprefix("t="))
-    assert headers[signing.SIGNATURE_HEADER] == signing.signature(key, sent_at_s, body)
+    sent_at_s = int(headers[webhooks.SIGNATURE_HEADER].partition(",")[0].removeprefix("t="))
+    assert headers[webhooks.SIGNATURE_HEADER] == webhooks.signature(key, sent_at_s, body)
     assert abs(sent_at_s - timezone.now().timestamp()) < 60
     newest = queries.channel("ops").newest
     assert newest.sent_at is not None
@@ -123,12 +123,12 @@ def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Re
 
 
 def test_another_key_or_body_or_time_gives_another_signature() -> None:
-    given = signing.signature("key", 1, b"body")
+    given = webhooks.signature("key", 1, b"body")
 
-    assert given != signing.signature("kez", 1, b"body")
-    assert given != signing.signature("key", 2, b"body")
-    assert given != signing.signature("key", 1, b"bodz")
-    assert signing.key_of("a") != signing.key_of("b")
+    assert given != webhooks.signature("kez", 1, b"body")
+    assert given != webhooks.signature("key", 2, b"body")
+    assert given != webhooks.signature("key", 1, b"bodz")
+    assert webhooks.key_of("a") != webhooks.key_of("b")
 
 
 def test_nothing_secret_is_stored_shown_or_logged(receiver: Receiver) -> None:
@@ -186,7 +186,7 @@ def test_an_end_is_not_told_before_its_beginning(receiver: Receiver) -> None:
     fire()
     receiver.answers = [500]
     delivery.deliver_due()
-    telling.clear(Alert.objects.all(), "The run is over.", timezone.now())
+    evaluation.clear(Alert.objects.all(), "The run is over.", timezone.now())
 
     delivery.deliver_due()
     assert [body["news"] for body in receiver.bodies] == ["FIRED"]
@@ -202,7 +202,7 @@ def test_what_has_cleared_clears_no_second_time(receiver: Receiver) -> None:
     fire()
 
     for because in ("The run is over.", "The rule was deleted by ada."):
-        telling.clear(Alert.objects.all(), because, timezone.now())
+        evaluation.clear(Alert.objects.all(), because, timezone.now())
 
     assert Alert.objects.get().cleared_because == "The run is over."
     assert Delivery.objects.count() == 2
@@ -214,16 +214,16 @@ def test_what_somebody_else_clears_meanwhile_is_told_once_and_keeps_their_reason
     webhook(receiver)
     fire("late")
     fire("later")
-    tell_all = telling._tell_all
+    tell_all = evaluation._tell_all
 
     def tell_and_meet_somebody(alert: Alert, news: News, now: datetime) -> None:
         tell_all(alert, news, now)
         if alert.rule_name == "late" or news is not News.CLEARED:
             return
-        telling.clear(Alert.objects.filter(rule_name="late"), "The run is over.", now)
+        evaluation.clear(Alert.objects.filter(rule_name="late"), "The run is over.", now)
 
-    monkeypatch.setattr(telling, "_tell_all", tell_and_meet_somebody)
-    telling.clear(Alert.objects.all(), "The rule was deleted by ada.", timezone.now())
+    monkeypatch.setattr(evaluation, "_tell_all", tell_and_meet_somebody)
+    evaluation.clear(Alert.objects.all(), "The rule was deleted by ada.", timezone.now())
 
     assert Alert.objects.get(rule_name="late").cleared_because == "The run is over."
     assert Delivery.objects.filter(alert__rule_name="late", news=News.CLEARED).count() == 1
@@ -433,7 +433,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 @pytest.mark.parametrize("address", PRIVATE)
 def test_no_message_goes_to_a_private_address(address: str) -> None:
     with pytest.raises(Rejected, match="no public address"):
-        webhook_address.check_address(
+        webhooks.check_address(
             httpx.URL("https://example.org"), ip_address(address), allows_private=False
         )
 
@@ -456,7 +456,7 @@ def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is
 def test_plain_http_is_for_loopback_alone() -> None:
     for address in ("10.1.2.3", "93.184.216.34"):
         with pytest.raises(Rejected, match="http is for loopback alone"):
-            webhook_address.check_address(
+            webhooks.check_address(
                 httpx.URL("http://example.org"), ip_address(address), allows_private=True
             )
 
@@ -464,9 +464,7 @@ def test_plain_http_is_for_loopback_alone() -> None:
 def test_a_message_goes_to_the_machine_that_was_checked_under_its_own_name(
     receiver: Receiver,
 ) -> None:
-    target = webhook_address.resolve(
-        f"http://localhost:{receiver.server_port}/hook", allows_private=True
-    )
+    target = webhooks.resolve(f"http://localhost:{receiver.server_port}/hook", allows_private=True)
 
     assert target.url.host in ("127.0.0.1", "::1")
     assert target.host == "localhost"
@@ -539,7 +537,7 @@ def fire(name: str = "late") -> None:
         clear_below=30.0,
         clear_after_s=10.0,
     )
-    telling.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
+    evaluation.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
 
 
 def make_due() -> None:

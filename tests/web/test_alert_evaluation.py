@@ -19,7 +19,7 @@ from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.projection.projector import Projector
-from ftdash.runs.queries.pulse import WITH_THE_ATTEMPT
+from ftdash.runs.queries.run_view import WITH_THE_ATTEMPT
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCommitted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId

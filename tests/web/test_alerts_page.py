@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
-from ftdash.alerts import queries, rules, telling
+from ftdash.alerts import evaluation, queries, rules
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Delivery, Evaluation, Watched
 from ftdash.jobs.models import Pipeline
@@ -74,7 +74,7 @@ def test_an_operator_reads_what_fires_and_what_fired_and_acts_on_nothing(operato
     Evaluation.objects.create(pk=1, at=timezone.now())
     assert "Nothing fires." in operator.get(reverse("alerts")).content.decode()
     fire()
-    telling.clear(Alert.objects.all(), "The run is over.", timezone.now())
+    evaluation.clear(Alert.objects.all(), "The run is over.", timezone.now())
     fire("other")
 
     for name in ("alerts", "alerts-regions"):
@@ -89,7 +89,7 @@ def test_an_operator_reads_what_fires_and_what_fired_and_acts_on_nothing(operato
 def test_the_history_has_pages(operator: Client) -> None:
     for number in range(30):
         fire(f"rule {number}")
-    telling.clear(Alert.objects.all(), "The run is over.", timezone.now())
+    evaluation.clear(Alert.objects.all(), "The run is over.", timezone.now())
 
     first = operator.get(reverse("alerts")).content.decode()
     second = operator.get(reverse("alerts") + "?page=2").content.decode()
@@ -123,7 +123,7 @@ def test_an_admin_looks_after_an_alert_and_everybody_sees_it(admin: Client) -> N
     second = signed_in(admin_user("bea"))
     again = post(second, "acknowledge", {"reason": "me too"}, of=alert)
     assert "ada looks after this alert already" in again.content.decode()
-    telling.clear(Alert.objects.all(), "The run is over.", timezone.now())
+    evaluation.clear(Alert.objects.all(), "The run is over.", timezone.now())
     late = post(second, "acknowledge", {"reason": "me too"}, of=alert)
     assert "has cleared already" in late.content.decode()
 
@@ -276,4 +276,6 @@ def fire(rule_name: str = "late") -> None:
         clear_below=30.0,
         clear_after_s=10.0,
     )
-    telling.fire(rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now(), fire_above=60.0)
+    evaluation.fire(
+        rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now(), fire_above=60.0
+    )

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from ftdash.accounts import queries, services, throttle
+from ftdash.accounts import authentication, queries, services
 from ftdash.accounts.models import ApiToken, TokenScope
 from pipelines.domain.errors import Rejected
 from tests.web.api_callers import bearer
@@ -128,9 +128,9 @@ def test_wrong_tokens_are_told_off_and_right_ones_are_not_locked_out() -> None:
     good = bearer(TokenScope.READ)
     wrong = Client(headers={"Authorization": "Bearer wrong"})
 
-    statuses = [wrong.get("/v1/config").status_code for _ in range(throttle.FAILURES_MAX + 2)]
+    statuses = [wrong.get("/v1/config").status_code for _ in range(authentication.FAILURES_MAX + 2)]
 
-    assert statuses == [401] * throttle.FAILURES_MAX + [429] * 2
+    assert statuses == [401] * authentication.FAILURES_MAX + [429] * 2
     assert good.get("/v1/config").status_code == 200
     elsewhere = wrong.get("/v1/config", REMOTE_ADDR="10.1.2.3")
     assert elsewhere.status_code == 401

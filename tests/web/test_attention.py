@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ftdash.jobs.answers import ShownState
-from ftdash.runs.attention import Signs, attention, rank
 from ftdash.runs.fleet_answers import Concern, RunPulse
+from ftdash.runs.queries.fleet import Signs, attention, rank
 
 
 @pytest.mark.parametrize(

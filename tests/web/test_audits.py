@@ -7,7 +7,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from ftdash.audits import process as audit_process
+from ftdash.audits import services as audit_process
 from ftdash.audits import services as audits
 from ftdash.audits import tasks
 from ftdash.checkpoints.models import Audit

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from ftdash.checkpoints.queries.completed_history import CompletedHistory
-from ftdash.checkpoints.queries.trends import FailedPoint, Trend, trend
+from ftdash.checkpoints.queries.completed_history import CompletedHistory, FailedPoint, Trend, trend
 from ftdash.projection.projector import Projector
-from ftdash.ui.checkpoints.decimation import extremes
-from ftdash.ui.checkpoints.trend_figures import TREND_POINTS_MAX, buffered, durations, sizes
+from ftdash.ui.checkpoints.trend_figures import (
+    TREND_POINTS_MAX,
+    buffered,
+    durations,
+    extremes,
+    sizes,
+)
 from ftdash.ui.checkpoints.trend_parts import PARTS_LISTED, trends
 from ftdash.ui.figures.style import POINTS_MAX
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason

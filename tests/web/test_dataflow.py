@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from ftdash.projection.projector import Projector
-from ftdash.ui.pipelines.layers import layers
+from ftdash.ui.pipelines.dataflow import layers
 from tests.web.journals import Story, new_run, run_started, shape
 from tests.web.page_words import words_in
 

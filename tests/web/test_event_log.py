@@ -17,13 +17,13 @@ from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert
 from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.eventlog import queries
-from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import actors, log_page, whole_log
+from ftdash.eventlog.sources import Asked, Cursor, Line, LineKind
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
 from ftdash.jobs.models import Request, RequestKind, StatusChange
 from ftdash.lab.models import Lab
-from ftdash.points.services.labels import label_savepoint
+from ftdash.points.services.disposal import label_savepoint
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import request_savepoint
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason

@@ -11,9 +11,8 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.eventlog import queries
-from ftdash.eventlog.lines import Asked, Cursor, LineKind
 from ftdash.eventlog.queries import log_page, whole_log
-from ftdash.eventlog.sources import SOURCES
+from ftdash.eventlog.sources import SOURCES, Asked, Cursor, LineKind
 from ftdash.projection.projector import Projector
 from tests.web.journals import Story, new_run
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ftdash.api.flink import vertices
+from ftdash.api.flink.metrics import skew_percent, spread
 from ftdash.api.flink.names import job_id
-from ftdash.api.flink.spreads import skew_percent, spread
 from ftdash.metrics.models import Sample
 from ftdash.projection.projector import Projector
 from pipelines.domain.ids import Uid, operator_id

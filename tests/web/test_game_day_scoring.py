@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ftdash.gameday.models import Fault, GameDayState, Verdict
-from ftdash.gameday.scoreboard import Scored, scoreboard
+from ftdash.gameday.queries import Scored, scoreboard
 from ftdash.gameday.scoring import (
     AUDIT_WITHIN,
     EFFECT_WITHIN,

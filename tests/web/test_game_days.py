@@ -18,10 +18,17 @@ from kombu.exceptions import OperationalError
 from ftdash import errands
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services, tasks
-from ftdash.gameday.injection import DRIVER_MOMENTS, KILLED_TWICE, MOMENTS, RECOVERY_MOMENTS
+from ftdash.gameday.injection import (
+    DRIVER_MOMENTS,
+    KILLED_TWICE,
+    MOMENTS,
+    RECOVERY_MOMENTS,
+    forbid_writing,
+    identity_of,
+    release,
+)
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
-from ftdash.gameday.processes import forbid_writing, identity_of, release
 from ftdash.gameday.queries import GameDayView
 from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName

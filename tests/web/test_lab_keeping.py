@@ -11,8 +11,8 @@ from kombu.exceptions import OperationalError
 
 from ftdash import errands
 from ftdash.lab import queries, services, tasks
-from ftdash.lab.keeping import keep
 from ftdash.lab.models import Lab, LabState
+from ftdash.lab.services import keep
 from pipelines.bus.lease import Owner
 from pipelines.domain.errors import Rejected
 from pipelines.lab.options import LabOptions

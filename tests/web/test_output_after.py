@@ -4,8 +4,8 @@ import pytest
 
 from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.points.queries import output_after
-from ftdash.points.queries.output_after import rows_after
+from ftdash.points.queries import lineage
+from ftdash.points.queries.lineage import rows_after
 from ftdash.projection.projector import Projector
 from pipelines.domain.events import LedgerAdvanced
 from pipelines.domain.ids import CheckpointId, RunId, Uid
@@ -49,7 +49,7 @@ def test_where_the_ledger_does_not_reach_back_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_of(new_run(), committed=4)
-    monkeypatch.setattr(output_after, "ROWS_KEPT", 2)
+    monkeypatch.setattr(lineage, "ROWS_KEPT", 2)
     known = after("/points/flights-1/3")
 
     assert (known, after("/points/flights-1/2")) == (12, None)

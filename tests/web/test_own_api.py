@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.accounts.models import TokenScope
-from ftdash.alerts import telling
+from ftdash.alerts import evaluation
 from ftdash.alerts.models import AlertRule
 from ftdash.api.own import urls
 from ftdash.api.own.door import description
@@ -24,7 +24,7 @@ from ftdash.jobs.models import (
     Run,
 )
 from ftdash.lab.models import Lab, LabState
-from ftdash.points.services import comparing, inspection
+from ftdash.points.services import comparisons, inspection
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
@@ -197,7 +197,7 @@ def test_savepoints_are_verified_and_compared_step_by_step() -> None:
     unasked = client.get(address, since)
     asked = post(client, "savepoints/views-1-2/comparison", since)
     inspection.go_on(PointInspection.objects.get().pk)
-    comparing.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on(PointComparison.objects.get().pk)
 
     assert verified.json()["reading"]["ended_at"] is None
     assert client.get("/api/savepoints/views-1-2").json()["verified_at"]
@@ -377,7 +377,7 @@ def test_an_alert_is_looked_after_by_whoever_holds_the_token() -> None:
     make_default_rules()
     running()
     rule, pipeline = AlertRule.objects.all()[0], Pipeline.objects.get()
-    telling.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
+    evaluation.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
     client = bearer(TokenScope.ACT)
     (alert,) = client.get("/api/alerts").json()
     address = f"alerts/{alert['key']}/acknowledgement"

@@ -14,8 +14,8 @@ from django.utils import timezone
 from ftdash.accounts import queries
 from ftdash.accounts.models import ApiToken, TokenScope
 from ftdash.accounts.people import Role
+from ftdash.alerts import evaluation, webhooks
 from ftdash.alerts import queries as alert_queries
-from ftdash.alerts import signing, telling
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import AlertRule, Channel, Delivery, News
 from ftdash.history import limits
@@ -75,7 +75,7 @@ def test_a_rule_that_is_switched_off_clears_what_fires(program: Client) -> None:
     running()
     post(program, "alerts/rules", RULE)
     rule, pipeline = AlertRule.objects.get(), Pipeline.objects.get()
-    telling.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
+    evaluation.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
     off = {"name": RULE["name"], "is_on": False}
 
     answer = post(program, "alerts/rules/switch", off)
@@ -104,7 +104,7 @@ def test_the_key_of_a_webhook_is_in_the_answer_that_makes_it(program: Client) ->
 
     assert answer.status_code == 200, answer.content
     made = Channel.objects.get()
-    assert answer.json() == {"name": "ops", "key": signing.key_of(made.key_salt)}
+    assert answer.json() == {"name": "ops", "key": webhooks.key_of(made.key_salt)}
     assert made.address == WEBHOOK["address"]
 
 

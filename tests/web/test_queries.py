@@ -10,7 +10,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import RequestKind, RequestPhase
 from ftdash.metrics.models import Heartbeat, HeartbeatName
-from ftdash.metrics.queries import samples as metric_queries
+from ftdash.metrics.queries import loads as metric_queries
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason

@@ -11,7 +11,7 @@ from django.utils import timezone
 from ftdash.jobs.models import PointInspection
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
-from ftdash.runs.queries.failures import error_type
+from ftdash.runs.queries.recovery_axis import error_type
 from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import (
     DamageRemembered,

@@ -24,9 +24,9 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.points.services import comparing, comparisons, inspection
-from ftdash.points.services.labels import label_savepoint
-from ftdash.points.services.room import ABANDONED_AFTER, OPEN_MAX
+from ftdash.points.services import comparisons, inspection
+from ftdash.points.services.disposal import label_savepoint
+from ftdash.points.services.inspection import ABANDONED_AFTER, OPEN_MAX
 from ftdash.projection.projector import Projector, rebuild
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.point_contents import Limit, ShelfLife
@@ -372,7 +372,7 @@ def test_two_savepoints_are_compared_by_a_worker_and_found_again(
     before = words(admin.get(address, SINCE))
     asked = admin.post(f"{address}start/", SINCE)
     waiting = admin.get(f"{address}progress/", SINCE).content.decode()
-    while comparing.go_on(PointComparison.objects.get().pk):
+    while comparisons.go_on(PointComparison.objects.get().pk):
         pass
     outcome = admin.get(asked["Location"])
     known = signed_in(operator_user()).get(address)
@@ -393,7 +393,7 @@ def test_savepoints_that_hold_the_same_say_so(admin: Client) -> None:
     address = f"/savepoints/{NAME}-1-2/compare/"
 
     admin.post(f"{address}start/", SINCE)
-    comparing.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on(PointComparison.objects.get().pk)
 
     assert "Every state holds the same rows." in words(admin.get(address, SINCE))
 
@@ -402,20 +402,20 @@ def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "PART_ROWS", 10)
-    monkeypatch.setattr(comparing, "STEP_S", 0.0)
+    monkeypatch.setattr(comparisons, "STEP_S", 0.0)
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
     admin.post(f"{address}start/", SINCE)
     row = PointComparison.objects.get()
 
-    assert comparing.go_on(row.pk)
+    assert comparisons.go_on(row.pk)
     halfway = words(admin.get(address, SINCE))
-    while comparing.go_on(row.pk):
+    while comparisons.go_on(row.pk):
         pass
 
     assert "1 of 6 parts" in halfway
     assert "20 60 40 0 0 by" in words(admin.get(address, SINCE))
-    assert not comparing.go_on(row.pk)
+    assert not comparisons.go_on(row.pk)
 
 
 def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
@@ -442,11 +442,11 @@ def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
     damaged.write_bytes(whole[:-1] + b"!")
 
     admin.post(f"{address}start/", SINCE)
-    comparing.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on(PointComparison.objects.get().pk)
     refused = words(admin.get(address, SINCE))
     damaged.write_bytes(whole)
     admin.post(f"{address}start/", SINCE)
-    comparing.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on(PointComparison.objects.get().pk)
 
     assert f"They could not be compared : {damaged}" in refused
     assert "10 of 40 rows that are new" in words(admin.get(address, SINCE))
@@ -470,9 +470,9 @@ def test_what_cannot_be_compared_ends_with_the_reason(
     address = f"/savepoints/{NAME}-1-2/compare/"
     admin.post(f"{address}start/", SINCE)
     row = PointComparison.objects.get()
-    monkeypatch.setattr(comparing, "roots", lambda: ["/elsewhere"])
+    monkeypatch.setattr(comparisons, "roots", lambda: ["/elsewhere"])
 
-    follows = comparing.go_on(row.pk)
+    follows = comparisons.go_on(row.pk)
     page = admin.get(address, SINCE)
 
     assert not follows
@@ -490,15 +490,15 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
     key = PointComparison.objects.get().pk
 
     with monkeypatch.context() as storm:
-        storm.setattr(comparing, "_step", away)
-        assert not comparing.go_on(key)
+        storm.setattr(comparisons, "_step", away)
+        assert not comparisons.go_on(key)
         waiting = admin.get(f"{address}progress/", SINCE)
-    comparing.go_on(key)
+    comparisons.go_on(key)
     done, row = words(admin.get(address, SINCE)), PointComparison.objects.get()
-    since = timezone.now() - comparing.GIVE_UP_AFTER
+    since = timezone.now() - comparisons.GIVE_UP_AFTER
     PointComparison.objects.update(ended_at=None, waiting_for="x", waiting_since=since)
-    monkeypatch.setattr(comparing, "_step", away)
-    comparing.go_on(key)
+    monkeypatch.setattr(comparisons, "_step", away)
+    comparisons.go_on(key)
     given_up = words(admin.get(address, SINCE))
 
     assert "It cannot go on now, and is tried again: The storage does not answer." in words(waiting)

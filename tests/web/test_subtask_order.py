@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ftdash.checkpoints.answers import ChannelTimeline, SubtaskTimeline
-from ftdash.ui.checkpoint.subtask_order import COLUMNS, SubtaskOrder
+from ftdash.ui.checkpoint.part_rows import COLUMNS, SubtaskOrder
 
 CHANNEL = ChannelTimeline("a[0]>b.0[0]", "a", 0, 0, 1.0, 0.0, 0, 9000)
 EQUAL = SubtaskTimeline("b", 0, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 1, [])

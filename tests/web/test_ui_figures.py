@@ -19,8 +19,7 @@ from ftdash.checkpoints.answers import (
     SubtaskTimeline,
 )
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.checkpoints.queries.completed_history import CompletedHistory
-from ftdash.checkpoints.queries.trends import FailedPoint, Trend
+from ftdash.checkpoints.queries.completed_history import CompletedHistory, FailedPoint, Trend
 from ftdash.jobs.answers import (
     AxisPoint,
     FailureView,
@@ -30,16 +29,14 @@ from ftdash.jobs.answers import (
     RecoveryView,
     VerificationView,
 )
-from ftdash.metrics.answers import SamplePoint
-from ftdash.metrics.queries.loads import TREND_POINTS_MAX, VertexMoment
+from ftdash.metrics.queries.loads import TREND_POINTS_MAX, SamplePoint, VertexMoment
 from ftdash.ui import sentences
-from ftdash.ui.checkpoint.held_back import CHANNELS_MAX, held_back
+from ftdash.ui.checkpoint.part_rows import CHANNELS_MAX, held_back
 from ftdash.ui.checkpoints import trend_figures as checkpoint_trends
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
-from ftdash.ui.figures.recovery import recovery_axis
-from ftdash.ui.figures.recovery_phases import recovery_phases
+from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.figures.style import POINTS_MAX, moment
-from ftdash.ui.lab.figures import lab_control, lab_latency
+from ftdash.ui.lab.page import lab_control, lab_latency
 from ftdash.ui.metrics.figures import busy, records_in, watermarks
 from ftdash.ui.pipelines.sample_figures import memory, throughput
 from ftdash.ui.planner.figures import lost_time

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from ftdash.lab import services
 from ftdash.lab.models import Lab, LabState
-from ftdash.ui.lab.figures import lab_control, lab_latency
+from ftdash.ui.lab.page import lab_control, lab_latency
 from pipelines.lab.options import LabOptions
 from pipelines.lab.report import LabReport
 from tests.unit.lab.reports import FAULTED, mode, report

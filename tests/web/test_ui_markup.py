@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
 from django.utils import timezone
 
-from ftdash.alerts import telling
+from ftdash.alerts import evaluation
 from ftdash.alerts.models import AlertRule, Watched
 from ftdash.gameday.models import GameDay
 from ftdash.jobs.directories import run_directory
@@ -144,7 +144,7 @@ def told_in_markup() -> None:
         clear_below=0,
         clear_after_s=0,
     )
-    telling.fire(rule, run.pipeline, 1.0, timezone.now(), fire_above=0.0)
+    evaluation.fire(rule, run.pipeline, 1.0, timezone.now(), fire_above=0.0)
     ended_game_days(run)
     GameDay.objects.update(requester=MARKUP, reason=MARKUP)
 

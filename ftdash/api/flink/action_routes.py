@@ -1,21 +1,75 @@
 """Addresses that act on jobs: each stores a request, whose progress a client then polls.
 
 Offers only what an administrator may do on the pages; the request's row names caller and interface.
+
+Reports how far a request has come, as Flink reports asynchronous operations.
+
+A request's id is the trigger id if the client chose one, or if Flink's client is to poll for it: 32
+hexadecimal digits. A failed operation has status COMPLETED, with the cause inside.
 """
+
+import uuid
+from collections.abc import Callable, Collection
 
 from ftdash.accounts.authentication import check_may_act_by_get
 from ftdash.api.flink import shapes_actions as shapes
 from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
-from ftdash.api.flink.operations import progress, request_of, trigger_id
+from ftdash.api.flink.shapes_jobs import Status
+from ftdash.api.flink.throwable import serialized_throwable
 from ftdash.jobs.answers import RequestView, ShownState
-from ftdash.jobs.models import RequestKind
+from ftdash.jobs.models import RequestKind, RequestPhase
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.disposal import written_by
 from ftdash.requests import services
+from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import SavepointFormat
+
+CAUSE_CLASS = "ftdash.RequestFailed"
+IN_PROGRESS = Status(id="IN_PROGRESS")
+COMPLETED = Status(id="COMPLETED")
+
+
+def trigger_id(given: str | None) -> str:
+    """Raises Problem if the client chose an invalid id."""
+    if given is None:
+        return uuid.uuid4().hex
+    check_id("triggerId", given)
+    return given
+
+
+def request_of(trigger: str, kinds: Collection[RequestKind], run_id: str | None) -> RequestView:
+    """Raises Problem if that run (None: no run) has no such operation."""
+    check_id("triggerid", trigger)
+    found = queries.request(trigger)
+    if found is None or found.kind not in kinds or found.run_id != run_id:
+        raise Problem(404, f"There is no operation with trigger id {trigger} here.")
+    return found
+
+
+def progress(
+    request: RequestView,
+    succeeded: Callable[[RequestView], shapes.Outcome | None],
+    failed: Callable[[shapes.FailureCause], shapes.Outcome],
+) -> shapes.Progress:
+    """`succeeded` returns None if the request is over but has no result to show."""
+    if request.is_open:
+        return shapes.Progress(status=IN_PROGRESS, operation=None)
+    is_success = request.phase is RequestPhase.SUCCEEDED
+    outcome = succeeded(request) if is_success else None
+    return shapes.Progress(status=COMPLETED, operation=outcome or failed(_cause(request)))
+
+
+def _cause(request: RequestView) -> shapes.FailureCause:
+    text = f"{request.label} of {request.pipeline} {request.phase_label}: {request.message}"
+    return shapes.FailureCause(
+        class_=CAUSE_CLASS,
+        stack_trace=text,
+        serialized_throwable=serialized_throwable(CAUSE_CLASS, text),
+    )
+
 
 REASON = "asked through Flink's REST interface"
 SAVEPOINTS = (

@@ -2,17 +2,49 @@
 
 Fields that we do not measure are 0: `processed_data`, the bytes that passed while a subtask
 aligned. `alignment_buffered`, which has been 0 in Flink for years, is what was held back.
+
+A distribution in Flink's words: whole numbers, and quantiles that may be "NaN".
+
+Makes Flink's body about how a job takes its checkpoints.
 """
 
 from msgspec.structs import asdict
 
 from ftdash.api.flink import shapes_checkpoints as shapes
-from ftdash.api.flink.checkpoint_stats import stats_of, stats_unmeasured
 from ftdash.api.flink.names import epoch_ms
+from ftdash.checkpoints.distribution import Distribution, distribution
 from ftdash.checkpoints.models import CheckpointStatus
 from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
 from ftdash.checkpoints.queries.statistics import Restored, RunStatistics
+from ftdash.runs.queries.runs import RunFacts
+from pipelines.domain.settings import (
+    CheckpointingMode,
+    CheckpointStorage,
+    ExternalizedRetention,
+    StateBackendType,
+)
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind
+
+
+def stats_of(found: Distribution) -> shapes.Stats:
+    quantiles: list[float | str] = [float(each) for each in found.quantiles] or [shapes.NAN] * 5
+    return shapes.Stats(
+        min=round(found.minimum),
+        max=round(found.maximum),
+        avg=int(found.average),
+        p50=quantiles[0],
+        p90=quantiles[1],
+        p95=quantiles[2],
+        p99=quantiles[3],
+        p999=quantiles[4],
+    )
+
+
+def stats_unmeasured(like: Distribution) -> shapes.Stats:
+    """Zeros, over as many values as `like` has."""
+    return stats_of(distribution([0.0] if like.quantiles else []))
+
 
 Tasks = dict[str, shapes.TaskCheckpoint]
 
@@ -119,3 +151,43 @@ def _type(found: MeasuredCheckpoint) -> str:
     if found.row.kind == CheckpointKind.SAVEPOINT:
         return "SYNC_SAVEPOINT" if found.ends_run else "SAVEPOINT"
     return "UNALIGNED_CHECKPOINT" if found.is_unaligned else "CHECKPOINT"
+
+
+NEVER = 2**63 - 1
+"""Flink's interval when nothing is periodic."""
+
+CHANGELOG_INTERVAL_MS = 600_000
+_BACKENDS = {
+    StateBackendType.HASHMAP: "HashMapStateBackend",
+    StateBackendType.ROCKSDB: "EmbeddedRocksDBStateBackend",
+}
+_STORAGES = {
+    CheckpointStorage.FILESYSTEM: "FileSystemCheckpointStorage",
+    CheckpointStorage.JOBMANAGER: "JobManagerCheckpointStorage",
+}
+
+
+def config(run: RunFacts) -> shapes.CheckpointConfig:
+    given = parse_settings(run.settings)
+    kept = given.retention is not ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
+    deletes = given.retention is ExternalizedRetention.DELETE_ON_CANCELLATION
+    mode = given.checkpointing_mode
+    if mode is CheckpointingMode.ACKED:
+        mode = CheckpointingMode.AT_LEAST_ONCE
+    return shapes.CheckpointConfig(
+        mode=mode.value.lower(),  # Flink has no word for at most once
+        interval=NEVER if given.checkpoint_interval_ms is None else given.checkpoint_interval_ms,
+        timeout=given.checkpoint_timeout_ms,
+        min_pause=given.min_pause_ms,
+        max_concurrent=given.max_concurrent_checkpoints,
+        externalization=shapes.Externalization(enabled=kept, delete_on_cancellation=deletes),
+        state_backend=_BACKENDS[given.state_backend],
+        checkpoint_storage=_STORAGES[given.checkpoint_storage],
+        unaligned_checkpoints=given.unaligned,
+        tolerable_failed_checkpoints=given.tolerable_failed_checkpoints,
+        aligned_checkpoint_timeout=given.aligned_timeout_ms,
+        checkpoints_after_tasks_finish=given.allows_finished_sources,
+        state_changelog_enabled=False,
+        changelog_periodic_materialization_interval=CHANGELOG_INTERVAL_MS,
+        changelog_storage="memory",
+    )

@@ -4,11 +4,11 @@ import re
 
 from ftdash.api.flink import jobs, metrics, shapes_jobs
 from ftdash.api.flink.http import Asked, Problem, Reply, check_id, job_of
-from ftdash.api.flink.metric_lists import aggregated, listed
+from ftdash.api.flink.metrics import aggregated, listed
 from ftdash.api.flink.names import job_id, job_state
 from ftdash.checkpoints.queries.statistics import statistics_of
 from ftdash.runs.queries import runs as run_queries
-from ftdash.runs.queries.failures import failures
+from ftdash.runs.queries.recovery_axis import failures
 
 EXCEPTIONS = 20
 """The default of Flink's maxExceptions."""

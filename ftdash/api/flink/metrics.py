@@ -1,9 +1,26 @@
 """The metrics that Flink's pages request by name, with their values, for a job or a vertex.
 
 Unknown metrics are left out, name and value: Flink's page shows N/A for them.
+
+How a client picks metrics: without `get` it receives names, with `get` the values it names.
+
+Source: Flink, `AbstractMetricsHandler`, `AbstractAggregatingMetricsHandler` and
+`AggregatingSubtasksMetricsHandler`.
+
+Flink's statistics over the same number of several subtasks.
+
+Source: Flink, `JobVertexDetailsHandler` (spread) and `MetricsAggregator` (skew).
 """
 
+import re
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from ftdash.api.flink import shapes_vertices as shapes
+from ftdash.api.flink.http import Asked, Problem
 from ftdash.api.flink.names import epoch_ms
+from ftdash.api.flink.shapes_vertices import MetricOverSubtasks, Spread
+from ftdash.checkpoints.distribution import quantile
 from ftdash.checkpoints.queries.statistics import RunStatistics
 from ftdash.jobs.answers import SubtaskView
 from ftdash.runs.queries.runs import RunFacts
@@ -50,3 +67,79 @@ def of_subtask(view: SubtaskView) -> Values:
         **{name: value for name, value in bytes_moved.items() if value is not None},
         WATERMARK: NO_WATERMARK if view.watermark_at is None else epoch_ms(view.watermark_at),
     }
+
+
+def spread(values: Sequence[int]) -> Spread:
+    """Whole numbers; percentiles lie between neighbours. All 0 if there are no values."""
+    ordered = sorted(values) or [0]
+    return Spread(
+        min=ordered[0],
+        max=ordered[-1],
+        avg=sum(ordered) // len(ordered),
+        sum=sum(ordered),
+        median=int(quantile(ordered, 0.5)),
+        p25=int(quantile(ordered, 0.25)),
+        p75=int(quantile(ordered, 0.75)),
+        p95=int(quantile(ordered, 0.95)),
+    )
+
+
+def over_subtasks(name: str, values: Sequence[float], wanted: frozenset[str]) -> MetricOverSubtasks:
+    """Needs at least one value; returns only the wanted kinds of numbers."""
+    numbers = {
+        "min": float(min(values)),
+        "max": float(max(values)),
+        "avg": fmean(values),
+        "sum": float(sum(values)),
+        "skew": skew_percent(values),
+    }
+    return MetricOverSubtasks(id=name, **{kind: numbers[kind] for kind in sorted(wanted)})
+
+
+def skew_percent(values: Sequence[float]) -> float:
+    """Mean distance from the mean, in percent of the mean, at most 100; 0 when all are 0."""
+    mean = fmean(values)
+    if mean == 0:
+        return 0.0
+    return min(100.0, 100.0 * fmean(abs(value - mean) for value in values) / abs(mean))
+
+
+AGGREGATIONS = frozenset(("min", "max", "avg", "sum", "skew"))
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def listed(asked: Asked, values: Values) -> object:
+    """Leaves out names that are not known."""
+    wanted = asked.values("get")
+    if not any(wanted):
+        return [shapes.MetricName(id=name) for name in values]
+    named = [name for name in wanted if name in values]
+    return [shapes.MetricValue(id=name, value=str(values[name])) for name in named]
+
+
+def aggregated(asked: Asked, found: Sequence[Values]) -> object:
+    """Over subtasks or jobs. Raises Problem if `agg` names an unknown aggregation."""
+    wanted = asked.values("get")
+    kinds = frozenset(filter(None, asked.values("agg"))) or AGGREGATIONS
+    if not kinds <= AGGREGATIONS:
+        known = ", ".join(sorted(AGGREGATIONS))
+        raise Problem(400, f"The parameter agg takes {known}, not {asked.parameter('agg')!r}.")
+    if not any(wanted):
+        names = {name: None for values in found for name in values}
+        return [shapes.MetricName(id=name) for name in names]
+    answer = []
+    for name in wanted:
+        given = [values[name] for values in found if name in values]
+        numbers = [float(value) for value in given if not isinstance(value, str)]
+        if numbers:
+            answer.append(over_subtasks(name, numbers, kinds))
+    return answer
+
+
+def within(ranges: Sequence[str], indices: Iterable[int]) -> list[int]:
+    """The indices in ranges like `0-2` or `4`; none: all. A malformed range selects nothing."""
+    if not ranges:
+        return list(indices)
+    found = filter(None, (_RANGE.fullmatch(each.strip()) for each in ranges))
+    spans = [(int(each[1]), int(each[2] or each[1])) for each in found]
+    return [index for index in indices if any(low <= index <= high for low, high in spans)]

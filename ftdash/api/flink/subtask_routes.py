@@ -4,7 +4,7 @@ import re
 
 from ftdash.api.flink import metrics, shapes_vertices, vertices
 from ftdash.api.flink.http import Asked, Problem
-from ftdash.api.flink.metric_lists import listed
+from ftdash.api.flink.metrics import listed
 from ftdash.api.flink.vertex_routes import seen
 from ftdash.api.flink.vertices import Seen
 

@@ -6,10 +6,10 @@ from ftdash.api.flink import (
     action_routes,
     checkpoint_routes,
     cluster_routes,
+    http,
     job_routes,
     subtask_routes,
     vertex_routes,
-    web_page,
 )
 from ftdash.api.flink.http import nothing_here, route
 
@@ -164,8 +164,8 @@ urlpatterns += [
 
 beside_page = [
     *urlpatterns,
-    path("", web_page.page, name="page"),
-    path("<path:name>", web_page.page, name="page-file"),
+    path("", http.page, name="page"),
+    path("<path:name>", http.page, name="page-file"),
 ]
 """Flink's page, and the addresses that it requests."""
 

@@ -2,7 +2,7 @@
 
 from ftdash.api.flink import metrics, shapes_vertices, vertices
 from ftdash.api.flink.http import Asked, Problem, check_id, job_of
-from ftdash.api.flink.metric_lists import aggregated, listed, within
+from ftdash.api.flink.metrics import aggregated, listed, within
 from ftdash.api.flink.vertices import Seen
 from ftdash.runs.queries import runs as run_queries
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from ftdash.api.flink import shapes_vertices as shapes
 from ftdash.api.flink.jobs import io_metrics
+from ftdash.api.flink.metrics import spread
 from ftdash.api.flink.names import (
     EXECUTION_STATES,
     duration_ms,
@@ -20,7 +21,6 @@ from ftdash.api.flink.names import (
     vertex_id,
     vertex_name,
 )
-from ftdash.api.flink.spreads import spread
 from ftdash.jobs.answers import SubtaskView, VertexView
 from ftdash.runs.queries.runs import RunFacts, SubtaskSamples
 from pipelines.domain.status import JobStatus

@@ -10,10 +10,9 @@ from ftdash.accounts import people, queries, services
 from ftdash.accounts.people import NewPassword
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.accounts.services import NewToken
-from ftdash.api.own import settings_shapes as shapes
+from ftdash.api.own import shapes as shapes
 from ftdash.api.own.door import IN_PERSON, Entered, api, known
-from ftdash.api.own.settings_shapes import PersonInPath
-from ftdash.api.own.shapes import Changing, InPath, Limit
+from ftdash.api.own.shapes import Changing, InPath, Limit, PersonInPath
 
 
 @api.get("/tokens", response=list[TokenView])

@@ -12,7 +12,7 @@ from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday import services as game_day_services
 from ftdash.gameday.queries import GameDayView
 from ftdash.jobs.answers import RequestView
-from ftdash.points.services import labels
+from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.replays import newest_point
 from ftdash.points.services.restore import Restore
@@ -230,7 +230,7 @@ def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> As
 def label_savepoint(request: Entered, name: InPath, asked: shapes.AskingToLabel) -> Asked:
     """Give a savepoint another label; an empty label removes it."""
     return _stored(
-        labels.label_savepoint(
+        disposal.label_savepoint(
             pipeline=name,
             path=asked.path,
             label=asked.label,

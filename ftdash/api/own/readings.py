@@ -1,4 +1,7 @@
-"""Addresses that read, one for each query."""
+"""Addresses that read, one for each query.
+
+Addresses of checkpoints: their history and statistics, and one of them, or two, in full.
+"""
 
 from django.http import HttpRequest
 from ninja import Query
@@ -6,24 +9,29 @@ from ninja import Query
 from ftdash.api.own.door import api, known
 from ftdash.api.own.shapes import (
     AskingForEvents,
+    AskingForHistory,
+    Count,
     InPath,
     Limit,
     Name,
     NumberInPath,
+    Page,
     Text,
 )
-from ftdash.checkpoints.answers import RecoveryPoint
+from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.comparison import ComparedCheckpoints, compared
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
-from ftdash.checkpoints.queries import guarantee
+from ftdash.checkpoints.queries import guarantee, history
 from ftdash.checkpoints.queries.guarantee import AuditView, Ledger
-from ftdash.eventlog.lines import Cursor
+from ftdash.checkpoints.queries.history import HistoryPart
+from ftdash.checkpoints.queries.statistics import RunStatistics, statistics_of
 from ftdash.eventlog.queries import LogPage, log_page
+from ftdash.eventlog.sources import Cursor
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday.queries import GameDays, GameDayView
 from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
-from ftdash.metrics.answers import SamplePoint
-from ftdash.metrics.queries import samples as metric_queries
-from ftdash.metrics.queries.loads import RunLoads, run_loads
+from ftdash.metrics.queries import loads as metric_queries
+from ftdash.metrics.queries.loads import RunLoads, SamplePoint, run_loads
 from ftdash.points.queries import lineage as lineage_queries
 from ftdash.points.queries.lineage import LineageRun
 from ftdash.points.queries.recovery_points import PointChoice, point_choice
@@ -168,3 +176,46 @@ def requests(request: HttpRequest, limit: Limit = 50) -> list[RequestView]:
 def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
     """How far the request has come."""
     return known(queries.request(request_id), f"request {request_id!r}")
+
+
+@api.get("/runs/{run_id}/checkpoints", response=CheckpointHistory)
+def checkpoints(
+    request: HttpRequest, run_id: InPath, page: Page = 1, per_page: Limit = 25
+) -> CheckpointHistory:
+    """Newest first; a page beyond the last is the last."""
+    return known(checkpoint_queries.checkpoints(run_id, page, per_page), f"run {run_id!r}")
+
+
+@api.get("/runs/{run_id}/checkpoints/statistics", response=RunStatistics)
+def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
+    """Counts, the latest of each kind, and the distribution of sizes and durations."""
+    return known(statistics_of(run_id), f"run {run_id!r}")
+
+
+@api.get("/runs/{run_id}/checkpoints/history", response=HistoryPart)
+def checkpoint_history(
+    request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
+) -> HistoryPart:
+    """Checkpoints that match a filter, newest first; a part names the places of its neighbours."""
+    found = history.history(
+        run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
+    )
+    return known(found, f"run {run_id!r}")
+
+
+@api.get("/runs/{run_id}/checkpoints/{checkpoint_id}", response=AlignmentTimeline)
+def checkpoint(
+    request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath
+) -> AlignmentTimeline:
+    """The part of each subtask and channel, and which was the slowest."""
+    found = checkpoint_queries.alignment(run_id, checkpoint_id)
+    return known(found, f"checkpoint {checkpoint_id} of run {run_id!r}")
+
+
+@api.get("/runs/{run_id}/checkpoints/{checkpoint_id}/comparison", response=ComparedCheckpoints)
+def comparison_of_checkpoints(
+    request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath, other: Count
+) -> ComparedCheckpoints:
+    """Compares it with another one of the run, and says what made one of them take longer."""
+    found = compared(run_id, checkpoint_id, other)
+    return known(found, f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")

@@ -3,7 +3,7 @@
 from django.http import HttpRequest
 
 from ftdash.api.own.door import CONFIGURING, Entered, api
-from ftdash.api.own.settings_shapes import Keeping
+from ftdash.api.own.shapes import Keeping
 from ftdash.history import limits
 from ftdash.history.models import Kind
 from ftdash.retention import queries

@@ -9,9 +9,9 @@ from ninja import Status
 from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import Count, InPath, Limit, Page, Text
+from ftdash.checkpoints.answers import Savepoint, SavepointPage
 from ftdash.checkpoints.queries import contents
 from ftdash.checkpoints.queries import savepoints as savepoint_queries
-from ftdash.checkpoints.savepoint_answers import Savepoint, SavepointPage
 from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.comparisons import Comparison

@@ -1,28 +1,18 @@
 """Our own addresses, below `/api/`."""
 
-from ftdash.api.own import (
-    accounts,
-    actions,
-    alert_settings,
-    alerts,
-    checkpoints,
-    labs,
-    readings,
-    retention,
-    savepoints,
-)
+from ftdash.api.own import accounts, actions, alerts, labs, readings, retention, savepoints
 from ftdash.api.own.door import patterns
 
 app_name = "api"
 
 DESCRIBED_IN = (
     readings,
-    checkpoints,
+    readings,
     alerts,
     actions,
     savepoints,
     labs,
-    alert_settings,
+    alerts,
     retention,
     accounts,
 )

@@ -2,13 +2,16 @@
 
 A completed checkpoint does not change any more, so this process keeps what it has read, and reads
 only newer ones. If retention has deleted rows, it reads all of them again.
+
+How a run's checkpoints changed over time: a few figures of each, oldest first.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from django.db.models import Min, QuerySet
@@ -137,3 +140,33 @@ class _Kept:
 
 
 _kept = lru_cache(maxsize=RUNS_KEPT)(_Kept)
+
+
+FAILED_MAX = 1_000
+"""How many failed ones are shown, the newest."""
+
+
+class FailedPoint(NamedTuple):
+    checkpoint_id: int
+    at: datetime  # when it was triggered
+    failed_after_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    completed: CompletedHistory
+    failed: list[FailedPoint]
+
+
+def trend(run_id: str) -> Trend:
+    rows = Checkpoint.objects.filter(run__run_id=run_id, status=CheckpointStatus.FAILED)
+    failed = rows.filter(checkpoint_id__isnull=False).order_by("-sequence")[:FAILED_MAX]
+    return Trend(
+        completed=completed_history(run_id),
+        failed=[
+            FailedPoint(number or 0, at, ((failed_at or at) - at) / timedelta(milliseconds=1))
+            for number, at, failed_at in failed.values_list(
+                "checkpoint_id", "trigger_at", "failed_at"
+            )
+        ][::-1],
+    )

@@ -7,7 +7,7 @@ loaded only when a person looks into a point.
 import time
 from dataclasses import dataclass
 
-from ftdash.checkpoints.savepoint_answers import Savepoint
+from ftdash.checkpoints.answers import Savepoint
 from ftdash.jobs.models import Run
 from ftdash.jobs.validation import check_place, roots
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable

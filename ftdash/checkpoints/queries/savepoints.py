@@ -9,15 +9,15 @@ from datetime import datetime
 from django.core.paginator import Paginator
 from django.db.models import QuerySet, Sum
 
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.checkpoints.points import may_be_read
-from ftdash.checkpoints.savepoint_answers import (
+from ftdash.checkpoints.answers import (
     OtherPoints,
     Reading,
     RestoredRun,
     Savepoint,
     SavepointPage,
 )
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.checkpoints.points import may_be_read
 from ftdash.jobs.models import PointInspection, PointLabel, Request, RequestKind, Run
 from ftdash.times import watermark_moment
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat

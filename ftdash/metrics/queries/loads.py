@@ -4,6 +4,10 @@ Records per second are means over the last minute, as in Flink: two samples of o
 count in between. Another attempt's counters began at zero again.
 
 Source: Flink, `MeterView` and its 60 seconds.
+
+The only readers of the rows of metrics.
+
+The answers of the metrics queries: frozen values.
 """
 
 from dataclasses import dataclass
@@ -190,3 +194,26 @@ def _moment(at: datetime, subtasks: list[SubtaskLoad]) -> VertexMoment:
         records_out_per_s=sum_known([load.records_out_per_s for load in subtasks]),
         watermark_ms=least_watermark_ms(subtasks),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePoint:
+    at: datetime
+    records_per_s: float
+    queued_records: int
+    resident_bytes: dict[int, int]  # slot to bytes
+
+
+def samples(run_id: str, limit: int = 600) -> list[SamplePoint]:
+    """The newest `limit` samples of a run, oldest first."""
+    newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence")
+    found = newest.values_list("at", "records_per_s", "queued_records", "resident_bytes")
+    return [
+        SamplePoint(
+            at=at,
+            records_per_s=records_per_s,
+            queued_records=queued_records,
+            resident_bytes={int(slot): size for slot, size in resident_bytes.items()},
+        )
+        for at, records_per_s, queued_records, resident_bytes in reversed(found[:limit])
+    ]

@@ -2,6 +2,11 @@
 
 A run is one lineage, and its points are ordered by completion. A point is older than another only
 within a lineage or along the forks between them; across runs, ids say nothing.
+
+How much committed output came after a recovery point: what a restore of it sets aside.
+
+Counted from the ledgers of the runs in between; unknown if their rows no longer reach back to the
+point. Reads rows only.
 """
 
 from collections.abc import Iterator
@@ -10,8 +15,11 @@ from datetime import datetime
 
 from django.db.models import Q
 
+from ftdash.checkpoints.ledger_fold import ROWS_KEPT
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.checkpoints.queries.guarantee import LedgerLine, ledger
 from ftdash.jobs.models import Pipeline, Run
+from ftdash.points.queries.recovery_points import newest_line
 
 POINTS_PER_RUN_MAX = 200
 
@@ -137,3 +145,38 @@ def _point(row: Checkpoint, forked: dict[int, list[str]]) -> LineagePoint:
         is_available=row.status == CheckpointStatus.COMPLETED,
         forks=forked.get(checkpoint_id, []),
     )
+
+
+def rows_after(path: str, pipeline: Pipeline) -> int | None:
+    """Rows of all sinks together; None: not known, or the newest run does not descend from it."""
+    point = Checkpoint.objects.filter(path=path).select_related("run").first()
+    line = newest_line(pipeline)
+    if point is None or point.checkpoint_id is None or point.run.run_id not in line:
+        return None
+    up_to = line[point.run.run_id]
+    if up_to is not None and up_to < point.checkpoint_id:
+        return None  # a restore has since gone back to another point of its run
+    total = 0
+    for run_id, last_id in line.items():  # newest first; their checkpoint ids continue
+        lines = _lines_after(run_id, point.checkpoint_id)
+        if lines is None:
+            return None
+        kept = [each for each in lines if last_id is None or each.checkpoint_id <= last_id]
+        total += sum(_rows(each) for each in kept)
+        if run_id == point.run.run_id:
+            break
+    return total
+
+
+def _lines_after(run_id: str, checkpoint_id: int) -> list[LedgerLine] | None:
+    """None: some of them were deleted, or there is no ledger."""
+    lines = ledger(run_id, ROWS_KEPT).lines
+    after = [line for line in lines if line.checkpoint_id > checkpoint_id]
+    is_whole = bool(lines) and (len(lines) < ROWS_KEPT or len(after) < len(lines))
+    return after if is_whole else None
+
+
+def _rows(line: LedgerLine) -> int:
+    if line.is_void or not line.is_committed:
+        return 0
+    return sum(output.rows for output in line.outputs)

@@ -9,7 +9,7 @@ from datetime import datetime
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.models import Pipeline, PointInspection, Run
-from ftdash.runs.queries.measured import measured
+from ftdash.runs.queries.planning import measured
 from ftdash.times import epoch_ms
 from pipelines.domain.point_fitness import Candidate, Fitness, Measured, recommended
 

@@ -1,8 +1,14 @@
 """Comparisons of two savepoints: requested, carried out by a worker, and stored in a row.
 
 Savepoints never change, so findings stay true; a new request after a problem starts over.
+
+Compares two recovery points step by step: the worker's part of a comparison.
+
+One step lasts about `STEP_S`, or as long as one part takes. The row says where the next step
+begins, so a step may be lost, repeated or done twice at once. `comparisons` handles requests.
 """
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,10 +16,10 @@ import msgspec
 from django.utils import timezone
 
 from ftdash.errands import Errand, publish_on_commit
-from ftdash.jobs.models import PointComparison
-from ftdash.jobs.validation import check_place
-from ftdash.points.services.room import check_room
-from pipelines.domain.errors import Rejected
+from ftdash.jobs.models import PointComparison, Run
+from ftdash.jobs.validation import check_place, roots
+from ftdash.points.services.inspection import check_room
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.point_contents import StateDifference
 
 STALLED_AFTER = timedelta(seconds=30)
@@ -85,3 +91,82 @@ def comparison_of(left: str, right: str) -> Comparison | None:
         problem=row.problem,
         waiting_for=row.waiting_for,
     )
+
+
+STEP_S = 1.0
+
+GIVE_UP_AFTER = timedelta(minutes=5)
+"""How long to retry after errors that may pass."""
+
+
+def go_on(comparison_key: int) -> bool:
+    """Continue for one step; returns True if another one should follow."""
+    row = PointComparison.objects.filter(pk=comparison_key, ended_at=None).first()
+    if row is None:
+        return False
+    try:
+        parts, done, found = _step(row)
+    except Rejected as error:
+        _move(row, problem=str(error), ended_at=timezone.now())
+        return False
+    except Retryable as error:
+        _wait(row, str(error))
+        return False
+    is_over = done == parts
+    is_ours = _move(
+        row,
+        parts=parts,
+        parts_done=done,
+        found=msgspec.to_builtins(found),
+        waiting_for="",
+        waiting_since=None,
+        ended_at=timezone.now() if is_over else None,
+    )
+    return is_ours and not is_over
+
+
+def _wait(row: PointComparison, why: str) -> None:
+    """Pages that still watch ask again after a while."""
+    now = timezone.now()
+    since = row.waiting_since or now
+    if now - since < GIVE_UP_AFTER:
+        _move(row, waiting_for=why, waiting_since=since)
+        return
+    minutes = int((now - since) / timedelta(minutes=1))
+    _move(row, problem=f"It could not go on for {minutes} min: {why}", ended_at=now)
+
+
+def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
+    """The number of parts, how many are done, and the differences found so far."""
+    # Loads Arrow, which most of a worker's tasks do not need.
+    from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
+    from pipelines.storage.stores import CheckpointStores
+
+    until_s = time.monotonic() + STEP_S
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    left, right = (Point(path, store.manifest(path)) for path in (row.left, row.right))
+    parts = parts_of(left, right)
+    keys = keys_of(right.manifest.pipeline, _parameters(right.manifest.run_id))
+    known = msgspec.convert(row.found, list[StateDifference])
+    found = {(each.uid, each.state): each for each in known}
+    done = row.parts_done
+    for part in parts[done:]:
+        more, name = difference_of(store, left, right, part, keys), (part.uid, part.state)
+        found[name] = found[name].plus(more) if name in found else more
+        done += 1
+        if time.monotonic() >= until_s:
+            break
+    return len(parts), done, list(found.values())
+
+
+def _parameters(run_id: str) -> dict[str, str]:
+    """The parameters of the run that wrote a point; none if the run is not known here."""
+    run = Run.objects.filter(run_id=run_id).first()
+    return run.parameters if run else {}
+
+
+def _move(row: PointComparison, **columns: object) -> bool:
+    as_it_was = PointComparison.objects.filter(
+        pk=row.pk, ended_at=None, asked_at=row.asked_at, parts_done=row.parts_done
+    )
+    return bool(as_it_was.update(moved_at=timezone.now(), **columns))

@@ -2,15 +2,23 @@
 
 One step lasts about `STEP_S`. The row says where the next step begins, so a step may be lost,
 repeated or done twice at once. `points.services.restore` handles requests and results.
+
+Limits how many long jobs run at once, because workers have other work too.
 """
 
 import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
 from ftdash.jobs.models import PointInspection
 from ftdash.jobs.validation import roots
 from pipelines.domain.errors import Rejected, Retryable
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
 
 STEP_S = 1.0
 
@@ -47,3 +55,16 @@ def go_on(inspection_key: int) -> bool:
         ended_at=now if found.is_over else None,
     )
     return bool(is_ours) and not found.is_over
+
+
+OPEN_MAX = 4
+
+ABANDONED_AFTER = timedelta(minutes=10)
+"""No person looked and no worker continued for so long: the job no longer counts."""
+
+
+def check_room(rows: "QuerySet[Any]", what: str) -> None:
+    """`rows` have `ended_at` and `moved_at`. Raises Rejected if too many of them are open."""
+    lately = timezone.now() - ABANDONED_AFTER
+    if rows.filter(ended_at=None, moved_at__gt=lately).count() >= OPEN_MAX:
+        raise Rejected(f"{OPEN_MAX} {what} are under way already; ask again when one has ended.")

@@ -14,17 +14,17 @@ from django.conf import settings as configuration
 from django.db import transaction
 from django.utils import timezone
 
+from ftdash.checkpoints.answers import Reading
 from ftdash.checkpoints.points import read_head
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import reading_of
-from ftdash.checkpoints.savepoint_answers import Reading
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
 from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
 from ftdash.points.services.disposal import check_claimable, check_disposable
+from ftdash.points.services.inspection import check_room
 from ftdash.points.services.replays import replayable
-from ftdash.points.services.room import check_room
 from ftdash.requests.asking import (
     Question,
     already_asked,
@@ -34,7 +34,7 @@ from ftdash.requests.asking import (
     store,
     store_start,
 )
-from ftdash.runs.queries.measured import measured
+from ftdash.runs.queries.planning import measured
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of

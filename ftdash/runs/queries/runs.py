@@ -1,16 +1,19 @@
-"""Reads runs of all pipelines, for programs that list them: each with its shape and its times."""
+"""Reads runs of all pipelines, for programs that list them: each with its shape and its times.
+
+Every pipeline with its newest run, and the token that changes whenever its pages do.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Max
+from django.db.models import Max, OuterRef, Subquery
 
 from ftdash.jobs.answers import ShownState, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import TERMINAL_STATUSES, Run, StatusChange
+from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Run, StatusChange
 from ftdash.metrics.models import Sample
-from ftdash.runs.queries.freshness import observe, shown_state
+from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.run_view import subtasks_of
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
@@ -117,3 +120,20 @@ def _facts(rows: Iterable[Run]) -> list[RunFacts]:
             )
         )
     return result
+
+
+def newest_runs() -> list[tuple[Pipeline, Run | None]]:
+    """Every pipeline by name; None before its first run."""
+    newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
+    pipelines = list(Pipeline.objects.annotate(newest_run=Subquery(newest)))
+    runs = Run.objects.select_related("pipeline").in_bulk(
+        [pipeline.newest_run for pipeline in pipelines]
+    )
+    return [(pipeline, runs.get(pipeline.newest_run)) for pipeline in pipelines]
+
+
+def version(pipeline: Pipeline, run: Run | None, seen: Observation) -> str:
+    state, _ = shown_state(run, seen)
+    late = "" if seen.reconcile.is_alive else "late"
+    of_run = f"{run.number}.{run.version}" if run else "0.0"
+    return f"{pipeline.version}.{of_run}.{state}{late}"

@@ -12,9 +12,9 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from ftdash.checkpoints.savepoint_answers import Reading
+from ftdash.checkpoints.answers import Reading
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.queries.output_after import rows_after
+from ftdash.points.queries.lineage import rows_after
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.requests.asking import pipeline_named

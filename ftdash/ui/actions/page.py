@@ -3,10 +3,13 @@
 Only people with the permission `jobs.operate` get here. A refusal comes back in the form, with
 everything that was typed. A granted request is a row that the page shows until it ends, so you can
 leave and find it again.
+
+The service call of each action, from the values of its form: one function per action.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -19,13 +22,15 @@ from django_htmx.http import trigger_client_event
 
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.models import RequestKind
-from ftdash.points.services.replays import outlook
+from ftdash.points.services import disposal
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.replays import newest_point, outlook
+from ftdash.points.services.restore import Restore
+from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions import asks
+from ftdash.ui.actions.action_forms import CancelForm, ChangeForm, DisposeForm, LabelForm, StopForm
 from ftdash.ui.actions.before_restore import looked_at
-from ftdash.ui.actions.change_form import ChangeForm
-from ftdash.ui.actions.ending_forms import CancelForm, StopForm
 from ftdash.ui.actions.forms import (
     ActionForm,
     AllowFaultsForm,
@@ -35,11 +40,124 @@ from ftdash.ui.actions.forms import (
     SavepointForm,
     StartForm,
 )
-from ftdash.ui.actions.savepoint_forms import DisposeForm, LabelForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
+from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
 
-Ask = Callable[[PipelinePage, asks.Values, str], RequestId]
+Values = dict[str, Any]
+"""The cleaned values of a form."""
+
+
+def checkpoint(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.request_checkpoint(pipeline=page.name, requester=who, reason=values["reason"])
+
+
+def savepoint(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.request_savepoint(
+        pipeline=page.name, requester=who, reason=values["reason"], **_of_savepoint(values)
+    )
+
+
+def stop(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.stop_with_savepoint(
+        pipeline=page.name,
+        requester=who,
+        reason=values["reason"],
+        drain=values["drain"],
+        **_of_savepoint(values),
+    )
+
+
+def label(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return disposal.label_savepoint(
+        pipeline=page.name,
+        path=values["path"],
+        label=values["label"],
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def dispose(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return point_services.dispose(
+        pipeline=page.name, path=values["path"], requester=who, reason=values["reason"]
+    )
+
+
+def cancel(page: PipelinePage, values: Values, who: str) -> RequestId:
+    if not values["with_savepoint"]:
+        return services.cancel(pipeline=page.name, requester=who, reason=values["reason"])
+    return services.cancel_with_savepoint(
+        pipeline=page.name, requester=who, reason=values["reason"], **_of_savepoint(values)
+    )
+
+
+def change(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.change_settings(
+        pipeline=page.name, settings=values["changes"], requester=who, reason=values["reason"]
+    )
+
+
+def kill(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.kill_slot(
+        pipeline=page.name,
+        slot=values["slot"],
+        moment=KillMoment(values["moment"]),
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def faults(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.allow_faults(
+        pipeline=page.name,
+        is_allowed=values["is_allowed"],
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def restore(page: PipelinePage, values: Values, who: str) -> RequestId:
+    asked = Restore(
+        pipeline=page.name,
+        path=values["path"],
+        parallelism=values["parallelism"],
+        allow_non_restored_state=values["allow_non_restored_state"],
+        reads_files=False,
+    )
+    return point_services.restore(
+        asked,
+        requester=who,
+        reason=values["reason"],
+        claim_mode=ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM),
+    )
+
+
+def replay(page: PipelinePage, values: Values, who: str) -> RequestId:
+    asked = Restore(pipeline=page.name, path=newest_point(page.name), reads_files=False, replays=())
+    return point_services.restore(asked, requester=who, reason=values["reason"])
+
+
+def start(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.submit_pipeline(
+        name=page.name,
+        flow=page.flow,
+        parallelism=values["parallelism"],
+        max_parallelism=page.max_parallelism,
+        parameters=page.parameters,
+        settings=page.settings,
+        allows_faults=page.allows_faults,
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def _of_savepoint(values: Values) -> Values:
+    chosen = SavepointFormat(values["savepoint_format"] or SavepointFormat.CANONICAL)
+    return {"savepoint_format": chosen, "label": values["label"]}
+
+
+Ask = Callable[[PipelinePage, Values, str], RequestId]
 
 REFUSED = 422
 """The form was valid, but the service refused the request."""
@@ -60,51 +178,47 @@ ACTIONS = {
         "Trigger a checkpoint",
         "Trigger checkpoint",
         ActionForm,
-        asks.checkpoint,
+        checkpoint,
     ),
     "savepoint": Action(
-        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", SavepointForm, asks.savepoint
+        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", SavepointForm, savepoint
     ),
     "stop": Action(
         RequestKind.STOP_WITH_SAVEPOINT,
         "Stop with a savepoint",
         "Stop with savepoint",
         StopForm,
-        asks.stop,
+        stop,
     ),
-    "cancel": Action(
-        RequestKind.CANCEL, "Cancel the run", "Cancel the run", CancelForm, asks.cancel
-    ),
+    "cancel": Action(RequestKind.CANCEL, "Cancel the run", "Cancel the run", CancelForm, cancel),
     "change": Action(
         RequestKind.CHANGE_SETTINGS,
         "Change settings of the run",
         "Change settings",
         ChangeForm,
-        asks.change,
+        change,
     ),
-    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, asks.kill),
+    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, kill),
     "faults": Action(
         RequestKind.ALLOW_FAULTS,
         "Allow or forbid faults on purpose",
         "Save",
         AllowFaultsForm,
-        asks.faults,
+        faults,
     ),
     "restore": Action(
         RequestKind.RESTORE,
         "Restore from a point, or rescale",
         "Restore",
         RestoreForm,
-        asks.restore,
+        restore,
     ),
-    "replay": Action(
-        RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, asks.replay
-    ),
-    "label": Action(RequestKind.LABEL, "Label a savepoint", "Set the label", LabelForm, asks.label),
+    "replay": Action(RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, replay),
+    "label": Action(RequestKind.LABEL, "Label a savepoint", "Set the label", LabelForm, label),
     "dispose": Action(
-        RequestKind.DISPOSE, "Dispose of a savepoint", "Delete its files", DisposeForm, asks.dispose
+        RequestKind.DISPOSE, "Dispose of a savepoint", "Delete its files", DisposeForm, dispose
     ),
-    "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, asks.start),
+    "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, start),
 }
 
 

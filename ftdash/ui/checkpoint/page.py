@@ -21,9 +21,16 @@ from ftdash.jobs.answers import PipelinePage, RunBrief
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui import sentences
 from ftdash.ui.checkpoint.comparison import Comparison, comparison
-from ftdash.ui.checkpoint.held_back import Held, held_back, held_channels
-from ftdash.ui.checkpoint.part_rows import OperatorRow, operator_rows, type_words
-from ftdash.ui.checkpoint.subtask_order import Heading, SubtaskOrder
+from ftdash.ui.checkpoint.part_rows import (
+    Heading,
+    Held,
+    OperatorRow,
+    SubtaskOrder,
+    held_back,
+    held_channels,
+    operator_rows,
+    type_words,
+)
 from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.pipelines.parts import Chart
 from ftdash.ui.pipelines.view import Address, data_at, shown_run

@@ -1,14 +1,165 @@
-"""The lines of the tables about one checkpoint: its operators, and their subtasks. Pure."""
+"""The lines of the tables about one checkpoint: its operators, and their subtasks. Pure.
 
+The chart of what the subtasks of one checkpoint held back while they aligned.
+
+The figures of each subtask in one checkpoint, and the order of subtasks by them. Pure.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ftdash.checkpoints.answers import SubtaskTimeline
+from django.utils.text import slugify
+
+from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
+from ftdash.checkpoints.distribution import Distribution
 from ftdash.checkpoints.parts import SubtaskSpread, VertexPart
 from ftdash.checkpoints.queries.detail import CheckpointDetail
 from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
-from ftdash.ui.checkpoint.subtask_order import COLUMNS, SubtaskOrder
+from ftdash.formats import duration, plural, size
+from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout
+from ftdash.ui.metrics.figures import SYMBOLS
+from ftdash.ui.pipelines.sample_figures import DASHES, SERIES
 from pipelines.domain.status import CheckpointKind
+
+CHANNELS_MAX = 10
+"""As many as colours and dashes can distinguish; the table below the chart has all of them."""
+
+Held = tuple[SubtaskTimeline, ChannelTimeline]
+
+
+def held_back(timeline: AlignmentTimeline | None) -> Figure | None:
+    """One line per channel, the fullest first: a step at each measured arrival, and no line beyond
+    the last barrier, when the channel was read again."""
+    fullest = sorted(
+        (held for held in held_channels(timeline) if held[1].steps),
+        key=lambda held: -held[1].buffered_records,
+    )
+    if not fullest:
+        return None
+    traces = [line(index, *held) for index, held in enumerate(fullest[:CHANNELS_MAX])]
+    return {"data": traces, "layout": held_back_layout(len(traces))}
+
+
+def held_channels(timeline: AlignmentTimeline | None) -> list[Held]:
+    """The channels that made records wait, in the order of the timeline."""
+    subtasks = timeline.subtasks if timeline else []
+    return [(s, c) for s in subtasks for c in s.channels if c.blocked_ms > 0 and c.buffered_records]
+
+
+def line(index: int, subtask: SubtaskTimeline, channel: ChannelTimeline) -> Json:
+    end_ms = channel.arrived_ms + channel.blocked_ms
+    color = SERIES[index % len(SERIES)]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escaped(name_of(subtask, channel)),
+        "x": [round(step.at_ms, 3) for step in channel.steps] + [round(end_ms, 3)],
+        "y": [step.records for step in channel.steps] + [channel.steps[-1].records],
+        "customdata": [
+            f"{plural(step.records, 'record')}, {size(step.size_bytes)}, held back"
+            f" {duration(step.at_ms)} after the trigger"
+            for step in channel.steps
+        ]
+        + [f"served again {duration(end_ms)} after the trigger"],
+        "hovertemplate": "<b>%{fullData.name}</b><br>%{customdata}<extra></extra>",
+        "line": {"shape": "hv", "width": 2, "color": color, "dash": DASHES[index % len(DASHES)]},
+        "marker": {"size": 5, "color": color, "symbol": SYMBOLS[index // len(DASHES)]},
+    }
+
+
+def name_of(subtask: SubtaskTimeline, channel: ChannelTimeline) -> str:
+    sender = f"{channel.upstream}[{channel.upstream_subtask}]"
+    return f"{sender} to {subtask.vertex}[{subtask.subtask}]"
+
+
+def held_back_layout(lines: int) -> Json:
+    return layout(
+        210 + 22 * lines,
+        showlegend=True,
+        hovermode="closest",
+        xaxis=axis(
+            title={"text": "ms after the trigger", "standoff": 6},
+            rangemode="tozero",
+            ticksuffix=" ms",
+        ),
+        yaxis=axis(rangemode="tozero", title={"text": "records held back", "standoff": 4}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    label: str
+    of: Callable[[SubtaskTimeline], float]
+    spread: Callable[[SubtaskSpread], Distribution]
+    write: Callable[[float], str]
+
+    @property
+    def key(self) -> str:
+        """Its name in addresses."""
+        return slugify(self.label)
+
+
+COLUMNS = [
+    Column(
+        "End to end duration",
+        lambda each: each.acknowledged_ms,
+        lambda s: s.acknowledged_ms,
+        duration,
+    ),
+    Column("Start delay", lambda each: each.start_delay_ms, lambda s: s.start_delay_ms, duration),
+    Column("Alignment", lambda each: each.alignment_ms, lambda s: s.alignment_ms, duration),
+    Column("Sync", lambda each: each.sync_ms, lambda s: s.sync_ms, duration),
+    Column("Async", lambda each: each.async_ms, lambda s: s.async_ms, duration),
+    Column("Uploaded", lambda each: each.uploaded_bytes, lambda s: s.uploaded_bytes, size),
+    Column("Full size", lambda each: each.state_bytes, lambda s: s.state_bytes, size),
+    Column("Held back", lambda each: each.buffered_bytes, lambda s: s.buffered_bytes, size),
+    Column("In flight, kept", lambda each: each.persisted_bytes, lambda s: s.persisted_bytes, size),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """`choice` is the order that choosing it leads to; None: by index."""
+
+    label: str
+    key: str
+    direction: str  # in ARIA's words; empty: they are not ordered by it
+    choice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskOrder:
+    """By index, or by a figure."""
+
+    column: Column | None = None
+    is_descending: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "SubtaskOrder":
+        """`alignment`, or `-alignment` for the greatest first. An unknown name means no order."""
+        found = [each for each in COLUMNS if each.key == text.removeprefix("-")]
+        return cls(found[0], text.startswith("-")) if found else cls()
+
+    def headings(self) -> list[Heading]:
+        """Choosing one leads to the greatest first, then to the least, then back to no order."""
+        return [self._heading(column) for column in COLUMNS]
+
+    def indices(self, subtasks: Mapping[int, SubtaskTimeline], count: int) -> list[int]:
+        """Of all subtasks. Those that have not acknowledged have no figures, and come last."""
+        column = self.column
+        if column is None:
+            return list(range(count))
+        known = [index for index in range(count) if index in subtasks]
+        known.sort(key=lambda index: column.of(subtasks[index]), reverse=self.is_descending)
+        return [*known, *(index for index in range(count) if index not in subtasks)]
+
+    def _heading(self, column: Column) -> Heading:
+        if column is not self.column:
+            return Heading(column.label, column.key, "", f"-{column.key}")
+        if self.is_descending:
+            return Heading(column.label, column.key, "descending", column.key)
+        return Heading(column.label, column.key, "ascending", None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from datetime import datetime
 import numpy as np
 
 from ftdash.checkpoints.distribution import quantile
-from ftdash.checkpoints.queries.completed_history import CompletedHistory, Measured, known_of
-from ftdash.checkpoints.queries.trends import Trend
+from ftdash.checkpoints.queries.completed_history import CompletedHistory, Measured, Trend, known_of
 from ftdash.formats import UNKNOWN, count, duration, plural, size
 from ftdash.times import moment
 from ftdash.ui.checkpoints import trend_figures as figures

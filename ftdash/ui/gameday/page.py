@@ -18,8 +18,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from ftdash.formats import duration, plural
 from ftdash.gameday import queries, services
 from ftdash.gameday.models import Fault
-from ftdash.gameday.queries import Candidate, GameDays, GameDayView
-from ftdash.gameday.scoreboard import Score
+from ftdash.gameday.queries import Candidate, GameDays, GameDayView, Score
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.runs.queries import pipelines as job_queries

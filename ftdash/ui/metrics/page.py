@@ -16,8 +16,7 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.metrics.queries.loads import RunLoads, VertexMoment, run_loads, trends
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui.metrics import figures
-from ftdash.ui.metrics.bottleneck import sentence
-from ftdash.ui.metrics.operator_rows import OperatorRow, is_past, operator_rows
+from ftdash.ui.metrics.operator_rows import OperatorRow, is_past, operator_rows, sentence
 from ftdash.ui.pipelines.parts import Chart
 from ftdash.ui.pipelines.view import data_at
 from ftdash.ui.shared_regions import shared

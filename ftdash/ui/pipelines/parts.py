@@ -8,12 +8,11 @@ from ftdash.checkpoints.answers import AlignmentTimeline
 from ftdash.formats import words
 from ftdash.jobs.answers import PipelinePage, RecoveryAxis, RecoveryView
 from ftdash.jobs.models import STARTS, RequestKind
-from ftdash.metrics.answers import SamplePoint
+from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.ui import sentences
 from ftdash.ui.actions.page import ACTIONS
 from ftdash.ui.figures.alignment import alignment
-from ftdash.ui.figures.recovery import recovery_axis
-from ftdash.ui.figures.recovery_phases import recovery_phases
+from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.figures.style import Figure
 from ftdash.ui.pipelines.sample_figures import memory, throughput
 from pipelines.domain.status import RecoveryPhase

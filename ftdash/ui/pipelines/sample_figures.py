@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from ftdash.formats import rate, size
-from ftdash.metrics.answers import SamplePoint
+from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.ui.figures.style import (
     POINTS_MAX,
     Figure,

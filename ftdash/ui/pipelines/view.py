@@ -22,9 +22,8 @@ from ftdash.jobs.answers import (
     ShownState,
 )
 from ftdash.jobs.models import RequestKind
-from ftdash.metrics.answers import SamplePoint
-from ftdash.metrics.queries import samples as metric_queries
-from ftdash.metrics.queries.loads import run_loads
+from ftdash.metrics.queries import loads as metric_queries
+from ftdash.metrics.queries.loads import SamplePoint, run_loads
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui.pipelines.dataflow import Dataflow, dataflow
 from ftdash.ui.pipelines.parts import (

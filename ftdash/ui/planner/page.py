@@ -15,10 +15,18 @@ from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.planning import MeasuredRecovery, PlanningFacts, planning_facts
 from ftdash.ui.pipelines.parts import Chart
 from ftdash.ui.pipelines.view import data_at
-from ftdash.ui.planner.estimates import Estimate, recovery_estimates, volume_estimates
+from ftdash.ui.planner.estimates import (
+    Estimate,
+    IntervalRow,
+    advice_sentence,
+    advised,
+    costs_of,
+    interval_rows,
+    recovery_estimates,
+    volume_estimates,
+)
 from ftdash.ui.planner.figures import lost_time
 from ftdash.ui.planner.form import PlannerForm, Presumed, presumed
-from ftdash.ui.planner.rows import IntervalRow, advice_sentence, advised, costs_of, interval_rows
 from ftdash.ui.shared_regions import shared
 
 

@@ -1,7 +1,12 @@
-"""The page of failures and recovery: what failed, what came of it, and where to go back to."""
+"""The page of failures and recovery: what failed, what came of it, and where to go back to.
 
+The tables of the recovery page, made from the answers of the queries. Pure.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
@@ -10,6 +15,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from ftdash.formats import duration, plural
 from ftdash.jobs.answers import (
     ActionOffer,
     DamageView,
@@ -19,24 +25,68 @@ from ftdash.jobs.answers import (
     RecoveryAxis,
     RecoveryView,
     RunBrief,
+    RunView,
     VerificationView,
+    ZombiesView,
 )
 from ftdash.jobs.models import RequestKind
-from ftdash.points.queries.recovery_points import PointChoice, point_choice
+from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_choice
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
-from ftdash.ui.figures.recovery import recovery_axis
-from ftdash.ui.figures.recovery_phases import recovery_phases
+from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.pipelines.parts import PHASES, Chart, RecoveryRow, durations_of
 from ftdash.ui.pipelines.view import Address, data_at, shown_run
-from ftdash.ui.recovery.rows import (
-    estimate,
-    if_it_died,
-    median_durations,
-    median_to_running_ms,
-    zombie_sentence,
-)
 from ftdash.ui.shared_regions import shared
+
+_SEVERAL = {"late end of input": "late ends of input"}
+
+
+def median_durations(recoveries: Sequence[RecoveryView]) -> list[float | None]:
+    """The median of each of `PHASES` over the recoveries that reached it; None: none did."""
+    columns = zip(*(durations_of(each) for each in recoveries), strict=True)
+    medians = [_median([ms for ms in column if ms is not None]) for column in columns]
+    return medians or [None] * len(PHASES)
+
+
+def median_to_running_ms(recoveries: Sequence[RecoveryView]) -> float | None:
+    return _median([each.to_running_ms for each in recoveries if each.to_running_ms is not None])
+
+
+def zombie_sentence(zombies: ZombiesView) -> str:
+    """`2 late commits of attempt 3 refused.`"""
+    refused = plural(zombies.count, zombies.kind, _SEVERAL.get(zombies.kind))
+    whose = f"attempt {zombies.attempt}" if zombies.attempt else "a stranger"
+    return f"{refused} of {whose} refused."
+
+
+def if_it_died(run: RunView | None) -> str:
+    """The cost of a failure now, and the measurements behind it."""
+    if run is None or run.state.is_terminal:
+        return "Nothing runs, so nothing can die."
+    if run.records_to_replay is None:
+        return "If it died now: nobody knows yet how much would be replayed."
+    replay = f"If it died now: about {plural(run.records_to_replay, 'record')} to replay"
+    if run.to_recover_ms is None:
+        return f"{replay}; how long that takes is not known before a recovery was measured."
+    recoveries = plural(run.recovery_count, "measured recovery", "measured recoveries")
+    return f"{replay}, about {duration(run.to_recover_ms)}, judging by {recoveries}."
+
+
+def estimate(point: FitPoint, recovery_count: int) -> str:
+    """The same for a restore from a point."""
+    if point.records_to_replay is None:
+        return "How much would be read again is not known."
+    about = "About " if point.records_to_replay else ""
+    replay = f"{about}{plural(point.records_to_replay, 'record')} would be read again"
+    if point.estimated_ms is None:
+        return f"{replay}; how long that takes is not known before a recovery was measured."
+    recoveries = plural(recovery_count, "measured recovery", "measured recoveries")
+    return f"{replay}, in about {duration(point.estimated_ms)}, judging by {recoveries}."
+
+
+def _median(values: list[float]) -> float | None:
+    return median(values) if values else None
+
 
 POINTS_MAX = 30
 DAMAGES_MAX = 3

@@ -1,22 +1,32 @@
 """The contents of a savepoint: its manifest, its operators, the rows of a state.
 
 A savepoint never changes, so these pages are not live. Everyone who may see pages may see them.
+
+The differences between two savepoints: request, progress of the worker, and result.
+
+Everyone may see the results; asking for a comparison takes the admin role.
 """
 
 from datetime import UTC, datetime
 
 from django import forms
 from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 
+from ftdash.checkpoints.answers import Savepoint
 from ftdash.checkpoints.points import manifest_bytes
 from ftdash.checkpoints.queries import contents
+from ftdash.checkpoints.queries import savepoints as savepoint_queries
 from ftdash.checkpoints.queries.contents import Looked
 from ftdash.jobs.validation import check_place
+from ftdash.points.services import comparisons
 from ftdash.ui.pipelines.view import number_or_none
 from ftdash.ui.savepoints.page import existing
 from pipelines.domain.errors import Rejected
@@ -106,3 +116,57 @@ def _looked(query: QueryDict) -> Looked:
         part=number_or_none(query.get("part")) or 0,
         row=number_or_none(query.get("row")) or 0,
     )
+
+
+CHOICES_MAX = 200
+
+
+@require_GET
+@never_cache
+def compare(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    """From the savepoint in `from` to this one."""
+    right = existing(savepoint_key)
+    found = savepoint_queries.savepoints(right.pipeline, 1, CHOICES_MAX)
+    others = [each for each in found.rows if each.key != savepoint_key and not each.is_disposed]
+    return render(
+        request,
+        "savepoints/compare/page.html",
+        {
+            **_context(request, savepoint_key),
+            "others": others,
+            "compared": _compared(right, found.rows),
+        },
+    )
+
+
+@require_GET
+@never_cache
+def progress(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    return render(request, "savepoints/compare/outcome.html", _context(request, savepoint_key))
+
+
+@require_POST
+@never_cache
+@permission_required("jobs.operate", raise_exception=True)
+def start_comparison(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    left, right = existing(request.POST.get("from", "")), existing(savepoint_key)
+    try:
+        comparisons.ask(left.path, right.path, request.user.get_username())
+    except Rejected as refusal:
+        messages.error(request, str(refusal))
+    return redirect(
+        f"{reverse('compare-savepoints', args=[right.key])}?{urlencode({'from': left.key})}"
+    )
+
+
+def _compared(right: Savepoint, known: list[Savepoint]) -> list[Savepoint]:
+    """The savepoints with an existing comparison with it, newest first."""
+    by_path = {each.path: each for each in known}
+    return [by_path[path] for path in comparisons.compared_with(right.path) if path in by_path]
+
+
+def _context(request: HttpRequest, savepoint_key: str) -> dict[str, object]:
+    right, chosen = existing(savepoint_key), request.GET.get("from", "")
+    left = existing(chosen) if chosen else None
+    found = comparisons.comparison_of(left.path, right.path) if left else None
+    return {"point": right, "left": left, "found": found}

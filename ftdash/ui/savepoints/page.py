@@ -15,8 +15,8 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from ftdash.checkpoints.answers import Savepoint, SavepointPage
 from ftdash.checkpoints.queries import savepoints as savepoint_queries
-from ftdash.checkpoints.savepoint_answers import Savepoint, SavepointPage
 from ftdash.jobs.answers import ActionOffer, PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.points.services import restore as point_services

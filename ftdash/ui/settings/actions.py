@@ -18,8 +18,7 @@ from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.settings import alert_rules as alert_actions
 from ftdash.ui.settings import history as history_actions
 from ftdash.ui.settings import people as people_actions
-from ftdash.ui.settings.action import Done, SettingsAction
-from ftdash.ui.settings.forms import SettingsForm
+from ftdash.ui.settings.forms import Done, SettingsAction, SettingsForm
 from pipelines.domain.errors import Rejected, check
 
 ACTIONS = people_actions.ACTIONS | alert_actions.ACTIONS | history_actions.ACTIONS

@@ -2,8 +2,12 @@
 
 Fields only describe themselves: the services decide what is possible, and their refusal is shown in
 the form.
+
+A change of settings: its words, its form, its consequence, and the function that does it.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -99,3 +103,35 @@ class OwnPasswordForm(PasswordChangeForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["new_password1"].help_text = " ".join(password_validators_help_texts())
+
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outcome; `secret` is shown once."""
+
+    note: str
+    secret: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAction:
+    """`consequence` is shown before the button, and raises Http404 if `of` names nothing.
+
+    `shows_secret`: its answer may show one, so a form counts once (`ftdash.accounts.sent_forms`).
+    """
+
+    title: str
+    button: str
+    form: type[SettingsForm]
+    consequence: Callable[[str], str]
+    carry_out: Callable[[str, Values, str], Done]
+    back: str = "settings"  # the page it belongs to
+    shows_secret: bool = False
+    subject: Callable[[str], str] = str  # people's name for what `of` names
+
+    @property
+    def is_destructive(self) -> bool:
+        return issubclass(self.form, ConfirmedSettingsForm)

@@ -10,8 +10,7 @@ from ftdash.formats import count, period, plural
 from ftdash.history import limits
 from ftdash.history.models import Kind
 from ftdash.retention import queries
-from ftdash.ui.settings.action import Done, SettingsAction, Values
-from ftdash.ui.settings.forms import ConfirmedSettingsForm
+from ftdash.ui.settings.forms import ConfirmedSettingsForm, Done, SettingsAction, Values
 
 
 class KeepForm(ConfirmedSettingsForm):

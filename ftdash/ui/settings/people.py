@@ -9,13 +9,15 @@ from ftdash.accounts import people, queries, services
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.people import NewPassword, Role
 from ftdash.formats import utc
-from ftdash.ui.settings.action import Done, SettingsAction, Values
 from ftdash.ui.settings.forms import (
     ConfirmedSettingsForm,
+    Done,
     InviteForm,
     RoleForm,
+    SettingsAction,
     SettingsForm,
     TokenForm,
+    Values,
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from ftdash.embedded.checked import VIEWS_PER_SPLIT, CheckedViews, views_of
-from ftdash.embedded.page_view_answer import (
+from ftdash.embedded.page_views import (
     WINDOW_S,
     compared,
     expected,

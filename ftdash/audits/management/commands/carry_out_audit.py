@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from ftdash.audits import process as audit_process
+from ftdash.audits import services as audit_process
 
 
 class Command(BaseCommand):

@@ -22,7 +22,7 @@ from ftdash.installed_command import InstalledCommand
 from ftdash.jobs.answers import PipelinePage, RequestView
 from ftdash.jobs.models import RequestPhase
 from ftdash.points.queries.lineage import LineageRun, lineage
-from ftdash.points.services import labels
+from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.replays import newest_point
 from ftdash.points.services.restore import Restore
@@ -156,7 +156,7 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
             return services.cancel(pipeline=name, **who)
         case "label":
             given = {"path": options["path"], "label": options["label"]}
-            return labels.label_savepoint(pipeline=name, **given, **who)
+            return disposal.label_savepoint(pipeline=name, **given, **who)
         case "dispose":
             _check_confirmed(options["path"], options["confirm"])
             return point_services.dispose(pipeline=name, path=options["path"], **who)

@@ -15,12 +15,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ftdash.embedded import demo_pipeline, installation, page_views
 from ftdash.embedded.check import run_check
 from ftdash.embedded.checked import checked
-from ftdash.embedded.console import Console
+from ftdash.embedded.console import Console, end_when_asked
 from ftdash.embedded.demo import Demonstration, DemoOptions, run_demo
 from ftdash.embedded.demo_pipeline import FlightDelays
 from ftdash.embedded.ledger import LEDGER_NAME, Ledger, new_token
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
-from ftdash.embedded.signals import end_when_asked
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_logs import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from ftdash.lab.keeping import keep
+from ftdash.lab.services import keep
 
 
 class Command(BaseCommand):
