@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.bench.benchmark import Benchmark, Fields, at_least, at_most, missed, undecided
+from bench.benchmark import Benchmark, Fields, at_least, at_most, missed, undecided
 
 
 @pytest.mark.parametrize(

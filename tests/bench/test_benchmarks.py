@@ -14,10 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ftdash.command_line.management.commands.bench import BENCHMARKS
-from pipelines.lab.view_input import apps_of, wall_ms
-from pipelines.lab.view_log import COLUMNS, ROW
-from tests.bench import (
+from bench import (
     backpressure,
     coordinator,
     ends,
@@ -35,13 +32,16 @@ from tests.bench import (
     small_batches,
     state_memory,
 )
-from tests.bench.benchmark import missed
-from tests.bench.modes import MODES
-from tests.bench.page_views import Work, run_once
-from tests.bench.pairs import Pair
-from tests.bench.peer_runs import NO_PEERS
-from tests.bench.plain_run import on_processes
-from tests.bench.whole_run import Measured
+from bench.benchmark import missed
+from bench.modes import MODES
+from bench.page_views import Work, run_once
+from bench.pairs import Pair
+from bench.peer_runs import NO_PEERS
+from bench.plain_run import on_processes
+from bench.whole_run import Measured
+from ftdash.command_line.management.commands.bench import BENCHMARKS
+from pipelines.lab.view_input import apps_of, wall_ms
+from pipelines.lab.view_log import COLUMNS, ROW
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.driven_run import StartedRun
@@ -62,12 +62,12 @@ def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
-    assert callable(importlib.import_module(f"tests.bench.{name.replace('-', '_')}").main)
+    assert callable(importlib.import_module(f"bench.{name.replace('-', '_')}").main)
 
 
 def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
     """As the command starts them: there nobody has set up Django."""
-    modules = ", ".join(f"tests.bench.{name.replace('-', '_')}" for name in BENCHMARKS)
+    modules = ", ".join(f"bench.{name.replace('-', '_')}" for name in BENCHMARKS)
 
     began = subprocess.run(
         [sys.executable, "-c", f"import {modules}"], capture_output=True, text=True, timeout=120
@@ -83,7 +83,7 @@ def test_a_million_keys_can_be_asked_for(
     monkeypatch.setattr("sys.argv", [name, "--keys", "1000000", "--nothing-known"])
 
     with pytest.raises(SystemExit):
-        importlib.import_module(f"tests.bench.{name}").main()
+        importlib.import_module(f"bench.{name}").main()
 
     assert "does not know --nothing-known" in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bench.pairs import TRIES_MAX, described, mean_rate, median_interval, run_pairs
+from bench.pairs import TRIES_MAX, described, mean_rate, median_interval, run_pairs
 
 
 def test_the_limit_comes_first_and_last_so_that_a_drift_weighs_as_much_on_both() -> None:

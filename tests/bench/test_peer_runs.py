@@ -6,8 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.bench.page_views import Work
-from tests.bench.peer_runs import PEERS, PROGRAMS, Peer, PeerRuns
+from bench.page_views import Work
+from bench.peer_runs import PEERS, PROGRAMS, Peer, PeerRuns
 from tests.polling import wait_until
 
 EVENTS = 4_000

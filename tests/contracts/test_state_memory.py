@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bench.state_memory import measure
+from bench.state_memory import measure
 
 pytestmark = pytest.mark.slow
 

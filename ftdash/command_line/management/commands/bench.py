@@ -1,6 +1,6 @@
 """`manage.py bench NAME`: run one benchmark program and pass its output through.
 
-The programs live in `tests/bench/` and know the engine; this command only finds them.
+The programs live in `bench/` and know the engine; this command only finds them.
 """
 
 import subprocess
@@ -41,6 +41,6 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         name, given = str(options["name"]), options["options"]
         rest = [str(option) for option in given] if isinstance(given, list) else []
-        module = f"tests.bench.{name.replace('-', '_')}"
+        module = f"bench.{name.replace('-', '_')}"
         command = [sys.executable, "-m", module, *(o for o in rest if o != "--json")]
         sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)

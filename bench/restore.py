@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.benchmark import Benchmark, Fields, at_least, progress
 from pipelines.bus.inbox import submit
 from pipelines.disk.files import RunningDigest, blocks_of
 from pipelines.domain.commands import StopWithSavepoint
@@ -33,7 +34,6 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, RequestOutcome, SavepointFormat
-from tests.bench.benchmark import Benchmark, Fields, at_least, progress
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.wide_rows import KEEPER

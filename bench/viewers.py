@@ -26,8 +26,8 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout, CookieJar, TCPConnector
 
+from bench.benchmark import Benchmark, Fields, at_most, progress
 from ftdash.checkpoints.distribution import quantile
-from tests.bench.benchmark import Benchmark, Fields, at_most, progress
 from tests.integration.demonstration import Demo
 
 PIPELINE = "flight_delays"

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.benchmark import Benchmark, Fields, at_least, progress
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput
@@ -63,7 +64,6 @@ from pipelines.stream import (
     sum,
     tumbling,
 )
-from tests.bench.benchmark import Benchmark, Fields, at_least, progress
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import RecordingReporter
 

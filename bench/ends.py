@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.bench.benchmark import Benchmark, Fields, at_least, progress
-from tests.bench.end import End, EndMissing
-from tests.bench.kafka_end import kafka_end
-from tests.bench.pairs import described, mean_rate, run_pairs
-from tests.bench.postgres_end import postgres_end
-from tests.bench.redis_end import redis_end
-from tests.bench.whole_run import Measured
+from bench.benchmark import Benchmark, Fields, at_least, progress
+from bench.end import End, EndMissing
+from bench.kafka_end import kafka_end
+from bench.pairs import described, mean_rate, run_pairs
+from bench.postgres_end import postgres_end
+from bench.redis_end import redis_end
+from bench.whole_run import Measured
 
 BARS = (
     at_least("kafka_ratio", 0.5),

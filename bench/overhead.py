@@ -14,9 +14,9 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from tests.bench.benchmark import Benchmark, Fields, at_most, missed, progress, undecided
-from tests.bench.modes import add_mode_option, modes_of
-from tests.bench.page_views import (
+from bench.benchmark import Benchmark, Fields, at_most, missed, progress, undecided
+from bench.modes import add_mode_option, modes_of
+from bench.page_views import (
     EVERY_SECOND,
     NEVER,
     Start,
@@ -26,8 +26,8 @@ from tests.bench.page_views import (
     run_once,
     work_of,
 )
-from tests.bench.pairs import Pair, described, mean_rate, median_interval, run_pairs
-from tests.bench.whole_run import Measured
+from bench.pairs import Pair, described, mean_rate, median_interval, run_pairs
+from bench.whole_run import Measured
 
 BARS = (at_most("slowdown", 0.03), at_most("more_processor", 0.03))
 WITHOUT = "aligned"  # any mode will do where nothing is checkpointed

@@ -10,6 +10,8 @@ import signal
 import statistics
 from collections.abc import Callable
 
+from bench.benchmark import Benchmark, Fields, at_most, progress
+from bench.page_views import Start, Work, endless_run, on_spark
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -21,8 +23,6 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.runtime.clocks import SystemClock
-from tests.bench.benchmark import Benchmark, Fields, at_most, progress
-from tests.bench.page_views import Start, Work, endless_run, on_spark
 from tests.driven_run import StartedRun
 
 STEP_TIMEOUT_S = 60.0

@@ -18,10 +18,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.bench.benchmark import progress
-from tests.bench.end import EndMissing, run_between_ends
-from tests.bench.side_by_side import seconds_for
-from tests.bench.whole_run import Measured
+from bench.benchmark import progress
+from bench.end import EndMissing, run_between_ends
+from bench.side_by_side import seconds_for
+from bench.whole_run import Measured
 from tests.brokers.kafka_broker import kafka_broker
 from tests.java_programs import ProgramMissing
 

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from tests.bench.benchmark import Bar, Benchmark, Fields, at_least, missed, progress
-from tests.bench.limit import limit_records_per_s
-from tests.bench.modes import add_mode_option, modes_of
-from tests.bench.page_views import (
+from bench.benchmark import Bar, Benchmark, Fields, at_least, missed, progress
+from bench.limit import limit_records_per_s
+from bench.modes import add_mode_option, modes_of
+from bench.page_views import (
     EVERY_SECOND,
     Measured,
     Start,
@@ -25,8 +25,8 @@ from tests.bench.page_views import (
     run_once,
     work_of,
 )
-from tests.bench.pairs import Pair, described, mean_rate, run_pairs
-from tests.bench.peer_runs import NO_PEERS, PEERS, PeerRuns
+from bench.pairs import Pair, described, mean_rate, run_pairs
+from bench.peer_runs import NO_PEERS, PEERS, PeerRuns
 
 BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("app_id", "hashmap"): (

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.events import EVENTS, event_files
-from tests.bench.modes import MODES
-from tests.bench.whole_run import Measured, Start, run_to_its_end
+from bench.events import EVENTS, event_files
+from bench.modes import MODES
+from bench.whole_run import Measured, Start, run_to_its_end
 from tests.driven_run import StartedRun, started_run
 
 EVERY_SECOND, NEVER = "1 s", "off"

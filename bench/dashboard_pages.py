@@ -16,13 +16,13 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
+from bench.benchmark import Fields, progress
 from ftdash.checkpoints.distribution import quantile
 from ftdash.embedded.ports import free_port
 from ftdash.embedded.stack import web, web_address, web_answers
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.jobs.models import Run
 from ftdash.projection.projector import Projector
-from tests.bench.benchmark import Fields, progress
 from tests.web.ended_pipelines import stopped_views
 from tests.web.journals import new_run
 from tests.web.simulated_site import SimulatedRun, beat, history, people

@@ -11,8 +11,8 @@ import tempfile
 
 import msgspec
 
-from tests.bench.benchmark import Bar, Benchmark, Fields, at_most, progress
-from tests.bench.state_memory_phase import ROW_BYTES
+from bench.benchmark import Bar, Benchmark, Fields, at_most, progress
+from bench.state_memory_phase import ROW_BYTES
 
 BACKENDS = ("hashmap", "rocksdb")
 PHASES = ("snapshot", "restore")
@@ -50,7 +50,7 @@ def measure(name: str, state_bytes: int) -> dict[str, float]:
 
 
 def _child(name: str, phase: str, root: str, rows: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "tests.bench.state_memory_phase", name, phase, root, str(rows)]
+    command = [sys.executable, "-m", "bench.state_memory_phase", name, phase, root, str(rows)]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return msgspec.json.decode(ended.stdout.splitlines()[-1], type=dict[str, int])
 

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.benchmark import Fields, progress
+from bench.events import repeated_files
+from bench.page_views import Work
 from ftdash.supervision.java import environment as java_environment
-from tests.bench.benchmark import Fields, progress
-from tests.bench.events import repeated_files
-from tests.bench.page_views import Work
 
 PROGRAMS = Path(__file__).parent / "peers"
 PROBE_TIMEOUT_S, RUN_TIMEOUT_S = 60.0, 900.0

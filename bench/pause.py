@@ -6,9 +6,9 @@ sink that prepares nothing adds nothing. The figure is `sync_ms` of every acknow
 
 import numpy as np
 
+from bench.benchmark import Benchmark, Fields, at_most
+from bench.page_views import Start, Work, add_state_options, endless_run, on_spark
 from pipelines.domain.events import SubtaskAcknowledged
-from tests.bench.benchmark import Benchmark, Fields, at_most
-from tests.bench.page_views import Start, Work, add_state_options, endless_run, on_spark
 
 BARS = (at_most("pause_ms_p99", 20),)
 CHECKPOINTS = 30

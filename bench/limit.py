@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from tests.bench.events import COLUMNS
+from bench.events import COLUMNS
 
 PROCESSES = 2
 

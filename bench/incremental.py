@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from bench.benchmark import Benchmark, Fields, at_most
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.runtime.subtask.snapshots.snapshotting import IncrementUpload
@@ -20,7 +21,6 @@ from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.on_disk.rocksdb import RocksDbSlot
 from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from tests.bench.benchmark import Benchmark, Fields, at_most
 
 BARS = (at_most("rocksdb_ratio", 0.1), at_most("hashmap_ratio", 0.1))
 MAX_PARALLELISM = 128

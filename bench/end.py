@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from tests.bench.whole_run import Measured, run_to_its_end
+from bench.whole_run import Measured, run_to_its_end
 from tests.driven_run import StartedRun
 from tests.processes.ends import ADDRESS
 from tests.processes.host import hosted_run

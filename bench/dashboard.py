@@ -15,7 +15,7 @@ import tempfile
 
 import django
 
-from tests.bench.benchmark import Benchmark, at_most
+from bench.benchmark import Benchmark, at_most
 
 CHECKPOINTS = 10_000
 ROUNDS = 40
@@ -31,7 +31,7 @@ def main() -> None:
         # Settings are read once, when Django loads: the home comes first.
         os.environ |= {"FTDASH_HOME": home, "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
         django.setup()
-        from tests.bench.dashboard_pages import measure
+        from bench.dashboard_pages import measure
 
         benchmark.report(measure(options.checkpoints, options.rounds), BARS)
 

@@ -15,9 +15,9 @@ import psycopg
 import sqlalchemy as sa
 from pgpq import ArrowToPostgresBinaryEncoder
 
-from tests.bench.end import run_between_ends
-from tests.bench.side_by_side import seconds_for
-from tests.bench.whole_run import Measured
+from bench.end import run_between_ends
+from bench.side_by_side import seconds_for
+from bench.whole_run import Measured
 from tests.postgres_server import postgres_server
 from tests.processes.ends import ROW, SPLITS, generated
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tests.bench.benchmark import Fields, progress
+from bench.benchmark import Fields, progress
 
 STEADY_WITHIN = 0.2
 TRIES_MAX = 4

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.benchmark import Benchmark, Fields, at_least
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.events import SubtaskAcknowledged
@@ -30,7 +31,6 @@ from pipelines.protocol.triggering import PERIODIC
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
 from pipelines.storage.manifest_file import digest_of
-from tests.bench.benchmark import Benchmark, Fields, at_least
 
 BARS = (at_least("acks_per_s", 100_000), at_least("flat_ratio", 0.5))
 SUBTASKS = (100, 1_000, 10_000)
