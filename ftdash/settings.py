@@ -153,7 +153,7 @@ SQLITE = {
 
 
 def database_at(url: str) -> dict[str, Any]:
-    """PostgreSQL with the settings of sinks: a silent server delays nobody for long."""
+    """PostgreSQL with the settings of sinks: a silent server delays no request for long."""
     parsed = dj_database_url.parse(url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True)
     database: dict[str, Any] = dict(parsed)
     if database["ENGINE"] == "django.db.backends.postgresql":

@@ -1,7 +1,7 @@
 """The input gate of one subtask: a bounded queue per channel, served in turn.
 
 Decides which channel is served next and when credit goes back. How elements get here (from the
-same slot or over a socket) is the business of whoever holds an `Inlet`. How much a channel may
+same slot or over a socket) is up to the holder of an `Inlet`. How much a channel may
 hold is decided in `debloating.py`; the gate measures how long its reader takes for what it gets.
 
 Source: Flink's `SingleInputGate` (the list of channels with data).

@@ -19,7 +19,7 @@ RECORDS_WRITTEN_SINCE = "records_written_since_upgrade"
 
 @dataclass(frozen=True, slots=True)
 class WrittenFigure:
-    """`is_whole`: since the first run; otherwise since a point that nobody knows any more."""
+    """`is_whole`: since the first run; otherwise since a point that is no longer known."""
 
     records: int
     is_whole: bool = True

@@ -63,7 +63,7 @@ class Damage:
 
 
 VERIFYING_THREADS = 4
-"""With somebody waiting for the end. Reading and digesting both go on beside the interpreter."""
+"""While a person waits for the end. Reading and digesting both go on beside the interpreter."""
 
 WatchVerification = Callable[[RestoreProgress], None]
 

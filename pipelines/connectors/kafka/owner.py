@@ -1,7 +1,8 @@
 """Who writes to a topic for a pipeline: names of its transactions, and who holds the topic.
 
 The holder is the text beside an offset of the group `ftdash/PIPELINE/TOPIC`, the offset its epoch;
-the newest attempt lies in the same way in the group `.../attempt`. Nobody reads with these groups.
+the newest attempt lies in the same way in the group `.../attempt`. No consumer reads with
+these groups.
 The holder is replaced in a transaction of an id of its own, which fences whoever is replacing it at
 the same time. That a replaced writer publishes nothing does not depend on these marks: its
 transactions are ended, and only a checkpoint's completion commits one.

@@ -9,8 +9,8 @@ runs.
 
 The Lua scripts by which `RedisHashes` makes its rows those of a starting point.
 
-Called by the driver while nobody writes. Each does at most so many rows, whole; together they can
-be interrupted and repeated. Scores and words are those of `redis.hash_scripts`.
+The driver calls these while no writer is open. Each does at most so many rows, whole; together
+they can be interrupted and repeated. Scores and words are those of `redis.hash_scripts`.
 """
 
 RUN_STEP = 2**32
@@ -220,7 +220,7 @@ end
 """
     + DROP_LEFT_OVER
 )
-"""ARGV: run. Drops what nobody goes on writing, and what the run prepared behind its start."""
+"""ARGV: run. Drops what no writer goes on with, and what the run prepared behind its start."""
 
 UNFINISHED = (
     KEYS_NAMED
