@@ -97,7 +97,8 @@ def _act(fault: Fault) -> None:
         case FaultAction.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         case FaultAction.STOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # Reaches this thread first; `os.kill` reaches another one and lets this one go on.
+            signal.raise_signal(signal.SIGSTOP)
         case FaultAction.SLOW:
             time.sleep(SLOW_S)
         case FaultAction.FAIL:

@@ -47,6 +47,10 @@ KAFKA = JavaProgram(
   """,
 )
 
+LARGE_RECORDS = ["-Djdk.nio.maxCachedBufferSize=1048576"]
+"""Bytes. Otherwise each thread of the broker keeps a direct buffer as large as the largest record
+that it has passed on, and records of 64 MiB end with an error as soon as a few threads have."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaBroker:
@@ -128,7 +132,7 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
     subprocess.run([*tool, "-c", properties], check=True, capture_output=True)
     address = f"{LOOPBACK}:{plain}"
     server = ServerProcess(
-        KAFKA.command("kafka.Kafka", str(properties), lives_long=True),
+        KAFKA.command("kafka.Kafka", str(properties), lives_long=True, options=LARGE_RECORDS),
         directory / "kafka.log",
         lambda: _answers(address),
         within_s=START_S,
