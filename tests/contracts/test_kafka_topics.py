@@ -20,7 +20,7 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.subtask.sources.source_reader import SourceReader, ToldProgress
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader, ToldProgress
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
 from tests.hostile_names import HOSTILE
@@ -102,7 +102,7 @@ def test_a_position_passes_the_markers_behind_the_last_record(kafka_server: Kafk
     kafka_server.create_topic("caught-up")
     kafka_server.produce("caught-up", [b'{"key": 1}', b'{"key": 2}'])
     source = source_of(kafka_server, "caught-up")
-    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
 
     position = position_once(reader, offset=4)
     kafka_server.delete_before("caught-up", 4)
@@ -155,7 +155,7 @@ def test_a_topic_made_anew_that_is_longer_is_known_by_its_id(kafka_server: Kafka
     kafka_server.create_topic("longer")
     kafka_server.produce("longer", [b'{"key": 1}'] * 2)
     source = source_of(kafka_server, "longer")
-    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
     position = position_once(reader, offset=4)
     reader.close()
 
@@ -179,7 +179,7 @@ def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
     kafka_server.create_topic("replaced")
     kafka_server.produce("replaced", [b'{"key": 1}'] * 2)
     source = source_of(kafka_server, "replaced")
-    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
     position_once(reader, offset=4)
     reader.confirm()
     consumer, partition = client_of(reader), partition_of("replaced-0")
@@ -200,7 +200,7 @@ def test_a_partition_that_an_old_point_knows_gets_its_topic_s_id_at_the_first_cu
     kafka_server.create_topic("unknown-before")
     source = source_of(kafka_server, "unknown-before")
     old = NamedPositions((SplitProgress("unknown-before-0"),), has_looked=True)
-    reader = SourceReader(source, (old.to_json(),), 0, 1, SystemClock(), None)
+    reader = DirectReader(source, (old.to_json(),), 0, 1, SystemClock(), None)
     reader.next()
 
     reader.confirm()
@@ -353,7 +353,7 @@ def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_gro
     kafka_server.create_topic(topic, 2)
     kafka_server.produce(topic, [b'{"key": 1}', b'{"key": 2}'])
     source = source_of(kafka_server, topic, group=f"{HOSTILE} of {topic}", is_bounded=is_bounded)
-    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
     told = reader.told_progress
     if is_bounded:
         read_to_the_end(reader)
@@ -377,7 +377,7 @@ def test_offsets_that_are_refused_are_counted_and_reading_goes_on(
     kafka_server.produce("contested", [b'{"key": 1}'])
     source = source_of(kafka_server, "contested", group="contested")
     member = member_of(kafka_server, "contested")
-    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
     position_once(reader, offset=2)
 
     told = reader.told_progress
@@ -411,7 +411,7 @@ def id_of(broker: KafkaBroker, topic: str) -> str:
     return str(found)
 
 
-def client_of(reader: SourceReader) -> Consumer:
+def client_of(reader: DirectReader) -> Consumer:
     """Paused, it asks for nothing, as when the network is away."""
     return reader._splits._reader._consumer
 
@@ -432,7 +432,7 @@ def first_of(batches: Iterator[LoggedRecords]) -> list[int]:
     return keys
 
 
-def position_once(reader: SourceReader, offset: int) -> SplitProgress:
+def position_once(reader: DirectReader, offset: int) -> SplitProgress:
     """Where the reader stands, once it has come that far."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
@@ -443,13 +443,13 @@ def position_once(reader: SourceReader, offset: int) -> SplitProgress:
     pytest.fail(f"the reader never came to offset {offset}: {splits}")
 
 
-def read_to_the_end(reader: SourceReader) -> None:
+def read_to_the_end(reader: DirectReader) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not reader.is_exhausted and time.monotonic() < deadline_s:
         reader.next()
 
 
-def counts_once(reader: SourceReader, told: ToldProgress) -> dict[str, int]:
+def counts_once(reader: DirectReader, told: ToldProgress) -> dict[str, int]:
     """What became of the offsets, once the broker has answered."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.errors import Rejected
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.spark.stage import SparkStageHost
 
 pytestmark = pytest.mark.spark
@@ -88,11 +88,11 @@ def views(session: SparkSession) -> DataFrame:
     )
 
 
-def reader_of(source: DataFrameRows, *restored: object) -> SourceReader:
-    return SourceReader(source, restored, 0, 1, SystemClock(), None)
+def reader_of(source: DataFrameRows, *restored: object) -> DirectReader:
+    return DirectReader(source, restored, 0, 1, SystemClock(), None)
 
 
-def rest_of(reader: SourceReader) -> list[tuple[int, int, str]]:
+def rest_of(reader: DirectReader) -> list[tuple[int, int, str]]:
     rows: list[tuple[int, int, str]] = []
     while not reader.is_exhausted:
         batch = reader.next()

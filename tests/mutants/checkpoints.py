@@ -72,11 +72,11 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/sources/source_reader.py",
+            "pipelines/runtime/subtask/sources/direct_reader.py",
             ("[] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]"),
             "[]",
             (
-                "tests/unit/runtime/subtask/test_source_reader.py::test_event_time_of_a"
+                "tests/unit/runtime/subtask/test_direct_reader.py::test_event_time_of_a"
                 "_restored_reader_does_not_go_back"
             ),
         ),

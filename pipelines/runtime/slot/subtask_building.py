@@ -38,9 +38,9 @@ from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
@@ -228,7 +228,7 @@ class SubtaskBuilder:
         mailbox: Mailbox,
         screen: SplitScreen | None,
     ) -> SourceFeed:
-        reader = SourceReader(
+        reader = DirectReader(
             self.pipeline.sources[vertex.uid],
             restored.positions,
             self.subtask,
@@ -254,13 +254,13 @@ class SubtaskBuilder:
 
     def _quarantine_reader(
         self, uid: Uid, restored: RestoredOperator, screen: SplitScreen | None
-    ) -> SourceReader | None:
+    ) -> DirectReader | None:
         """None: no record of the source's quarantine was read again, or has to be."""
         message, source = self.message, self.pipeline.sources[uid]
         looks = uid in message.replayed_sources
         if not looks and not restored.replayed:
             return None
-        return SourceReader(
+        return DirectReader(
             ReplayedQuarantine.of(message.quarantine, uid, source, message.run_id, looks=looks),
             restored.replayed,
             self.subtask,

@@ -36,9 +36,9 @@ from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
@@ -317,7 +317,7 @@ class ReadingSubtask:
     reporter: RecordingReporter = field(init=False)
 
     def __post_init__(self) -> None:
-        reader = SourceReader(self.source, (), 0, 1, self.clock, None, self.strategy)
+        reader = DirectReader(self.source, (), 0, 1, self.clock, None, self.strategy)
         ahead_bytes = self.reads_ahead_bytes
         self.feed = SourceFeed(
             reader if ahead_bytes is None else ReservingReader(reader, ahead_bytes),

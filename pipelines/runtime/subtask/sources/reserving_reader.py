@@ -13,6 +13,7 @@ what is read again.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,9 +23,18 @@ from pipelines.domain.elements import Records
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
-from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
+from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ
+from pipelines.runtime.subtask.sources.source_reader import (
+    NO_COUNTS,
+    SourceReader,
+    SplitInWork,
+    sum_of,
+)
 
 BATCHES_PER_CALL = 4
+
+RECORDS_REPLAYED = "records_replayed"
+"""Counts records of the quarantine that operators get once more; the source read them before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,7 @@ class _Ahead:
     positions: Json  # behind that batch
     watermark_ms: int | None
     split: SplitInWork | None
-    far_ahead_count: int
+    counts: Mapping[str, int]
     marks: list[EventTimeMark]  # of the batch, and those known before the next one
 
 
@@ -47,7 +57,7 @@ class _Read:
     size_bytes: int = 0
 
 
-class ReservingReader:
+class ReservingReader(SourceReader):
     """Guarantee: `next` gives a batch only after a completed checkpoint holds, as `reserved`,
     positions behind it. The caller must report completed checkpoints; if it does not report aborted
     ones, the reader waits for the next periodic one."""
@@ -65,9 +75,17 @@ class ReservingReader:
         self._positions = reader.positions()
         self._watermark_ms: int | None = None
         self._marks: list[EventTimeMark] = []
-        self._far_ahead_count = 0
-        self.split: SplitInWork | None = None
-        self.has_read = False  # ahead, in the last call for a batch
+        self._counts = NO_COUNTS
+        self._split: SplitInWork | None = None
+        self._has_read_ahead = False
+
+    @property
+    def split(self) -> SplitInWork | None:
+        return self._split
+
+    @property
+    def has_read_ahead(self) -> bool:
+        return self._has_read_ahead
 
     @property
     def is_exhausted(self) -> bool:
@@ -75,7 +93,6 @@ class ReservingReader:
 
     @property
     def asked(self) -> SplitInWork | None:
-        """The split that was asked last, and for which record."""
         return self._reader.asked
 
     @property
@@ -111,11 +128,8 @@ class ReservingReader:
         self._has_wished = False
 
     def take_wish(self) -> bool:
-        """True if a checkpoint should come before its time; once, until one reserves or aborts.
-
-        It should if half of what may be read ahead is not reserved: the other half is handed out
-        while the checkpoint is under way, so that the source need not stand still.
-        """
+        """A checkpoint should come if half of what may be read ahead is not reserved: the other
+        half is handed out while it is under way, so that the source need not stand still."""
         unreserved = self._unreserved_bytes
         is_half = 2 * unreserved >= self._ahead_bytes_max
         if self._has_wished or not unreserved or not (is_half or self._is_held_up(unreserved)):
@@ -141,12 +155,11 @@ class ReservingReader:
         self._ahead_bytes -= first.size_bytes
         self._positions, self._watermark_ms = first.positions, first.watermark_ms
         self._marks += first.marks
-        self._far_ahead_count += first.far_ahead_count
-        self.split = first.split
+        self._counts = sum_of(self._counts, first.counts)
+        self._split = first.split
         return first.batch
 
     def confirm(self) -> None:
-        """Like `SourceReader.confirm`."""
         self._reader.confirm()
 
     def close(self) -> None:
@@ -161,15 +174,16 @@ class ReservingReader:
         marks, self._marks = self._marks, []
         return marks
 
-    def take_far_ahead_count(self) -> int:
-        count, self._far_ahead_count = self._far_ahead_count, 0
-        return count
+    def take_counts(self) -> Mapping[str, int]:
+        """What has happened to the records handed out since the last call."""
+        counts, self._counts = self._counts, NO_COUNTS
+        return counts
 
     def _read_ahead(self) -> None:
         """Reads a few batches a call, so that barriers are answered in between."""
         read_before = self._read.count
         self._read_some()
-        self.has_read = self._read.count > read_before
+        self._has_read_ahead = self._read.count > read_before
 
     def _read_some(self) -> None:
         for _ in range(BATCHES_PER_CALL):
@@ -198,13 +212,13 @@ class ReservingReader:
                 self._reader.positions(),
                 self._reader.watermark_ms(),
                 self._reader.split,
-                self._reader.take_far_ahead_count(),
+                self._reader.take_counts(),
                 self._reader.take_marks(),
             )
         )
 
 
-class ReplayingReader:
+class ReplayingReader(SourceReader):
     """Guarantee: each record comes once, from the source or from its quarantine, as the positions
     of both say, and none of the source comes before the quarantine is used up. Needs a caller that
     stores both with the same cut.
@@ -214,11 +228,6 @@ class ReplayingReader:
         self._source = source
         self._quarantine = quarantine
         self._current = source
-
-    @property
-    def is_replaying(self) -> bool:
-        """True if the newest batch came from the quarantine."""
-        return self._current is self._quarantine
 
     @property
     def split(self) -> SplitInWork | None:
@@ -251,11 +260,13 @@ class ReplayingReader:
     def take_marks(self) -> list[EventTimeMark]:
         return self._source.take_marks()
 
-    def take_far_ahead_count(self) -> int:
-        return self._source.take_far_ahead_count()
+    def take_counts(self) -> Mapping[str, int]:
+        """Records of the quarantine have a name of their own."""
+        replayed = self._quarantine.take_counts().get(RECORDS_READ)
+        again = {RECORDS_REPLAYED: replayed} if replayed else NO_COUNTS
+        return sum_of(self._source.take_counts(), again)
 
     def confirm(self) -> None:
-        """Like `SourceReader.confirm`."""
         self._source.confirm()
 
     def close(self) -> None:

@@ -22,34 +22,22 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.operator_failure import located
-from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
-from pipelines.runtime.subtask.sources.source_reader import (
-    PACED_WAIT_MS,
-    SourceReader,
-    SplitInWork,
-    ToldProgress,
-)
-from pipelines.runtime.subtask.sources.spout_reader import SpoutReader
+from pipelines.runtime.subtask.sources.direct_reader import PACED_WAIT_MS, ToldProgress
+from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
 from pipelines.runtime.subtask.subtask import Subtask
 
 if TYPE_CHECKING:
     from pipelines.protocol.watermarks import EventTimeMark
 
-
-TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
-"""Counts records whose event time leapt further than `connectors.watermark_strategy` believes."""
-
-RECORDS_REPLAYED = "records_replayed"
-"""Counts records of the quarantine that operators get once more; the source read them before."""
+_ACTIVE = [WatermarkStatus(is_idle=False)]
 
 
 class SourceFeed:
     def __init__(
         self,
-        reader: SourceReader | ReservingReader | SpoutReader | ReplayingReader,
+        reader: SourceReader,
         told: ToldProgress | None = None,
         quarantine: SourceReader | None = None,
         pending: KnowsPending | None = None,
@@ -59,8 +47,6 @@ class SourceFeed:
         self._quarantine = quarantine
         self._told = told
         self._pending = pending
-        self._spout = reader if isinstance(reader, SpoutReader) else None
-        self._reserving = reader if isinstance(reader, ReservingReader) else None
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
         self._exhaustion_reported = False
         self._has_ended = False
@@ -76,10 +62,10 @@ class SourceFeed:
 
     @property
     def due_ms(self) -> float | None:
-        return None if self._spout is None else self._spout.due_ms
+        return self._reader.due_ms
 
     def attend(self, subtask: Subtask) -> bool:
-        return self._spout is not None and self._spout.attend()
+        return self._reader.attend()
 
     def advance(self, subtask: Subtask) -> bool:
         if self._stopping_id is not None or self._exhaustion_reported:
@@ -87,29 +73,27 @@ class SourceFeed:
         batch = self._read(subtask)
         chain, marks = subtask.chain, self._reader.take_marks()
         # An active source reports that ahead of the records that show it.
-        before = 1 if marks[:1] == [WatermarkStatus(is_idle=False)] else 0
+        before = 1 if marks[:1] == _ACTIVE else 0
         chain.on_event_time(marks[:before])
+        self._count(subtask)
         if batch is not None:
-            self._count(batch, subtask)
             split = self._reader.split
             offsets = None if split is None else split.offsets
-            trees = None if self._spout is None else self._spout.trees
-            chain.emit_from_source(batch, _origins(subtask, split), offsets, trees)
+            chain.emit_from_source(batch, _origins(subtask, split), offsets, self._reader.trees)
         chain.on_event_time(marks[before:])
-        self._count_events(subtask)
-        if self._reserving is not None and self._reserving.take_wish():
+        if self._reader.take_wish():
             subtask.reporter.reservation_wanted(subtask.place)
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
             subtask.reporter.sources_ended(subtask.place)
-        return batch is not None or (self._reserving is not None and self._reserving.has_read)
+        return batch is not None or self._reader.has_read_ahead
 
     def drain(self, subtask: Subtask) -> None:
         """Does nothing if the source has read everything: then it has ended event time itself."""
         self._is_drained = not self._exhaustion_reported
         if self._exhaustion_reported:
             return
-        ended: list[EventTimeMark] = [WatermarkStatus(is_idle=False), Watermark(MAX_WATERMARK_MS)]
+        ended: list[EventTimeMark] = [*_ACTIVE, Watermark(MAX_WATERMARK_MS)]
         subtask.chain.on_event_time(ended)
 
     def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
@@ -127,8 +111,7 @@ class SourceFeed:
     def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
         if self._told is not None:
             self._told.on_completed(checkpoint_id)
-        if self._reserving is not None:
-            self._reserving.on_completed(checkpoint_id)
+        self._reader.on_completed(checkpoint_id)
         if checkpoint_id == self._stopping_id:
             self._has_ended = True
             subtask.chain.broadcast(EndOfInput())
@@ -140,8 +123,7 @@ class SourceFeed:
         """
         if self._told is not None:
             self._told.on_aborted(checkpoint_id)
-        if self._reserving is not None:
-            self._reserving.on_aborted(checkpoint_id)
+        self._reader.on_aborted(checkpoint_id)
         if checkpoint_id != self._stopping_id:
             return
         self._stopping_id = None
@@ -155,7 +137,7 @@ class SourceFeed:
         return self._reader.positions()
 
     def records_beyond_positions(self) -> int:
-        return 0 if self._spout is None else self._spout.records_beyond_positions()
+        return self._reader.records_beyond_positions()
 
     def close(self) -> None:
         """Call once the subtask has ended."""
@@ -164,7 +146,7 @@ class SourceFeed:
             self._quarantine.close()
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
-        return None if self._reserving is None else self._reserving.reserved(checkpoint_id)
+        return self._reader.reserved(checkpoint_id)
 
     def replayed(self) -> Json:
         return None if self._quarantine is None else self._quarantine.positions()
@@ -190,20 +172,12 @@ class SourceFeed:
             uid = subtask.place.vertex.uid
             raise located(uid, where, error, is_of_record=is_of_record) from error
 
-    def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
-        context = subtask.chain.head_context()
-        if isinstance(self._reader, ReplayingReader) and self._reader.is_replaying:
-            context.count(RECORDS_REPLAYED, batch.num_rows)
-        elif self._spout is None or not self._spout.is_replay:
-            context.count(RECORDS_READ, batch.num_rows)
-        far_ahead = self._reader.take_far_ahead_count()
-        if far_ahead:
-            context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)
-
-    def _count_events(self, subtask: Subtask) -> None:
-        for counting in (self._spout, self._told):
-            for name, count in counting.take_counts().items() if counting is not None else ():
-                subtask.chain.head_context().count(name, count)
+    def _count(self, subtask: Subtask) -> None:
+        counts = self._reader.take_counts()
+        if self._told is not None:
+            counts = {**counts, **self._told.take_counts()}
+        for name, count in counts.items():
+            subtask.chain.head_context().count(name, count)
 
 
 def _origins(subtask: Subtask, split: SplitInWork | None) -> Origins:

@@ -9,6 +9,7 @@ Source: Storm, `SpoutExecutor`; `KafkaSpout` (its offsets, and its pause before 
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipelines.protocol.spout import BUCKET_COUNT, BatchNumber, Emission, Spout
 from pipelines.protocol.trees import Ids, Numbers, numbers_of
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.acker_task import read_verdict
+from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
 
 FAILED_PAUSE_MS = 100.0
@@ -30,6 +32,7 @@ FAILED_PAUSE_MS = 100.0
 
 _ACTIVE = WatermarkStatus(is_idle=False)
 _NOTHING_READ = BatchNumber(-1)
+_NAMES = ("emitted", "replayed", "acked", "failed", "timed_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class _Kept:
         return SplitInWork(split.name, int(chosen[0]), int(chosen[-1]) + 1, chosen)
 
 
-class SpoutReader:
+class SpoutReader(SourceReader):
     """Guarantee: `positions` is never behind a record that is not processed.
 
     `verdicts` None: no acker follows the records; each counts as processed once it is emitted.
@@ -87,7 +90,11 @@ class SpoutReader:
         self._watermark_ms: int | None = None
         self._emission: Emission | None = None
         self._counts = asdict(spout.statistics())
-        self.split: SplitInWork | None = None
+        self._split: SplitInWork | None = None
+
+    @property
+    def split(self) -> SplitInWork | None:
+        return self._split
 
     @property
     def is_exhausted(self) -> bool:
@@ -96,23 +103,15 @@ class SpoutReader:
 
     @property
     def asked(self) -> SplitInWork | None:
-        """The split that was asked last, and for which record."""
         return self._reader.asked
 
     @property
     def trees(self) -> Ids | None:
-        """The trees of the last batch of `next`, row by row; None: no acker follows it."""
         emission = self._emission
         return None if emission is None or self._verdicts is None else emission.trees
 
     @property
-    def is_replay(self) -> bool:
-        """True if the last batch of `next` was emitted before."""
-        return self._emission is not None and self._emission.is_replay
-
-    @property
     def due_ms(self) -> float:
-        """The monotonic time from which `attend` has something to do by itself."""
         retried_at_ms = self._failed[0][0] if self._failed else self._rotates_at_ms
         return min(self._rotates_at_ms, retried_at_ms)
 
@@ -137,7 +136,7 @@ class SpoutReader:
             self._release_marks()
             return None
         kept = self._kept[emission.batch]
-        self.split = kept.split_of(emission.rows)
+        self._split = kept.split_of(emission.rows)
         if self._verdicts is None:
             self._on_acked(numbers_of(emission.trees))
         return kept.rows(emission.rows)
@@ -157,7 +156,6 @@ class SpoutReader:
         return True
 
     def confirm(self) -> None:
-        """Like `SourceReader.confirm`."""
         self._reader.confirm()
 
     def close(self) -> None:
@@ -174,15 +172,14 @@ class SpoutReader:
         self._watermark_ms = told[-1] if told else self._watermark_ms
         return marks
 
-    def take_far_ahead_count(self) -> int:
-        return self._reader.take_far_ahead_count()
-
-    def take_counts(self) -> dict[str, int]:
-        """What has happened to records since the last call, by the names of counters."""
+    def take_counts(self) -> Mapping[str, int]:
+        """Counts a record as read when it is emitted for the first time."""
         before, self._counts = self._counts, asdict(self._spout.statistics())
-        names = ("replayed", "acked", "failed", "timed_out")
-        changed = {name: self._counts[f"{name}_count"] - before[f"{name}_count"] for name in names}
-        return {f"spout_{name}": count for name, count in changed.items() if count}
+        changed = {name: self._counts[f"{name}_count"] - before[f"{name}_count"] for name in _NAMES}
+        counts = {f"spout_{name}": changed[name] for name in _NAMES[1:]}
+        of_reader = dict(self._reader.take_counts())
+        of_reader[RECORDS_READ] = changed["emitted"] - changed["replayed"]
+        return {name: count for name, count in (of_reader | counts).items() if count}
 
     def _read(self) -> None:
         before = self._reader.positions()

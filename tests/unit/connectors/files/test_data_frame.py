@@ -13,7 +13,7 @@ from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.split_progress import NamedPositions
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from tests.unit.runtime.fakes import SCHEMA, ManualClock, batch_of, keys_of
 from tests.unit.storage.disks import STEPS_MAX, DurableDisk
 
@@ -200,8 +200,8 @@ def reader_of(
     restored: tuple[Json, ...] = (),
     subtask: int = 0,
     parallelism: int = 1,
-) -> SourceReader:
-    return SourceReader(source, restored, subtask, parallelism, ManualClock(), None)
+) -> DirectReader:
+    return DirectReader(source, restored, subtask, parallelism, ManualClock(), None)
 
 
 def read(

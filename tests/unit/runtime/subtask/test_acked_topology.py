@@ -16,7 +16,7 @@ from pipelines.operators.operator import Operator
 from pipelines.operators.stateless import PassOn
 from pipelines.runtime.subtask.mailbox import InjectBarrier
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from tests.unit.runtime.acked_topology import RELAY, SINK, SOURCE, TIMEOUT_MS, Topology
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
 from tests.unit.runtime.hosted import MemorySink, Remembering
@@ -162,7 +162,7 @@ def test_a_cut_holds_the_place_before_what_is_not_processed(tmp_path: Path) -> N
     source.mailbox.post(InjectBarrier(Barrier(CheckpointId(2), 0)))
     topology.run(lambda: SOURCE in positions_at(2, topology))
 
-    fresh = SourceReader(ListSource([[]] * 4), (), 0, 1, ManualClock(), None)
+    fresh = DirectReader(ListSource([[]] * 4), (), 0, 1, ManualClock(), None)
     assert positions_at(1, topology)[SOURCE] == fresh.positions()
     assert positions_at(2, topology)[SOURCE] != fresh.positions()
 

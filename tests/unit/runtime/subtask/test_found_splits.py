@@ -17,7 +17,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.control_link import MAX_FRAME_BYTES
 from pipelines.runtime.subtask.sources import found_splits
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from tests.unit.runtime.fakes import ManualClock, keys_of
 from tests.unit.runtime.growing_log import AtOnce, GrowingLog, NamedAgainLog
 
@@ -176,7 +176,7 @@ def test_all_subtasks_begin_where_the_driver_has_looked() -> None:
     for _ in range(2):
         clock = ManualClock()
         readers = [
-            SourceReader(source, (), i, 2, clock, None, beginning=beginning) for i in range(2)
+            DirectReader(source, (), i, 2, clock, None, beginning=beginning) for i in range(2)
         ]
         read = [key for reader in readers for key in drained(reader)]
         clock.now_ms += 1_000.0
@@ -356,8 +356,8 @@ def reader_of(
     restored: tuple[Json, ...] = (),
     subtask: int = 0,
     parallelism: int = 1,
-) -> SourceReader:
-    return SourceReader(source, restored, subtask, parallelism, clock, None)
+) -> DirectReader:
+    return DirectReader(source, restored, subtask, parallelism, clock, None)
 
 
 def grow(chance: random.Random, source: GrowingLog, keys: Iterator[int]) -> None:
@@ -371,12 +371,12 @@ def grow(chance: random.Random, source: GrowingLog, keys: Iterator[int]) -> None
             source.ended.add(name)
 
 
-def split_of(reader: SourceReader) -> SplitProgress:
+def split_of(reader: DirectReader) -> SplitProgress:
     (split,) = NamedPositions.from_json(reader.positions()).splits
     return split
 
 
-def drained(reader: SourceReader) -> list[int]:
+def drained(reader: DirectReader) -> list[int]:
     read: list[int] = []
     while (batch := reader.next()) is not None:
         read += keys_of(batch)

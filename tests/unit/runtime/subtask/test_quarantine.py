@@ -23,7 +23,7 @@ from pipelines.runtime.subtask.chains.chain_building import Quarantines
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.takeovers import rewound
@@ -167,7 +167,7 @@ class SourceAttempt:
             None if quarantine is None else SplitScreen(Uid(LEFT), SCHEMA, isolation, quarantine)
         )
         clock = ManualClock()
-        self._reader = SourceReader(SOURCE, restored.positions, 0, 1, clock, None, screen=screen)
+        self._reader = DirectReader(SOURCE, restored.positions, 0, 1, clock, None, screen=screen)
 
     def read_all(self) -> None:
         while not self._reader.is_exhausted:

@@ -14,9 +14,9 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
 from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
 
@@ -67,15 +67,16 @@ def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) ->
 
     assert replayed is not None
     assert keys_of(replayed) == AGAIN[:3]
-    assert reader.is_replaying
+    assert reader.take_counts() == {"records_replayed": 3}
     assert reader.split is not None
     assert reader.split.name == "quarantine/part-run-1-00000001-0-0.jsonl"
     assert reader.take_marks() == []
     assert reader.watermark_ms() is None
     assert not reader.is_exhausted
     assert keys_of(reader.next() or pytest.fail("there is a second file")) == AGAIN[3:]
+    assert reader.take_counts() == {"records_replayed": len(AGAIN) - 3}
     assert keys_of(reader.next() or pytest.fail("then the source")) == [1, 2]
-    assert not reader.is_replaying
+    assert reader.take_counts() == {"records_read": 2}
     assert Watermark(10_000) in reader.take_marks()
     assert reader.watermark_ms() == 10_000
     while reader.next() is not None:
@@ -86,7 +87,7 @@ def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) ->
 def test_the_source_waits_while_its_quarantine_has_nothing_at_the_moment() -> None:
     """Else it would end event time before the rest of the quarantine is there."""
     silent = ListSource([[(9, 0)]], silent={0})
-    quarantine = SourceReader(silent, (), 0, 1, ManualClock(), None)
+    quarantine = DirectReader(silent, (), 0, 1, ManualClock(), None)
     reader = ReplayingReader(source_reader(()), quarantine)
 
     read = [reader.next() for _ in range(5)]
@@ -189,8 +190,8 @@ def source_of() -> ListSource:
 
 def source_reader(
     restored: tuple[Json, ...], subtask: int = 0, parallelism: int = 1
-) -> SourceReader:
-    return SourceReader(source_of(), restored, subtask, parallelism, ManualClock(), None)
+) -> DirectReader:
+    return DirectReader(source_of(), restored, subtask, parallelism, ManualClock(), None)
 
 
 def reader_of_quarantine(
@@ -199,7 +200,7 @@ def reader_of_quarantine(
     subtask: int = 0,
     parallelism: int = 1,
     screen: SplitScreen | None = None,
-) -> SourceReader:
+) -> DirectReader:
     source = ReplayedQuarantine.of(home, NUMBERS, source_of(), RunId("run-2"), looks=True)
     clock = ManualClock()
-    return SourceReader(source, restored, subtask, parallelism, clock, None, screen=screen)
+    return DirectReader(source, restored, subtask, parallelism, clock, None, screen=screen)

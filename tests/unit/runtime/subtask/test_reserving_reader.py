@@ -10,8 +10,8 @@ from pipelines.channels.credit import cost_of
 from pipelines.domain.elements import Records
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
 
 SPLITS = [[(100 * split + i, i) for i in range(20)] for split in range(5)]
@@ -48,15 +48,17 @@ def test_nothing_comes_out_twice_whenever_the_attempt_dies(seed: int) -> None:
     assert set(emitted) <= EVERYTHING
 
 
-def test_without_a_failure_everything_comes_out_in_order() -> None:
+def test_without_a_failure_everything_comes_out_in_order_and_counts_when_it_does() -> None:
     reader = reader_from(None)
     emitted: list[int] = []
-    number = 0
+    number = counted = 0
 
     while not reader.is_exhausted:
         batch = reader.next()
+        counted += reader.take_counts().get("records_read", 0)
         if batch is not None:
             emitted += keys_of(batch)
+            assert counted == len(emitted)
             continue
         number += 1
         reader.reserved(CheckpointId(number))
@@ -168,7 +170,7 @@ def test_what_another_checkpoint_reserves_as_well_is_not_wanted_again() -> None:
 def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> None:
     batches = 4
     reader = reader_from(None, ahead_bytes_max=batches * cost_of(Records(first_batch())))
-    while reader.next() is None and reader.has_read:
+    while reader.next() is None and reader.has_read_ahead:
         pass
     reader.reserved(CheckpointId(1))
     reader.on_completed(CheckpointId(1))
@@ -183,8 +185,8 @@ def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> 
 
 def test_the_first_record_wants_a_checkpoint_at_once_and_then_twice_as_many_each_time() -> None:
     source = ListSource([[(i, i) for i in range(200)]], batch_rows=1)
-    plain = SourceReader(source, (), 0, 1, ManualClock(), None)
-    reader = ReservingReader(cast("SourceReader", OneAtATime(plain)), 1 << 20)
+    plain = DirectReader(source, (), 0, 1, ManualClock(), None)
+    reader = ReservingReader(cast("DirectReader", OneAtATime(plain)), 1 << 20)
     wished_at = []
     for read in range(1, 101):
         reader.next()
@@ -213,7 +215,7 @@ def test_who_has_records_to_hand_out_or_is_reserved_already_wants_no_checkpoint(
 
 def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_tail() -> None:
     reader = reader_from(None)
-    while reader.next() is None and reader.has_read:
+    while reader.next() is None and reader.has_read_ahead:
         pass
 
     assert reader.take_wish()
@@ -222,7 +224,7 @@ def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_
 
 def test_a_tail_that_is_short_is_freed_as_well() -> None:
     source = ListSource([[(i, i) for i in range(9)]], batch_rows=1)
-    reader = ReservingReader(SourceReader(source, (), 0, 1, ManualClock(), None), 1 << 20)
+    reader = ReservingReader(DirectReader(source, (), 0, 1, ManualClock(), None), 1 << 20)
     for _ in range(2):  # eight batches of nine
         reader.next()
     reader.reserved(CheckpointId(1))
@@ -249,14 +251,14 @@ def test_event_time_is_that_of_what_came_out() -> None:
 def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader:
     restored = () if stored is None else (stored,)
     source = ListSource(SPLITS)
-    reader = SourceReader(source, restored, 0, 1, ManualClock(), None)
+    reader = DirectReader(source, restored, 0, 1, ManualClock(), None)
     return ReservingReader(reader, ahead_bytes_max)
 
 
 class OneAtATime:
     """A source that has a record now and then: nothing between two of them."""
 
-    def __init__(self, reader: SourceReader) -> None:
+    def __init__(self, reader: DirectReader) -> None:
         self._reader = reader
         self._had_one = False
 
@@ -273,7 +275,7 @@ def first_key_from(stored: Json) -> int:
 
 
 def first_batch(*stored: Json) -> pa.RecordBatch:
-    batch = SourceReader(ListSource(SPLITS), stored, 0, 1, ManualClock(), None).next()
+    batch = DirectReader(ListSource(SPLITS), stored, 0, 1, ManualClock(), None).next()
     assert batch is not None
     return batch
 
@@ -299,5 +301,5 @@ def test_marks_of_event_time_keep_their_place_behind_the_records_read_before_the
     assert handed_out == expected
 
 
-def plain_reader() -> SourceReader:
-    return SourceReader(ListSource(SPLITS), (), 0, 1, ManualClock(), None)
+def plain_reader() -> DirectReader:
+    return DirectReader(ListSource(SPLITS), (), 0, 1, ManualClock(), None)

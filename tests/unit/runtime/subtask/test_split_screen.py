@@ -13,7 +13,7 @@ from pipelines.connectors.json_rows import record_text
 from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of, keys_of
 
@@ -164,19 +164,19 @@ def test_a_row_is_kept_as_json_also_of_types_that_have_none() -> None:
 
 def reader_of(
     source: ListSource, isolation: Isolation, kept: KeptRows, restored: tuple[object, ...] = ()
-) -> SourceReader:
+) -> DirectReader:
     screen = SplitScreen(IN, SCHEMA, isolation, kept)
-    return SourceReader(source, restored, 0, 1, ManualClock(), None, screen=screen)
+    return DirectReader(source, restored, 0, 1, ManualClock(), None, screen=screen)
 
 
-def batches_of(reader: SourceReader) -> Iterator[pa.RecordBatch]:
+def batches_of(reader: DirectReader) -> Iterator[pa.RecordBatch]:
     while not reader.is_exhausted:
         batch = reader.next()
         if batch is not None:
             yield batch
 
 
-def origin(reader: SourceReader) -> tuple[int, int] | None:
+def origin(reader: DirectReader) -> tuple[int, int] | None:
     split = reader.split
     return None if split is None else (split.first_offset, split.next_offset)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import CheckpointId
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.growing_log import GrowingLog
 from tests.unit.runtime.hosted import ReadingSubtask
@@ -57,7 +57,7 @@ def test_what_became_of_it_is_counted(tmp_path: Path) -> None:
 
 
 def test_of_a_source_that_tells_nobody_nothing_is_kept() -> None:
-    reader = SourceReader(GrowingLog(LOG), (), 0, 1, ManualClock(), None)
+    reader = DirectReader(GrowingLog(LOG), (), 0, 1, ManualClock(), None)
 
     assert reader.told_progress is None
 

@@ -11,7 +11,7 @@ from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, WatermarkStrategy, monotonous
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.sources.source_reader import SourceReader
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.split_reading import MS_PER_HOUR
 from tests.unit.runtime.fakes import ListSource, ManualClock, batch_of, keys_of, times_of
 
@@ -275,7 +275,8 @@ def test_records_whose_time_is_not_believed_are_counted_once() -> None:
 
     reader.next()
 
-    assert (reader.take_far_ahead_count(), reader.take_far_ahead_count()) == (1, 0)
+    assert reader.take_counts() == {"records_read": 3, "timestamps_far_ahead": 1}
+    assert reader.take_counts() == {}
     assert reader.watermark_ms() == 1
 
 
@@ -328,8 +329,8 @@ def reader_of(
     event_hours_per_s: float | None = None,
     strategy: WatermarkStrategy | None = None,
     restored_watermark_ms: int | None = None,
-) -> SourceReader:
-    return SourceReader(
+) -> DirectReader:
+    return DirectReader(
         source,
         restored,
         subtask,
@@ -374,7 +375,7 @@ def records_before(source: ListSource, positions: Json) -> int:
     return sum(len(records) for records in source.splits[:split]) + offset
 
 
-def drained(reader: SourceReader) -> list[int]:
+def drained(reader: DirectReader) -> list[int]:
     read: list[int] = []
     while (batch := reader.next()) is not None:
         read += keys_of(batch)
