@@ -23,10 +23,10 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.flows": DOMAIN | {"pipelines.stream", "pipelines.operators", "pipelines.connectors"},
     "pipelines.runtime": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
-    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows", "disk")},
+    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows", "disk", "points")},
     "pipelines.points": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")}
-    | {"pipelines.connectors"},
+    | {"pipelines.connectors", "pipelines.bus"},
     "pipelines.audit": DOMAIN
     | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
     "pipelines.lab": DOMAIN

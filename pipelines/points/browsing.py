@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.point_contents import Column, Place, RowsPage, RowsQuestion, Value, Wanted
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.points.contents import bytes_of, handles_of, shown_rows
+from pipelines.points.descriptions import Column, Place, RowsPage, RowsQuestion, Value, Wanted
 from pipelines.runtime.subtask.snapshots.restoring import rows_of
 from pipelines.storage.store import CheckpointStore
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
-from pipelines.domain.point_contents import EXAMPLES_MAX, ChangedRow, StateDifference, Value
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.flows.registry import flow
 from pipelines.points.contents import bytes_of, shown_rows
+from pipelines.points.descriptions import EXAMPLES_MAX, ChangedRow, StateDifference, Value
 from pipelines.points.row_differences import Numbers, by_key, by_row
 from pipelines.runtime.master.start.kept_until import declared_states
 from pipelines.runtime.subtask.snapshots.restoring import rows_of

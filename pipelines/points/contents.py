@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.point_contents import Limit, OperatorInside, ShelfLife, StateInside, Value
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
 from pipelines.flows.registry import flow
+from pipelines.points.descriptions import Limit, OperatorInside, ShelfLife, StateInside, Value
 from pipelines.points.preflight import pending_commits
+from pipelines.points.stored_output import committable_count
 from pipelines.runtime.master.start.kept_until import sink_limits, source_limits
 from pipelines.runtime.master.start.restore_points import unreachable
-from pipelines.runtime.subtask.snapshots.stored_output import committable_count
 from pipelines.stream import Pipeline
 
 

@@ -21,17 +21,17 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.output_figures import published_again
-from pipelines.domain.point_fitness import Check, Finding, Measured, Outcome, Verdict
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
+from pipelines.points.published_output import Start, published_up_to, repeats
+from pipelines.points.recommendation import Check, Finding, Measured, Outcome, Verdict
+from pipelines.points.stored_output import committable_count
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.runtime.master.checkpoints.underway import source_records_of
-from pipelines.runtime.master.output.published_output import Start, published_up_to, repeats
 from pipelines.runtime.master.start.kept_until import declared_states
 from pipelines.runtime.master.start.restore_points import unreachable
-from pipelines.runtime.subtask.snapshots.stored_output import committable_count
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline

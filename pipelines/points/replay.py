@@ -19,7 +19,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.poison import REPLAYED_PREFIX
 from pipelines.domain.settings import CheckpointingMode, Settings
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot
-from pipelines.runtime.subtask.snapshots.stored_output import quarantined_of
+from pipelines.points.stored_output import quarantined_of
 from pipelines.stream import Pipeline
 
 EXACT_MODES = (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE)

@@ -21,9 +21,9 @@ import pytest
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.point_fitness import Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, StateHandle
 from pipelines.points.preflight import RestoreQuestion, preflight
+from pipelines.points.recommendation import Verdict
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint, rows_of

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.point_contents import Place, RowsQuestion
 from pipelines.points.browsing import rows_page
 from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
 from pipelines.points.contents import contents
+from pipelines.points.descriptions import Place, RowsQuestion
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.contracts.held_points import FLOW_NAME, KINDS, HeldPoint, hold
 

@@ -276,11 +276,11 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "what a start publishes again is counted, or said to be not known": (
         Mutant(
-            "pipelines/runtime/master/output/published_output.py",
+            "pipelines/points/published_output.py",
             "return 0  # the start has it all",
             "pass",
             (
-                "tests/unit/runtime/master/test_published_output.py::test_a_recovery_fr"
+                "tests/unit/points/test_published_output.py::test_a_recovery_fr"
                 "om_the_newest_point_publishes_nothing_again"
             ),
         ),
@@ -289,7 +289,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "return max(0, later.records - earlier.records)",
             "return later.records",
             (
-                "tests/unit/runtime/master/test_published_output.py::test_a_fall_back_t"
+                "tests/unit/points/test_published_output.py::test_a_fall_back_t"
                 "o_an_older_point_publishes_what_came_behind_it"
             ),
         ),

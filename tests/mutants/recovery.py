@@ -536,20 +536,20 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     ("the point that is recommended can be used, and costs the least to go back to"): (
         Mutant(
-            "pipelines/domain/point_fitness.py",
+            "pipelines/points/recommendation.py",
             "return self in (Fitness.VERIFIED, Fitness.UNREAD)",
             "return self is not Fitness.GONE",
             (
-                "tests/unit/domain/test_point_fitness.py::test_newer_ones_that_cannot_b"
+                "tests/unit/points/test_recommendation.py::test_newer_ones_that_cannot_b"
                 "e_used_are_named_with_why"
             ),
         ),
         Mutant(
-            "pipelines/domain/point_fitness.py",
+            "pipelines/points/recommendation.py",
             "best = max(usable",
             "best = min(usable",
             (
-                "tests/unit/domain/test_point_fitness.py::test_what_is_recommended_can_"
+                "tests/unit/points/test_recommendation.py::test_what_is_recommended_can_"
                 "be_used_and_nothing_better_is_left"
             ),
         ),

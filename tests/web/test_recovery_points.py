@@ -11,8 +11,8 @@ from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_c
 from ftdash.projection.projector import Projector
 from pipelines.domain.events import PointsVerified, RestorePointRefused
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.point_fitness import Fitness
 from pipelines.domain.status import CheckpointKind, JobStatus
+from pipelines.points.recommendation import Fitness
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.usefixtures("site")

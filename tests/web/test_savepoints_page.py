@@ -29,10 +29,10 @@ from ftdash.points.services.disposal import label_savepoint
 from ftdash.points.services.inspection import ABANDONED_AFTER, OPEN_MAX
 from ftdash.projection.projector import Projector, rebuild
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.point_contents import Limit, ShelfLife
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points import comparison
 from pipelines.points import inspection as points_inspection
+from pipelines.points.descriptions import Limit, ShelfLife
 from tests.web.journals import Story, new_request, new_run
 from tests.web.page_words import words_in
 from tests.web.people import operator_user, signed_in

@@ -16,7 +16,7 @@ from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.comparisons import Comparison
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.point_contents import OperatorInside, RowsPage, ShelfLife
+from pipelines.points.descriptions import OperatorInside, RowsPage, ShelfLife
 
 ASKED = 202
 

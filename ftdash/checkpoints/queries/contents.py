@@ -11,7 +11,7 @@ from ftdash.checkpoints.answers import Savepoint
 from ftdash.jobs.models import Run
 from ftdash.jobs.validation import check_place, roots
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.point_contents import (
+from pipelines.points.descriptions import (
     OperatorInside,
     Place,
     RowsPage,

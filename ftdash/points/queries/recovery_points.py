@@ -1,6 +1,6 @@
 """The recovery points of a pipeline, how fit each is, and which one to restore, with the reason.
 
-Reads rows, and checks if manifests exist; `pipelines.domain.point_fitness` recommends one.
+Reads rows, and checks if manifests exist; `pipelines.points.recommendation` recommends one.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.runs.queries.planning import measured
 from ftdash.times import epoch_ms
-from pipelines.domain.point_fitness import Candidate, Fitness, Measured, recommended
+from pipelines.points.recommendation import Candidate, Fitness, Measured, recommended
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ftdash.jobs.models import PointComparison, Run
 from ftdash.jobs.validation import check_place, roots
 from ftdash.points.services.inspection import check_room
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.point_contents import StateDifference
+from pipelines.points.descriptions import StateDifference
 
 STALLED_AFTER = timedelta(seconds=30)
 """A part of a comparison may take a while, without any report."""

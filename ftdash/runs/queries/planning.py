@@ -19,9 +19,9 @@ from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
 from ftdash.runs.timeliness import UP_TO_RUNNING, to_running_ms
 from pipelines.domain.planning import Costs, FailureRate, advice, lost_ratio
-from pipelines.domain.point_fitness import Measured
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase
+from pipelines.points.recommendation import Measured
 
 CHECKPOINTS_MAX = 50
 """The newest ones best predict the next ones."""

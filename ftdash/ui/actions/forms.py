@@ -14,8 +14,8 @@ from ftdash.formats import size, utc
 from ftdash.jobs.answers import PipelinePage
 from ftdash.points.queries.recovery_points import point_choice
 from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
-from pipelines.domain.point_fitness import Fitness
 from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
+from pipelines.points.recommendation import Fitness
 
 REASON_LENGTH_MAX = 500
 MOMENTS = (

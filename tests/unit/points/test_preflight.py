@@ -9,12 +9,12 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
-from pipelines.domain.point_fitness import Check, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.flows.registry import FLOWS, flow
 from pipelines.points.inspection import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
-from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
+from pipelines.points.recommendation import Check, Measured, Outcome, Verdict
+from pipelines.points.stored_output import StoredCommittables
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.takeovers import held
 from tests.unit.points.stored_views import (

@@ -14,7 +14,7 @@ from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, SubtaskSnapshot
 from pipelines.flows.registry import flow
 from pipelines.points.replay import SetAside, check_replayable, set_aside
-from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
+from pipelines.points.stored_output import StoredCommittables
 from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
 from tests.unit.runtime.points import manifest_of
 

@@ -11,11 +11,11 @@ import pytest
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.point_contents import ShelfLife
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot
 from pipelines.flows.registry import flow
 from pipelines.points.contents import shelf_life_in
-from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
+from pipelines.points.descriptions import ShelfLife
+from pipelines.points.stored_output import StoredCommittables
 from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
 from tests.unit.runtime.points import manifest_of
 

@@ -20,10 +20,10 @@ from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of
-from pipelines.domain.point_contents import Limit
 from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.domain.snapshots import Manifest
 from pipelines.operators.operator import OperatorContext
+from pipelines.points.descriptions import Limit
 from pipelines.protocol.compatibility import Declared
 from pipelines.state.evolution import declared_columns
 from pipelines.state.in_memory.hashmap import HashMapBackend

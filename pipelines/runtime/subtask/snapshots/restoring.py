@@ -28,10 +28,10 @@ from pipelines.domain.snapshots import (
     StateFormat,
     StateHandle,
 )
+from pipelines.points.stored_output import prepared_of, quarantined_of
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
 from pipelines.runtime.subtask.snapshots.restore_meter import ReadsFiles
-from pipelines.runtime.subtask.snapshots.stored_output import prepared_of, quarantined_of
 from pipelines.state.backend import NOT_KNOWN, RestoredSize
 from pipelines.state.increments import StoredDatabase
 from pipelines.state.on_disk import stored_database

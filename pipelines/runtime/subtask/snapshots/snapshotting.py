@@ -28,10 +28,10 @@ from pipelines.domain.snapshots import (
     StateHandle,
     SubtaskSnapshot,
 )
+from pipelines.points.stored_output import segments_of, stored_committables
 from pipelines.protocol.shared_files import shared_name
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, KeyTime
-from pipelines.runtime.subtask.snapshots.stored_output import segments_of, stored_committables
 from pipelines.state.backend import FrozenState
 from pipelines.state.increments import StoredIncrement
 from pipelines.storage.manifest_file import files_of_subtask

@@ -12,8 +12,8 @@ from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import Redistribution, range_of
 from pipelines.domain.snapshots import OperatorSnapshot, StateHandle
+from pipelines.points.stored_output import StoredCommittables
 from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
-from pipelines.runtime.subtask.snapshots.stored_output import StoredCommittables
 from pipelines.state.backend import FrozenState
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pipelines.state.evolution import type_names

@@ -18,7 +18,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import CheckpointKind
-from pipelines.runtime.master.output.published_output import (
+from pipelines.points.published_output import (
     Start,
     newest_published,
     published_up_to,
