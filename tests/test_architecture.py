@@ -25,15 +25,16 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
     | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows", "disk", "points")},
     "pipelines.points": DOMAIN
-    | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")}
-    | {"pipelines.connectors", "pipelines.bus"},
+    | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "connectors", "bus")}
+    | {f"pipelines.{p}" for p in ("operators", "stream", "flows")},
     "pipelines.audit": DOMAIN
     | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
     "pipelines.lab": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "disk", "connectors", "operators")}
     | {"pipelines.stream", "pipelines.flows"},
     "pipelines.spark": DOMAIN
-    | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream", "connectors")},
+    | {f"pipelines.{p}" for p in ("runtime", "points", "bus", "flows", "storage")}
+    | {f"pipelines.{p}" for p in ("stream", "connectors")},
 }
 FROM_FTDASH = {
     f"pipelines.{package}"

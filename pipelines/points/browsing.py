@@ -16,7 +16,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.points.contents import bytes_of, handles_of, shown_rows
 from pipelines.points.descriptions import Column, Place, RowsPage, RowsQuestion, Value, Wanted
-from pipelines.runtime.subtask.snapshots.restoring import rows_of
+from pipelines.points.stored_rows import rows_of
 from pipelines.storage.store import CheckpointStore
 
 PART_BYTES_MAX = 256 << 20

@@ -19,9 +19,9 @@ from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.flows.registry import flow
 from pipelines.points.contents import bytes_of, shown_rows
 from pipelines.points.descriptions import EXAMPLES_MAX, ChangedRow, StateDifference, Value
+from pipelines.points.fit import declared_states
 from pipelines.points.row_differences import Numbers, by_key, by_row
-from pipelines.runtime.master.start.kept_until import declared_states
-from pipelines.runtime.subtask.snapshots.restoring import rows_of
+from pipelines.points.stored_rows import rows_of
 from pipelines.storage.store import CheckpointStore
 
 KEY_GROUP = "__key_group"

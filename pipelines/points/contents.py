@@ -1,26 +1,17 @@
 """Lists what a point holds, operator by operator; reads only its manifest.
 
 Turns rows into text for people. Nothing stored is ever executed.
-
-Asks the sources and the sinks' targets how long a point can be restored into its pipeline.
-
-Touches nothing, starts nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
-from pipelines.flows.registry import flow
-from pipelines.points.descriptions import Limit, OperatorInside, ShelfLife, StateInside, Value
-from pipelines.points.preflight import pending_commits
+from pipelines.points.descriptions import OperatorInside, StateInside, Value
 from pipelines.points.stored_output import committable_count
-from pipelines.runtime.master.start.kept_until import sink_limits, source_limits
-from pipelines.runtime.master.start.restore_points import unreachable
-from pipelines.stream import Pipeline
 
 
 def contents(manifest: Manifest) -> list[OperatorInside]:
@@ -48,6 +39,35 @@ def handles_of(manifest: Manifest, uid: str, state: str) -> list[StateHandle]:
 
 def bytes_of(handle: StateHandle) -> int:
     return sum(file.length for file in handle.files)
+
+
+def pending_commits(manifest: Manifest) -> dict[Uid, int]:
+    counts: dict[Uid, int] = {}
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            count = committable_count(operator)
+            if count:
+                counts[operator.uid] = counts.get(operator.uid, 0) + count
+    return counts
+
+
+def counters_of(manifest: Manifest) -> dict[str, int]:
+    """Operator counters at the cut, summed over subtasks."""
+    totals: dict[str, int] = {}
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            for name, value in operator.counters.items():
+                key = f"{operator.uid}.{name}"
+                totals[key] = totals.get(key, 0) + value
+    return totals
+
+
+def source_records_of(manifest: Manifest) -> int:
+    return sum(
+        operator.counters.get("records_read", 0)
+        for subtask in manifest.subtasks
+        for operator in subtask.operators
+    )
 
 
 def _inside(uid: Uid, snapshots: list[OperatorSnapshot]) -> OperatorInside:
@@ -98,28 +118,3 @@ def texts_of(column: pa.Array) -> list[str | None]:
 
 def value_of(text: str | None) -> Value:
     return Value(None, 0) if text is None else Value(text[:VALUE_LENGTH_MAX], len(text))
-
-
-def shelf_life(
-    manifest: Manifest, flow_name: str, parameters: Mapping[str, str], *, is_committed: bool
-) -> ShelfLife:
-    """`is_committed`: all output that its sinks had prepared is known to be committed.
-
-    Raises Rejected if the flow cannot be built with these parameters.
-    """
-    return shelf_life_in(manifest, flow(flow_name).build(parameters), is_committed=is_committed)
-
-
-def shelf_life_in(manifest: Manifest, pipeline: Pipeline, *, is_committed: bool) -> ShelfLife:
-    problems = unreachable(manifest, pipeline.sources, ahead=True)
-    told = list(source_limits(manifest, pipeline.sources))
-    prepared = {} if is_committed else pending_commits(manifest)
-    limits = [
-        *(each for each in told if isinstance(each, Limit)),
-        *sink_limits(manifest, pipeline.sinks, prepared),
-    ]
-    return ShelfLife(
-        problems=problems,
-        limits=sorted(limits, key=lambda limit: limit.until_ms),
-        unknown=[each for each in told if isinstance(each, str)],
-    )

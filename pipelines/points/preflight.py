@@ -25,13 +25,11 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
+from pipelines.points.contents import pending_commits, source_records_of
+from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.published_output import Start, published_up_to, repeats
-from pipelines.points.recommendation import Check, Finding, Measured, Outcome, Verdict
-from pipelines.points.stored_output import committable_count
+from pipelines.points.verdict import Check, Finding, Measured, Outcome, Verdict
 from pipelines.protocol.compatibility import Compatibility, Target, compare
-from pipelines.runtime.master.checkpoints.underway import source_records_of
-from pipelines.runtime.master.start.kept_until import declared_states
-from pipelines.runtime.master.start.restore_points import unreachable
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
@@ -256,16 +254,6 @@ def _time(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
             " measured recoveries."
         )
         yield Finding(Check.TIME, Outcome.FINE, text)
-
-
-def pending_commits(manifest: Manifest) -> dict[Uid, int]:
-    counts: dict[Uid, int] = {}
-    for subtask in manifest.subtasks:
-        for operator in subtask.operators:
-            count = committable_count(operator)
-            if count:
-                counts[operator.uid] = counts.get(operator.uid, 0) + count
-    return counts
 
 
 def _records_to_replay(question: RestoreQuestion, manifest: Manifest) -> int | None:

@@ -28,7 +28,7 @@ from pipelines.domain.output_figures import (
 )
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.snapshots import Manifest
-from pipelines.runtime.master.checkpoints.underway import counters_of
+from pipelines.points.contents import counters_of
 
 Lineage = Sequence[tuple[RunId, CheckpointId]]
 

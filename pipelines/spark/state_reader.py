@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipelines.domain.errors import Rejected
 from pipelines.domain.places import scheme_of
 from pipelines.domain.snapshots import Manifest, StateHandle
-from pipelines.runtime.subtask.snapshots.restoring import rows_of
+from pipelines.points.stored_rows import rows_of
 from pipelines.spark.data_frames import as_spark_reads, readable_schema
 from pipelines.storage.stores import CheckpointStores
 

@@ -23,10 +23,11 @@ from pipelines.domain.events import Event, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, StateHandle
 from pipelines.points.preflight import RestoreQuestion, preflight
-from pipelines.points.recommendation import Verdict
+from pipelines.points.stored_rows import rows_of
+from pipelines.points.verdict import Verdict
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser
-from pipelines.runtime.subtask.snapshots.restoring import RestorePoint, rows_of
+from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.manifest_file import handle_of, seal
 from pipelines.storage.store import location_of

@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.runtime.subtask.snapshots.restoring import RestorePoint, rows_of
+from pipelines.points.stored_rows import rows_of
+from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.contracts.held_points import (

@@ -13,7 +13,7 @@ from pipelines.domain.commands import Cancel
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.snapshots import StateFormat
-from pipelines.runtime.subtask.snapshots.restoring import rows_of
+from pipelines.points.stored_rows import rows_of
 from pipelines.spark import read_state
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -14,7 +14,7 @@ from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.points.preflight import RestoreQuestion, preflight, repeated
-from pipelines.points.recommendation import Check
+from pipelines.points.verdict import Check
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.driven_run import StartedRun

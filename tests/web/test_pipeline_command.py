@@ -18,7 +18,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import CheckpointId, RequestId
 from pipelines.domain.status import CheckpointKind, ClaimMode
-from pipelines.points.recommendation import Check, Finding, Outcome, Verdict
+from pipelines.points.verdict import Check, Finding, Outcome, Verdict
 from tests.web.journals import Story, new_run
 
 GUARANTEED = EndToEnd("at-least-once", "it is a test")

@@ -23,7 +23,7 @@ from ftdash.supervision.launcher import _spec
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import ClaimedPointDiscarded, RestorePointRefused
 from pipelines.domain.status import CheckpointKind, ClaimMode
-from pipelines.points.recommendation import Check, Verdict
+from pipelines.points.verdict import Check, Verdict
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.stores import CheckpointStores
 from tests.object_server import ObjectServer, never

@@ -42,7 +42,7 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.planning import MeasuredPlan, measured_plan
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.points.recommendation import Verdict
+from pipelines.points.verdict import Verdict
 
 
 @api.get("/pipelines", response=Fleet)

@@ -11,7 +11,8 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.runs.queries.planning import measured
 from ftdash.times import epoch_ms
-from pipelines.points.recommendation import Candidate, Fitness, Measured, recommended
+from pipelines.points.recommendation import Candidate, Fitness, recommended
+from pipelines.points.verdict import Measured
 
 
 @dataclass(frozen=True, slots=True)

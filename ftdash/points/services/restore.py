@@ -39,7 +39,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of
 from pipelines.domain.status import ClaimMode
-from pipelines.points.recommendation import Verdict
+from pipelines.points.verdict import Verdict
 
 FRESH_FOR = timedelta(minutes=10)
 """How long what an inspection has found is taken for what would be found now."""

@@ -21,7 +21,7 @@ from ftdash.runs.timeliness import UP_TO_RUNNING, to_running_ms
 from pipelines.domain.planning import Costs, FailureRate, advice, lost_ratio
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase
-from pipelines.points.recommendation import Measured
+from pipelines.points.verdict import Measured
 
 CHECKPOINTS_MAX = 50
 """The newest ones best predict the next ones."""

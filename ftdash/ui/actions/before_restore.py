@@ -21,7 +21,7 @@ from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import RestoreForm
 from pipelines.domain.errors import Rejected
-from pipelines.points.recommendation import Check, Verdict
+from pipelines.points.verdict import Check, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapsho
 from pipelines.flows.registry import FLOWS, flow
 from pipelines.points.inspection import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
-from pipelines.points.recommendation import Check, Measured, Outcome, Verdict
 from pipelines.points.stored_output import StoredCommittables
+from pipelines.points.verdict import Check, Measured, Outcome, Verdict
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.takeovers import held
 from tests.unit.points.stored_views import (

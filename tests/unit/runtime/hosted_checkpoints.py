@@ -19,10 +19,7 @@ from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged, Committed, Declined
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.checkpoints.underway import (
-    CheckpointListener,
-    CheckpointSurroundings,
-)
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.master.job_events import JobEvent, LocationPrepared, ManifestWritten
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline

@@ -17,10 +17,7 @@ from pipelines.protocol.triggering import (
     TriggerRules,
     WaitUntil,
 )
-from pipelines.runtime.master.checkpoints.underway import (
-    CheckpointListener,
-    CheckpointSurroundings,
-)
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener, CheckpointSurroundings
 
 
 class TriggerDesk:

@@ -21,6 +21,7 @@ from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
+from pipelines.points.contents import counters_of
 from pipelines.protocol.checkpoint_effects import AbortCheckpoint
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoint
@@ -92,25 +93,6 @@ class Underway:
             message=aborted.message,
             request_id=self.request.request_id,
         )
-
-
-def counters_of(manifest: Manifest) -> dict[str, int]:
-    """Operator counters at the cut, summed over subtasks."""
-    totals: dict[str, int] = {}
-    for subtask in manifest.subtasks:
-        for operator in subtask.operators:
-            for name, value in operator.counters.items():
-                key = f"{operator.uid}.{name}"
-                totals[key] = totals.get(key, 0) + value
-    return totals
-
-
-def source_records_of(manifest: Manifest) -> int:
-    return sum(
-        operator.counters.get("records_read", 0)
-        for subtask in manifest.subtasks
-        for operator in subtask.operators
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SinkOutput, SourceInput
 from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
-from pipelines.runtime.master.checkpoints.underway import source_records_of
+from pipelines.points.contents import source_records_of
 
 
 @dataclass(slots=True)

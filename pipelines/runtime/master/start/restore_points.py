@@ -3,26 +3,16 @@
 Reads storage, verifies, and refuses by name; `protocol.recovery` makes the choice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from pipelines.connectors.positions import SplitPositions
-from pipelines.connectors.reachability import named_problems_of, problems_of
-from pipelines.connectors.source import AnySource, GrowingSource
-from pipelines.connectors.split_progress import NamedPositions
-from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected, Retryable
-from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.places import SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunSpec
-from pipelines.domain.snapshots import Json, Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode
-from pipelines.protocol.compatibility import Compatibility, Target, compare
+from pipelines.points.fit import PointFit
 from pipelines.protocol.retention import RetainedPoint
-from pipelines.runtime.master.start.kept_until import declared_states
 from pipelines.storage.store import CheckpointStore, Damage, WatchVerification
-from pipelines.stream import Pipeline
 
 
 def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedPoint]:
@@ -66,59 +56,6 @@ def next_checkpoint_id(
     names = [*store.names(places.checkpoints), *store.names(places.savepoints)]
     used = [places.checkpoint_id_of(name) or 0 for name in names]
     return CheckpointId(max([spec.first_checkpoint_id - 1, newest_triggered, *used]) + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PointFit:
-    """Decides whether a point fits the run: operators, columns, and what its sources can give."""
-
-    target: Target
-    sources: Mapping[Uid, AnySource]  # the sources that are to be read on
-
-    @classmethod
-    def of(cls, spec: RunSpec, pipeline: Pipeline, *, reads_on: bool = True) -> "PointFit":
-        target = Target(
-            pipeline=spec.pipeline,
-            graph=pipeline.graph,
-            declared=declared_states(pipeline),
-            parallelism=spec.parallelism,
-            max_parallelism=spec.max_parallelism,
-            allows_non_restored_state=spec.allow_non_restored_state,
-        )
-        return cls(target, pipeline.sources if reads_on else {})
-
-    def check(self, manifest: Manifest, location: str) -> Compatibility:
-        """Raises Rejected with the first problem, in a sentence."""
-        found = compare(manifest, self.target)
-        problems = [*found.problems, *unreachable(manifest, self.sources, ahead=False)]
-        if problems:
-            raise Rejected(f"{location} cannot be restored: {problems[0]}")
-        return found
-
-
-def unreachable(manifest: Manifest, sources: Mapping[Uid, AnySource], *, ahead: bool) -> list[str]:
-    """What the sources can no longer give, one sentence each."""
-    problems: list[str] = []
-    for uid, source in sources.items():
-        stored = [
-            operator.positions
-            for subtask in manifest.subtasks
-            for operator in subtask.operators
-            if operator.uid == uid and operator.positions is not None
-        ]
-        try:
-            problems += _problems_of(uid, source, stored, ahead=ahead)
-        except (msgspec.ValidationError, InvariantViolated) as error:
-            problems.append(f"The positions of the source {uid!r} make no sense: {error}.")
-    return problems
-
-
-def _problems_of(uid: Uid, source: AnySource, stored: list[Json], *, ahead: bool) -> list[str]:
-    if isinstance(source, GrowingSource):
-        named = [NamedPositions.from_json(each) for each in stored]
-        return named_problems_of(uid, source, named, ahead=ahead)
-    numbered = [SplitPositions.from_json(each) for each in stored]
-    return problems_of(uid, source, numbered, ahead=ahead)
 
 
 def verifier(

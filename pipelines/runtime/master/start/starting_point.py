@@ -17,13 +17,14 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import CheckpointingMode, Settings
+from pipelines.points.contents import source_records_of
+from pipelines.points.fit import PointFit
 from pipelines.points.published_output import Start
 from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.checkpoints.underway import source_records_of
 from pipelines.runtime.master.output.run_ledger import LedgerStart
-from pipelines.runtime.master.start.restore_points import PointFit, requested_point, verifier
+from pipelines.runtime.master.start.restore_points import requested_point, verifier
 from pipelines.storage.store import CheckpointStore, Damage
 from pipelines.stream import Pipeline
 

@@ -8,23 +8,13 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
 from pipelines.domain.errors import CorruptSnapshot, DamagedFile
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.snapshots import FileHandle
-
-
-class ReadsFiles(Protocol):
-    """The part of `CheckpointStore` that a restore needs."""
-
-    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]: ...
-
-    def fetch(
-        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
-    ) -> None: ...
+from pipelines.points.stored_rows import ReadsFiles
 
 
 class RestoreMeter:

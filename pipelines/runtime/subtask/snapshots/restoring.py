@@ -7,8 +7,7 @@ source gets all of them and deals the splits itself.
 Source: Flink, `StateAssignmentOperation`.
 """
 
-from collections.abc import Collection, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
-from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution, Taken, range_of, taken_by
@@ -29,12 +27,11 @@ from pipelines.domain.snapshots import (
     StateHandle,
 )
 from pipelines.points.stored_output import prepared_of, quarantined_of
+from pipelines.points.stored_rows import ReadsFiles, rows_of
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
-from pipelines.runtime.subtask.snapshots.restore_meter import ReadsFiles
 from pipelines.state.backend import NOT_KNOWN, RestoredSize
 from pipelines.state.increments import StoredDatabase
-from pipelines.state.on_disk import stored_database
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,41 +218,6 @@ def _size_of(state: StateHandle, key_groups: KeyGroupRange) -> RestoredSize:
     share = (last - first + 1) / (own.last - own.first + 1)
     text_bytes = sum(file.length for file in state.files)
     return RestoredSize(round(share * state.rows), round(share * text_bytes))
-
-
-def rows_of(
-    store: ReadsFiles,
-    location: str,
-    state: StateHandle,
-    key_groups: KeyGroupRange | None = None,
-) -> Generator[pa.RecordBatch, None, None]:
-    """All rows of one subtask's state, or at least those of some key groups; but no more than its
-    handle says.
-
-    Raises CorruptSnapshot, naming the file.
-    """
-    own = state.key_group_range
-    groups = key_groups or own
-    left = state.rows
-
-    def fetch(file: FileHandle, target: Path, *, may_share: bool = False) -> None:
-        store.fetch(location, file, target, may_share=may_share)
-
-    batches = stored_database.rows_of(
-        state, lambda file: store.read_batches(location, file), fetch, groups
-    )
-    with closing(batches):
-        for batch in batches:
-            left -= batch.num_rows
-            if left < 0:
-                break
-            yield batch
-    is_part = state.format is StateFormat.ROCKSDB and groups != own
-    if left < 0 or (left and not is_part):
-        raise CorruptSnapshot(
-            f"{state.file.name} does not hold the {state.rows} rows that the manifest in"
-            f" {location} says."
-        )
 
 
 def _elements(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.RecordBatch]:

@@ -15,9 +15,9 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.snapshots import FileHandle, Manifest, StateHandle
 from pipelines.domain.status import CheckpointKind
+from pipelines.points.fit import PointFit
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.restore_points import (
-    PointFit,
     next_checkpoint_id,
     own_points,
     requested_point,

@@ -1,17 +1,11 @@
-"""Asks how long the world keeps what a point's restore needs; changes nothing.
+"""Asks how long a point can be restored into its pipeline; changes nothing.
 
 Sources need to keep their records, and targets the transactions that sinks had prepared.
-
-Finds the states that a pipeline's operators declare, by opening each of them on nothing.
-
-An operator declares its states only when it is opened. So it is opened over an empty backend that
-is thrown away. No record is processed and nothing is written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource, ForgetsRecords
@@ -19,15 +13,37 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import Uid
-from pipelines.domain.key_groups import range_of
-from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.domain.snapshots import Manifest
-from pipelines.operators.operator import OperatorContext
-from pipelines.points.descriptions import Limit
-from pipelines.protocol.compatibility import Declared
-from pipelines.state.evolution import declared_columns
-from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.flows.registry import flow
+from pipelines.points.contents import pending_commits
+from pipelines.points.descriptions import Limit, ShelfLife
+from pipelines.points.fit import unreachable
 from pipelines.stream import Pipeline
+
+
+def shelf_life(
+    manifest: Manifest, flow_name: str, parameters: Mapping[str, str], *, is_committed: bool
+) -> ShelfLife:
+    """`is_committed`: all output that its sinks had prepared is known to be committed.
+
+    Raises Rejected if the flow cannot be built with these parameters.
+    """
+    return shelf_life_in(manifest, flow(flow_name).build(parameters), is_committed=is_committed)
+
+
+def shelf_life_in(manifest: Manifest, pipeline: Pipeline, *, is_committed: bool) -> ShelfLife:
+    problems = unreachable(manifest, pipeline.sources, ahead=True)
+    told = list(source_limits(manifest, pipeline.sources))
+    prepared = {} if is_committed else pending_commits(manifest)
+    limits = [
+        *(each for each in told if isinstance(each, Limit)),
+        *sink_limits(manifest, pipeline.sinks, prepared),
+    ]
+    return ShelfLife(
+        problems=problems,
+        limits=sorted(limits, key=lambda limit: limit.until_ms),
+        unknown=[each for each in told if isinstance(each, str)],
+    )
 
 
 def source_limits(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[Limit | str]:
@@ -74,23 +90,3 @@ def _unread(manifest: Manifest, uid: Uid) -> Sequence[SplitProgress]:
     except (msgspec.ValidationError, InvariantViolated) as error:
         raise Rejected(f"its positions make no sense: {error}") from error
     return [split for each in known for split in each.splits if not split.is_finished]
-
-
-def declared_states(pipeline: Pipeline) -> Declared:
-    return {uid: _declared_by(pipeline, uid) for uid in pipeline.operators}
-
-
-def _declared_by(pipeline: Pipeline, uid: Uid) -> dict[str, DeclaredColumns]:
-    maximum = pipeline.graph.max_parallelism
-    backend = HashMapBackend(range_of(0, 1, maximum), maximum)
-    context = OperatorContext(
-        uid=uid, subtask=0, parallelism=1, state=backend, collect=_emit_nowhere
-    )
-    inputs = [pipeline.schemas[c.upstream] for c in pipeline.graph.node(uid).inputs]
-    pipeline.operators[uid]().open(context, inputs)
-    keyed = {name: declared_columns(each) for name, each in backend.descriptors.items()}
-    return keyed | context.operator_state.declared
-
-
-def _emit_nowhere(batch: pa.RecordBatch) -> None:
-    """Nothing is emitted before the first record."""

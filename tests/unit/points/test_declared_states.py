@@ -10,7 +10,7 @@ from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.operators.processing.process_function import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.runtime.master.start.kept_until import declared_states
+from pipelines.points.fit import declared_states
 from pipelines.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
