@@ -13,6 +13,7 @@ class NetworkLimits:
     max_schema_bytes: int = 4 << 20
     max_channel_name_bytes: int = 4 << 10
     max_origin_bytes: int = 64 << 10  # names of sources and splits
+    max_location_bytes: int = 8 << 10  # of a checkpoint; paths and keys of objects are shorter
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
     shortage_pause_ms: int = 100  # of a port without files or threads for a caller

@@ -29,7 +29,7 @@ from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import CheckpointId
 
 HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
-BARRIER = struct.Struct("<qqqB")  # checkpoint, trigger time, confirmed checkpoint, flags
+BARRIER = struct.Struct("<qqqB")  # checkpoint, trigger, confirmed checkpoint, flags; then UTF-8
 WATERMARK = struct.Struct("<q")
 CANCEL = struct.Struct("<q")  # checkpoint
 STATUS = struct.Struct("<?")
@@ -56,7 +56,6 @@ class Kind(IntEnum):
 
 
 FIXED_LENGTHS = {
-    Kind.BARRIER: BARRIER.size,
     Kind.WATERMARK: WATERMARK.size,
     Kind.CANCEL: CANCEL.size,
     Kind.STATUS: STATUS.size,
@@ -93,7 +92,7 @@ def mark_frame(number: int, mark: Mark) -> bytes:
             flags |= IS_NATIVE * mark.is_native
             flags |= OVERTAKES * mark.overtakes
             body = BARRIER.pack(mark.checkpoint_id, mark.trigger_ms, mark.confirmed_id, flags)
-            return frame(Kind.BARRIER, number, body)
+            return frame(Kind.BARRIER, number, body + mark.location.encode())
         case CancelCheckpoint():
             return frame(Kind.CANCEL, number, CANCEL.pack(mark.checkpoint_id))
         case Watermark():
@@ -139,7 +138,10 @@ def grant_of(received: Frame) -> tuple[int, int]:
 
 
 def _barrier_of(received: Frame) -> Barrier:
-    checkpoint_id, trigger_ms, confirmed_id, flags = BARRIER.unpack(received.body)
+    body = received.body.to_pybytes()
+    if len(body) < BARRIER.size:
+        raise ProtocolError(f"a BARRIER frame of {len(body)} bytes")
+    checkpoint_id, trigger_ms, confirmed_id, flags = BARRIER.unpack_from(body)
     if flags & ~(IS_SAVEPOINT | IS_FINAL | IS_NATIVE | OVERTAKES):
         raise ProtocolError(f"a barrier carries unknown flags {flags:#x}")
     return Barrier(
@@ -150,7 +152,15 @@ def _barrier_of(received: Frame) -> Barrier:
         is_native=bool(flags & IS_NATIVE),
         confirmed_id=CheckpointId(confirmed_id),
         overtakes=bool(flags & OVERTAKES),
+        location=_text_of(body[BARRIER.size :]),
     )
+
+
+def _text_of(location: bytes) -> str:
+    try:
+        return location.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("a barrier carries a location that is not UTF-8") from None
 
 
 class FrameReader:
@@ -171,6 +181,7 @@ class FrameReader:
             Kind.RECORDS: limits.max_frame_bytes,
             Kind.DICTIONARIES: limits.max_frame_bytes,
             Kind.ORIGIN: limits.max_origin_bytes,
+            Kind.BARRIER: BARRIER.size + limits.max_location_bytes,
         }
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         self._start = self._end = 0  # the part of it that is read but not yet used

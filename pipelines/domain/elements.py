@@ -137,6 +137,7 @@ class Barrier:
     is_final: bool = False  # the pipeline stops once this one is complete
     confirmed_id: CheckpointId = NO_CHECKPOINT  # certainly complete when this was triggered
     overtakes: bool = False  # records before it may arrive after it; the cut then keeps them
+    location: str = ""  # where the files of the checkpoint go
 
 
 @dataclass(frozen=True, slots=True)

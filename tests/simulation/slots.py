@@ -37,7 +37,6 @@ from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.deployment import Deployment, deploy
 from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil
-from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
 from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
 from pipelines.runtime.subtask.subtask import Subtask
 from tests.simulation.chores import Chores
@@ -83,8 +82,7 @@ class Slot:
         self._wires = wires
         self._uploads = Chores()
         self._meter = RestoreMeter()
-        self._locations = CheckpointLocations()
-        self.reports = SubtaskReports(self.say, self._reach, self._locations)
+        self.reports = SubtaskReports(self.say, self._reach)
         self._vigil = Vigil(around.clock, address.heartbeat)
         self._beat_ms = address.heartbeat.interval_ms
         self._beat_due_ms = around.clock.now_ms
@@ -194,7 +192,7 @@ class Slot:
                 self._begin()
                 self.say(Running())
             case Inject() | Completed() | Aborted():
-                deliver(message, self._deployed(), self._locations)
+                deliver(message, self._deployed())
             case Heartbeat():
                 pass
             case Die():

@@ -56,7 +56,6 @@ from pipelines.runtime.slot.deployment import Deployment, deploy
 from pipelines.runtime.slot.sampling import Sampler
 from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
-from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
 from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
 
 CONNECT_TIMEOUT_S = 30.0
@@ -141,8 +140,7 @@ class SlotHost:
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._deployment: Deployment | None = None
         self._peers: list[PeerAddress] = []
-        self._locations = CheckpointLocations()
-        self._reports = SubtaskReports(self._try_send, self.reach, self._locations)
+        self._reports = SubtaskReports(self._try_send, self.reach)
         self._faults = Faults()
         self._meter = RestoreMeter()
         self._orders: queue.SimpleQueue[FromMaster | None] = queue.SimpleQueue()
@@ -201,7 +199,7 @@ class SlotHost:
             case Begin():
                 self._begin()
             case Inject() | Completed() | Aborted():
-                deliver(order, self._deployed(), self._locations)
+                deliver(order, self._deployed())
 
     def _deploy(self, message: Deploy) -> None:
         self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]

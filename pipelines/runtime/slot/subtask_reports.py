@@ -34,7 +34,6 @@ from pipelines.runtime.control import (
 from pipelines.runtime.control_link import MessageTooLong
 from pipelines.runtime.slot.deployment import Deployment
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
-from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
@@ -55,10 +54,9 @@ class SubtaskReports:
     Calls `reach` at every fault point; what it raises goes to the caller that came there.
     """
 
-    def __init__(self, send: Send, reach: Reach, locations: CheckpointLocations) -> None:
+    def __init__(self, send: Send, reach: Reach) -> None:
         self._send = send
         self._reach = reach
-        self._locations = locations
         self._counting = threading.Lock()
         self._running_count = 0
         self._have_all_ended = False
@@ -137,12 +135,6 @@ class SubtaskReports:
     def reach(self, point: FaultPoint) -> None:
         self._reach(point)
 
-    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
-        return self._locations.of(checkpoint_id)
-
-    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
-        self._locations.once_heard_of(checkpoint_id, upload)
-
     def _report_failure(
         self, vertex: Uid | None, subtask: int | None, error: BaseException
     ) -> None:
@@ -168,21 +160,16 @@ def _said_by(error: BaseException) -> str:
 AboutCheckpoint = Inject | Completed | Aborted
 
 
-def deliver(
-    message: AboutCheckpoint, deployment: Deployment, locations: CheckpointLocations
-) -> None:
+def deliver(message: AboutCheckpoint, deployment: Deployment) -> None:
     """A barrier starts at the sources only; every subtask hears how a checkpoint ended."""
     match message:
-        case Inject(checkpoint_id=checkpoint_id):
-            locations.on_triggered(checkpoint_id, message.location)
+        case Inject():
             for source in deployment.sources:
                 source.mailbox.post(InjectBarrier(barrier_of(message), message.drains))
         case Completed(checkpoint_id=checkpoint_id):
-            locations.on_over(checkpoint_id)
             for subtask in deployment.subtasks:
                 subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
         case Aborted(checkpoint_id=checkpoint_id):
-            locations.on_over(checkpoint_id)
             for subtask in deployment.subtasks:
                 subtask.mailbox.post(CheckpointAborted(checkpoint_id))
 
@@ -195,4 +182,5 @@ def barrier_of(message: Inject) -> Barrier:
         is_native=message.savepoint_format is SavepointFormat.NATIVE,
         is_final=message.is_final,
         confirmed_id=message.confirmed_id,
+        location=message.location,
     )

@@ -121,6 +121,7 @@ class SubtaskCheckpoints:
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
         """The output that the sinks have prepared for it becomes visible."""
+        self._upload.on_over(checkpoint_id)
         self._completed_id = max(self._completed_id, checkpoint_id)
         self._chain.on_completed(checkpoint_id)
         if self._chain.has_sinks:
@@ -132,6 +133,7 @@ class SubtaskCheckpoints:
             self._chain.commit(checkpoint_id)  # what a source has quarantined
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        self._upload.on_over(checkpoint_id)
         if self._final_id == checkpoint_id:
             self._final_id = None
         self._chain.on_aborted(checkpoint_id)

@@ -7,7 +7,6 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
-from pipelines.runtime.subtask.checkpoint_locations import Upload
 
 
 class SubtaskReporter(Protocol):
@@ -35,17 +34,6 @@ class SubtaskReporter(Protocol):
 
     def reach(self, point: FaultPoint) -> None:
         """A fault on purpose may hit here: raise, or end or stop the process."""
-        ...
-
-    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
-        """Where this checkpoint's files go, as the master said when it triggered.
-
-        None: the checkpoint is over.
-        """
-        ...
-
-    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
-        """Calls `upload` as soon as the master has said where to upload; at once if it has."""
         ...
 
 

@@ -37,7 +37,12 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId, CheckpointId
 
-LIMITS = NetworkLimits(max_frame_bytes=1 << 20, max_schema_bytes=1_000, max_channel_name_bytes=50)
+LIMITS = NetworkLimits(
+    max_frame_bytes=1 << 20,
+    max_schema_bytes=1_000,
+    max_channel_name_bytes=50,
+    max_location_bytes=64,
+)
 BATCH = pa.record_batch({"n": [1, 2, 3], "s": ["a", None, "c"]})
 
 
@@ -64,6 +69,7 @@ def test_frames_are_cut_wherever_the_bytes_happen_to_break(seed: int) -> None:
         Barrier(CheckpointId(1), 0, is_savepoint=True, is_native=True),
         Barrier(CheckpointId(1), 0, is_final=True),
         Barrier(CheckpointId(1), 0, overtakes=True),
+        Barrier(CheckpointId(1), 0, location="s3://ein-ort/ß/chk-1"),
         CancelCheckpoint(CheckpointId(7)),
         Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True),
         Watermark(MIN_WATERMARK_MS),
@@ -103,7 +109,7 @@ def test_counts_of_bytes_survive_the_wire() -> None:
         (Kind.DICTIONARIES, (1 << 20) + 1, "1048576 are allowed"),
         (Kind.SCHEMA, 1_001, "1000 are allowed"),
         (Kind.OPEN, 51, "50 are allowed"),
-        (Kind.BARRIER, 16, "a BARRIER frame of 16 bytes"),
+        (Kind.BARRIER, 90, "a BARRIER frame of 90 bytes; 89 are allowed"),
         (Kind.WATERMARK, 1 << 31, "a WATERMARK frame of 2147483648 bytes"),
         (Kind.END, 1, "END frame of 1 bytes"),
         (Kind.CREDIT, 8, "a CREDIT frame came the wrong way"),
@@ -135,6 +141,15 @@ def test_unknown_flags_of_a_barrier_are_refused() -> None:
 
     with pytest.raises(ProtocolError, match="unknown flags"):
         mark_of(received)
+
+
+@pytest.mark.parametrize(
+    ("body", "claim"),
+    [(bytes(24), "a BARRIER frame of 24 bytes"), (bytes(25) + b"\xff", "is not UTF-8")],
+)
+def test_a_barrier_that_is_cut_off_or_garbled_is_refused(body: bytes, claim: str) -> None:
+    with pytest.raises(ProtocolError, match=claim):
+        mark_of(Frame(Kind.BARRIER, 0, pa.py_buffer(body)))
 
 
 def test_received_batches_are_views_of_the_received_bytes() -> None:

@@ -4,9 +4,10 @@ The graph joins two streams, so that a gate has one channel per port. The operat
 record as keyed state, so that a snapshot tells exactly what lies before its barrier.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,8 +35,13 @@ from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
+from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator
-from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.snapshots.snapshotting import (
+    SnapshotWriter,
+    SubtaskCut,
+    WrittenSnapshot,
+)
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
@@ -65,6 +71,21 @@ class InlineExecutor(Executor):
         future: Future[T] = Future()
         future.set_result(call(*args, **kwargs))
         return future
+
+
+class LaterExecutor(Executor):
+    """Runs what it is given when the test says so."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], object]] = []
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self._waiting.append(partial(call, *args, **kwargs))
+        return Future()
+
+    def run_all(self) -> None:
+        while self._waiting:
+            self._waiting.pop(0)()
 
 
 class WaitsForEver(Exception):
@@ -97,7 +118,6 @@ class RecordingReporter:
     reservations_wanted: int = 0
     failures: list[BaseException] = field(default_factory=list)
     has_ended: bool = False
-    given_up: set[int] = field(default_factory=set)
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
@@ -126,13 +146,33 @@ class RecordingReporter:
     def reach(self, point: FaultPoint) -> None:
         pass
 
-    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
-        if checkpoint_id in self.given_up:
-            return None
+    def location_of(self, checkpoint_id: CheckpointId) -> str:
         return str(self.root / f"chk-{checkpoint_id}")
 
-    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Callable[[], object]) -> None:
-        upload()
+
+class LocatedWriter(SnapshotWriter):
+    """Many tests' barriers carry no location; their snapshots go where the reporter says."""
+
+    def __init__(self, reporter: RecordingReporter) -> None:
+        super().__init__(FileSystemCheckpointStore([str(reporter.root)]))
+        self._located = reporter.location_of
+
+    def write(
+        self,
+        cut: SubtaskCut,
+        checkpoint_id: CheckpointId,
+        location: str,
+        *,
+        open_format: bool,
+        in_flight: Sequence[InFlightRecords] = (),
+    ) -> WrittenSnapshot:
+        return super().write(
+            cut,
+            checkpoint_id,
+            location or self._located(checkpoint_id),
+            open_format=open_format,
+            in_flight=in_flight,
+        )
 
 
 class Remembering(Operator):
@@ -239,6 +279,7 @@ class JoiningSubtask:
     in_flight: Iterable[tuple[int, pa.RecordBatch]] = ()
     operator: Callable[[], Operator] = Remembering
     coalesced_rows: int = 1
+    uploads: Executor = field(default_factory=InlineExecutor)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
@@ -261,7 +302,15 @@ class JoiningSubtask:
         self.feed = GateFeed(self.gate, coalescing, alignment, None, self.in_flight)
         self.reporter = RecordingReporter(self.root)
         self.subtask = subtask_of(
-            pipeline, both, self.feed, self.reporter, self.clock, {}, self.mailbox, self.options
+            pipeline,
+            both,
+            self.feed,
+            self.reporter,
+            self.clock,
+            {},
+            self.mailbox,
+            self.options,
+            uploads=self.uploads,
         )
 
     def run(self, *script: Callable[[], None]) -> None:
@@ -348,11 +397,13 @@ def subtask_of(
     mailbox: Mailbox,
     options: BarrierOptions = ALIGNED,
     restored: dict[Uid, RestoredOperator] | None = None,
+    uploads: Executor | None = None,
 ) -> Subtask:
     place = ChainPlace(
         RunId("run-1"), Attempt(1), pipeline.graph.vertex(vertex), 0, 1, MAX_PARALLELISM
     )
     restored = restored or dict.fromkeys(place.vertex.nodes, NOTHING)
     chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored, clock.wall_ms)
-    writer = SnapshotWriter(FileSystemCheckpointStore([str(reporter.root)]))
-    return Subtask(place, chain, feed, writer, InlineExecutor(), reporter, clock, mailbox, options)
+    writer = LocatedWriter(reporter)
+    uploads = uploads or InlineExecutor()
+    return Subtask(place, chain, feed, writer, uploads, reporter, clock, mailbox, options)

@@ -12,7 +12,6 @@ from pipelines.runtime import control_link
 from pipelines.runtime.control import MASTER_DECODER, SLOT_DECODER, Declined, FromMaster, FromSlot
 from pipelines.runtime.control_link import ControlLink
 from pipelines.runtime.slot.subtask_reports import SubtaskReports
-from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
 
 CHECKPOINT, FILES = CheckpointId(7), Uid("files")
 LONG = "x" * 2_000
@@ -26,7 +25,7 @@ def test_a_snapshot_that_is_too_long_declines_its_checkpoint_and_the_link_goes_o
     with closing(ours), closing(theirs):
         slot = ControlLink[FromMaster](ours, MASTER_DECODER, lambda: 0.0)
         master = ControlLink[FromSlot](theirs, SLOT_DECODER, lambda: 0.0)
-        reports = SubtaskReports(slot.send, lambda point: None, CheckpointLocations())
+        reports = SubtaskReports(slot.send, lambda point: None)
 
         reports.acknowledged(CHECKPOINT, snapshot_of(LONG), phases())
         declined = master.receive()

@@ -17,6 +17,7 @@ from pipelines.domain.checkpoint_failures import ChannelAlignment, SubtaskPhases
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, overtaken_on
 from pipelines.runtime.subtask.snapshots.snapshotting import (
@@ -44,6 +45,7 @@ class Gathering:
     alignment_ms: float = 0.0
     channels: list[ChannelAlignment] = field(default_factory=list)
     is_unaligned: bool = False
+    is_over: bool = False  # no upload is to begin; an upload thread reads it
 
     @property
     def is_complete(self) -> bool:
@@ -75,7 +77,10 @@ class Gathering:
 
 
 class SnapshotUpload:
-    """The uploads of one subtask, one after the other or several at once."""
+    """The uploads of one subtask, one after the other or several at once.
+
+    Guarantee: no upload begins once the subtask's thread has heard that its checkpoint is over.
+    """
 
     def __init__(
         self,
@@ -90,12 +95,17 @@ class SnapshotUpload:
         self._threads = threads
         self._reporter = reporter
         self._clock = clock
+        self._started: dict[CheckpointId, Gathering] = {}  # of checkpoints that are not over
 
     def start(self, gathered: Gathering) -> None:
-        """Starts as soon as the master has said where to upload."""
-        self._reporter.once_heard_of(
-            gathered.barrier.checkpoint_id, lambda: self._threads.submit(self._upload, gathered)
-        )
+        self._started[gathered.barrier.checkpoint_id] = gathered
+        self._threads.submit(self._upload, gathered)
+
+    def on_over(self, checkpoint_id: CheckpointId) -> None:
+        """The checkpoint has completed or aborted."""
+        gathered = self._started.pop(checkpoint_id, None)
+        if gathered is not None:
+            gathered.is_over = True
 
     def _upload(self, gathered: Gathering) -> None:
         """Runs on an upload thread."""
@@ -107,13 +117,12 @@ class SnapshotUpload:
     def _try_upload(self, gathered: Gathering) -> None:
         barrier, checkpoint_id = gathered.barrier, gathered.barrier.checkpoint_id
         self._reporter.reach(FaultPoint.UPLOADING)
-        location = self._reporter.location_of(checkpoint_id)
-        if location is None:
-            return  # no one waits for it any more
+        if gathered.is_over:
+            return  # the coordinator no longer waits for it
         written = self._writer.write(
             gathered.cut,
             checkpoint_id,
-            location,
+            barrier.location,
             open_format=barrier.is_savepoint and not barrier.is_native,
             in_flight=gathered.in_flight,
         )

@@ -1,6 +1,7 @@
 """A subtask behind a gate: what its snapshots hold, what waits meanwhile, and when it ends."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +20,14 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.alignment_timing import STEPS_MAX
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from tests.unit.runtime.fakes import batch_of, keys_of
-from tests.unit.runtime.hosted import COUNTED, LEFT, RIGHT, JoiningSubtask, WaitsForEver
+from tests.unit.runtime.hosted import (
+    COUNTED,
+    LEFT,
+    RIGHT,
+    JoiningSubtask,
+    LaterExecutor,
+    WaitsForEver,
+)
 
 SIDES = (LEFT, RIGHT)
 
@@ -322,19 +330,38 @@ def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_end
     assert host.reporter.has_ended
 
 
-def test_what_was_given_up_before_its_upload_began_is_not_uploaded(tmp_path: Path) -> None:
-    host = JoiningSubtask(tmp_path)
-    host.reporter.given_up.add(1)
+def test_an_upload_that_has_not_begun_does_not_begin_once_its_checkpoint_is_over(
+    tmp_path: Path,
+) -> None:
+    uploads = LaterExecutor()
+    host = JoiningSubtask(tmp_path, uploads=uploads)
 
     host.run(
         lambda: send_to_both(host, records(1)),
         lambda: send_to_both(host, barrier(1)),
         lambda: send_to_both(host, barrier(2)),
+        lambda: host.mailbox.post(CheckpointAborted(CheckpointId(1))),
+        uploads.run_all,
     )
 
     assert waits_for_ever(host)
     assert list(host.reporter.snapshots) == [2]
     assert host.reporter.declines == []
+    assert not (tmp_path / "chk-1").exists()
+
+
+def test_a_snapshot_goes_where_its_barrier_says(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    place = tmp_path / "savepoints" / "before-the-move"
+
+    host.run(
+        lambda: send_to_both(host, records(1)),
+        lambda: send_to_both(host, replace(barrier(1), location=str(place))),
+    )
+
+    assert waits_for_ever(host)
+    assert list(host.reporter.snapshots) == [1]
+    assert list(place.iterdir())
     assert not (tmp_path / "chk-1").exists()
 
 
