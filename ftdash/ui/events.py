@@ -1,9 +1,14 @@
-"""The event stream: tells every open tab which pipelines changed, and nothing else.
+"""Keeps open tabs current: tells them which pipelines changed, and renders what they then ask for.
 
-A message names resources and versions; tabs always read the data itself again from the database, so
-a lost message costs nothing. One poller per event loop reads the versions for all tabs, and only
-while there are listeners. A stream ends by itself after `STREAM_AGE_MAX_S`. The browser then opens
-the next one, which also ends the stream of a person who has signed out.
+A message of the event stream names resources and versions and nothing else. Tabs always read the
+data itself again from the database, so a lost message costs nothing. One poller per event loop
+reads the versions for all tabs, and only while there are listeners. A stream ends by itself after
+`STREAM_AGE_MAX_S`. The browser then opens the next one, which also ends the stream of a person who
+has signed out.
+
+After each change every open tab asks for the same regions. The rendering for one of them also
+serves the others, until the versions of the event stream advance, and for at most a second. It
+depends only on the address and on whether the person may act.
 """
 
 import asyncio
@@ -11,10 +16,15 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
+from threading import Condition
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
+from cachetools import TTLCache, cached
 from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse
 
 POLL_S = 0.5
 BEAT_S = 2.0
@@ -136,3 +146,38 @@ def board_of_this_loop(read_versions: Callable[[], Versions]) -> VersionBoard:
     if loop not in _boards:
         _boards[loop] = VersionBoard(read_versions)
     return _boards[loop]
+
+
+View = Callable[..., HttpResponse]
+RENDERINGS_MAX = 128
+FRESH_S = 1.0
+
+
+def shared(regions: View) -> View:
+    """Wraps a view that answers 200 with regions, or raises."""
+
+    @wraps(regions)
+    def answer(request: HttpRequest, **of_address: Any) -> HttpResponse:
+        told = told_to_listeners()
+        if told is None:
+            return regions(request, **of_address)
+        may_act = request.user.has_perm("jobs.operate")
+        return HttpResponse(_content(told, may_act, regions, request, of_address))
+
+    return answer
+
+
+def _key(told: Told, may_act: bool, regions: View, request: HttpRequest, _: Any) -> Any:
+    return told, may_act, regions, request.get_full_path()
+
+
+# The condition: while one thread renders, others that need the same wait for it.
+@cached(TTLCache(maxsize=RENDERINGS_MAX, ttl=FRESH_S), key=_key, condition=Condition())
+def _content(
+    told: Told,
+    may_act: bool,
+    regions: View,
+    request: HttpRequest,
+    of_address: dict[str, Any],
+) -> bytes:
+    return regions(request, **of_address).content

@@ -7,7 +7,7 @@ from ftdash.ui.actions import before_restore, submission
 from ftdash.ui.actions import page as actions
 from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
-from ftdash.ui.checkpoints import export as checkpoint_export
+from ftdash.ui.checkpoints import page as checkpoint_export
 from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
 from ftdash.ui.gameday import page as game_day
@@ -18,10 +18,9 @@ from ftdash.ui.metrics import page as metrics_page
 from ftdash.ui.pipelines import page as views
 from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
-from ftdash.ui.savepoints import contents as savepoint_comparison
-from ftdash.ui.savepoints import contents as savepoint_contents
+from ftdash.ui.savepoints import page as savepoint_comparison
+from ftdash.ui.savepoints import page as savepoint_contents
 from ftdash.ui.savepoints import page as savepoints
-from ftdash.ui.settings import actions as settings_actions
 from ftdash.ui.settings import page as settings_page
 
 urlpatterns = [
@@ -43,7 +42,7 @@ urlpatterns = [
     path("password/", settings_page.password, name="password"),
     path("settings/", settings_page.settings, name="settings"),
     path("settings/regions/", settings_page.settings_regions, name="settings-regions"),
-    path("settings/<slug:action>/", settings_actions.act, name="settings-action"),
+    path("settings/<slug:action>/", settings_page.act, name="settings-action"),
     path("game-day/", game_day.game_days, name="game-days"),
     path("game-day/regions/", game_day.game_days_regions, name="game-days-regions"),
     path("game-day/<int:key>/", game_day.game_day, name="game-day"),

@@ -111,7 +111,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     ("what one who watches was given is given to others of the same role only, while it is true"): (
         Mutant(
-            "ftdash/ui/shared_regions.py",
+            "ftdash/ui/events.py",
             "return told, may_act, regions, request.get_full_path()",
             "return told, regions, request.get_full_path()",
             (
@@ -120,7 +120,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/ui/shared_regions.py",
+            "ftdash/ui/events.py",
             "return told, may_act, regions, request.get_full_path()",
             "return may_act, regions, request.get_full_path()",
             ("tests/web/test_shared_regions.py::test_what_has_changed_is_rendered_anew"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ftdash.metrics.queries.loads import SubtaskLoad
-from ftdash.ui.metrics.operator_rows import bottleneck, operator_rows, sentence
+from ftdash.ui.metrics.operators import bottleneck, operator_rows, sentence
 from tests.web.loads import GRAPH, load, loads
 
 

@@ -10,14 +10,15 @@ from django.test import Client
 
 from ftdash.checkpoints.queries.completed_history import CompletedHistory, FailedPoint, Trend, trend
 from ftdash.projection.projector import Projector
-from ftdash.ui.checkpoints.trend_figures import (
+from ftdash.ui.checkpoints.trends import (
+    PARTS_LISTED,
     TREND_POINTS_MAX,
     buffered,
     durations,
     extremes,
     sizes,
+    trends,
 )
-from ftdash.ui.checkpoints.trend_parts import PARTS_LISTED, trends
 from ftdash.ui.figures.style import POINTS_MAX
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed

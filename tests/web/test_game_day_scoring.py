@@ -19,7 +19,7 @@ from ftdash.gameday.scoring import (
     SinkProof,
     judge,
 )
-from ftdash.ui.gameday.findings import Outcome, findings
+from ftdash.ui.gameday.page import Outcome, findings
 from pipelines.domain.status import JobStatus
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)

@@ -38,7 +38,7 @@ from ftdash.requests.services import allow_faults
 from ftdash.supervision import delivery
 from ftdash.supervision.launcher import RUN_ID_VARIABLE
 from ftdash.times import moment
-from ftdash.ui.gameday.findings import findings
+from ftdash.ui.gameday.page import findings
 from pipelines.audit.output import Covers
 from pipelines.bus.journal_reading import UndecodableEvent
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason

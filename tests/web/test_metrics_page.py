@@ -17,8 +17,7 @@ from ftdash.metrics.queries.loads import (
 )
 from ftdash.projection.projector import Projector
 from ftdash.ui.metrics import page as metrics_page
-from ftdash.ui.metrics.figures import busy, records_in, watermarks
-from ftdash.ui.metrics.operator_rows import operator_rows
+from ftdash.ui.metrics.operators import busy, operator_rows, records_in, watermarks
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
 from tests.web.loads import GRAPH, load, loads

@@ -22,7 +22,7 @@ from playwright.sync_api import (
 )
 
 from ftdash.ui.actions.page import ACTIONS
-from ftdash.ui.settings import actions as settings_actions
+from ftdash.ui.settings import page as settings_page
 from tests.web.addresses import (
     NO_PAGES,
     PAGES,
@@ -408,7 +408,7 @@ def forms(signed_in: APIRequestContext, reached: dict[str, str]) -> list[str]:
     """An address of the form of each action."""
     found = [f"/pipelines/flight_delays/{action}/" for action in ACTIONS]
     links = "".join(signed_in.get(reached[page]).text() for page in ("settings", "alerts"))
-    for action in settings_actions.ACTIONS:
+    for action in settings_page.ACTIONS:
         (link, *_) = re.findall(rf'href="(/settings/{SHOWN_FOR.get(action, action)}/[^"]*)"', links)
         found.append(html.unescape(link).replace(SHOWN_FOR.get(action, action), action))
     return [*found, *(reached[name] for name in ("submit", "start-game-day", "start-lab"))]

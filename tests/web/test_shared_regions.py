@@ -9,8 +9,8 @@ from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 
-from ftdash.ui import events, shared_regions
-from ftdash.ui.shared_regions import shared
+from ftdash.ui import events
+from ftdash.ui.events import shared
 from tests.polling import wait_until, wait_until_asleep_in
 
 
@@ -117,4 +117,4 @@ def test_the_buttons_of_an_admin_are_not_given_to_an_operator(
 
     assert b"Start a pipeline" in admin.get(address).content
     assert b"Start a pipeline" not in operator.get(address).content
-    assert len(shared_regions._content.cache) >= 2
+    assert len(events._content.cache) >= 2

@@ -13,7 +13,7 @@ from ftdash.jobs.models import PointComparison, PointInspection, Request
 from ftdash.lab.models import Lab
 from ftdash.projection.projector import Projector
 from ftdash.ui.actions.page import ACTIONS
-from ftdash.ui.settings import actions as settings_actions
+from ftdash.ui.settings import page as settings_page
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
 from tests.web.journals import Story, new_run
@@ -153,7 +153,7 @@ def test_an_operator_may_not_start_a_pipeline(operator: Client) -> None:
     assert operator.post(reverse("submit"), {}).status_code == 403
 
 
-@pytest.mark.parametrize("action", settings_actions.ACTIONS)
+@pytest.mark.parametrize("action", settings_page.ACTIONS)
 @pytest.mark.parametrize("method", ["get", "post"])
 def test_an_operator_may_not_change_settings(operator: Client, action: str, method: str) -> None:
     answer = getattr(operator, method)(settings_address(action), {"reason": "why"})
@@ -162,7 +162,7 @@ def test_an_operator_may_not_change_settings(operator: Client, action: str, meth
     assert not AdminAction.objects.exists()
 
 
-@pytest.mark.parametrize("action", settings_actions.ACTIONS)
+@pytest.mark.parametrize("action", settings_page.ACTIONS)
 def test_settings_without_the_csrf_token_stay(action: str) -> None:
     client = signed_in(admin_user(), enforce_csrf_checks=True)
 

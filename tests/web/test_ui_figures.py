@@ -32,14 +32,14 @@ from ftdash.jobs.answers import (
 from ftdash.metrics.queries.loads import TREND_POINTS_MAX, SamplePoint, VertexMoment
 from ftdash.ui import sentences
 from ftdash.ui.checkpoint.part_rows import CHANNELS_MAX, held_back
-from ftdash.ui.checkpoints import trend_figures as checkpoint_trends
+from ftdash.ui.checkpoints import trends as checkpoint_trends
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.figures.style import POINTS_MAX, moment
 from ftdash.ui.lab.page import lab_control, lab_latency
-from ftdash.ui.metrics.figures import busy, records_in, watermarks
+from ftdash.ui.metrics.operators import busy, records_in, watermarks
 from ftdash.ui.pipelines.sample_figures import memory, throughput
-from ftdash.ui.planner.figures import lost_time
+from ftdash.ui.planner.page import lost_time
 from pipelines.domain.planning import Costs
 from pipelines.domain.status import RecoveryPhase
 from tests.unit.lab.reports import mode, report

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_GET
 
 from ftdash.alerts import queries
 from ftdash.runs.queries import pipelines as job_queries
-from ftdash.ui.pipelines.view import number_or_none
+from ftdash.ui.pipelines.page import number_or_none
 
 PER_PAGE = 25
 

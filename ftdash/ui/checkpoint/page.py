@@ -1,5 +1,9 @@
-"""The page of one checkpoint: all figures by operator and subtask, its alignment, a comparison."""
+"""The page of one checkpoint: its figures by operator and subtask, its alignment, a comparison.
 
+The comparison shows two checkpoints side by side, in a sentence and in the lines of tables.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,16 +15,17 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from ftdash.checkpoints.answers import AlignmentTimeline
+from ftdash.checkpoints.answers import AlignmentTimeline, SubtaskTimeline
+from ftdash.checkpoints.comparison import longest_growth
 from ftdash.checkpoints.queries.detail import (
     CHECKPOINT_ID_MAX,
     CheckpointDetail,
     checkpoint_detail,
 )
+from ftdash.formats import UNKNOWN, count, duration, size
 from ftdash.jobs.answers import PipelinePage, RunBrief
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui import sentences
-from ftdash.ui.checkpoint.comparison import Comparison, comparison
 from ftdash.ui.checkpoint.part_rows import (
     Heading,
     Held,
@@ -31,10 +36,163 @@ from ftdash.ui.checkpoint.part_rows import (
     operator_rows,
     type_words,
 )
+from ftdash.ui.events import shared
 from ftdash.ui.figures.alignment import alignment
+from ftdash.ui.pipelines.page import Address, data_at, shown_run
 from ftdash.ui.pipelines.parts import Chart
-from ftdash.ui.pipelines.view import Address, data_at, shown_run
-from ftdash.ui.shared_regions import shared
+
+SUBTASKS_LISTED = 50
+Write = Callable[[float], str]
+Pair = tuple[SubtaskTimeline, SubtaskTimeline]
+
+PHASE_WORDS = {
+    "start delay": "the start delay of",
+    "travel": "the way of the barrier to",
+    "alignment": "the alignment of",
+    "sync": "the cut of the state of",
+    "async": "the upload of the state of",
+}
+SUBTASK_COLUMNS = ("Start delay", "Alignment", "Sync", "Async", "Full size", "Held back")
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRow:
+    label: str
+    shown: str
+    other: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskChange:
+    """When it acknowledged, and the changes in the order of `SUBTASK_COLUMNS`."""
+
+    name: str
+    acknowledged: FigureRow
+    changes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`subtasks` are those that changed most, of the `subtask_count` known in both."""
+
+    other: CheckpointDetail
+    sentence: str
+    figures: list[FigureRow]
+    subtasks: list[SubtaskChange]
+    subtask_count: int
+
+    subtask_columns = SUBTASK_COLUMNS
+
+
+def comparison(shown: CheckpointDetail, other: CheckpointDetail) -> Comparison:
+    pairs = _pairs(shown, other)
+    pairs.sort(key=lambda pair: -abs(pair[0].acknowledged_ms - pair[1].acknowledged_ms))
+    return Comparison(
+        other=other,
+        sentence=" ".join([_took(shown, other), *_grown(shown, other), *_size(shown, other)]),
+        figures=_figures(shown, other),
+        subtasks=[_subtask(*pair) for pair in pairs[:SUBTASKS_LISTED]],
+        subtask_count=len(pairs),
+    )
+
+
+def _pairs(shown: CheckpointDetail, other: CheckpointDetail) -> list[Pair]:
+    same = {(each.vertex, each.subtask): each for each in other.timeline.subtasks}
+    return [
+        (each, same[each.vertex, each.subtask])
+        for each in shown.timeline.subtasks
+        if (each.vertex, each.subtask) in same
+    ]
+
+
+def _took(shown: CheckpointDetail, other: CheckpointDetail) -> str:
+    name, than = (f"checkpoint {each.found.row.checkpoint_id}" for each in (shown, other))
+    took_ms, other_ms = shown.found.took_ms, other.found.took_ms
+    if took_ms is None or other_ms is None:
+        return f"How long {name} or {than} takes is not known yet."
+    more_ms = took_ms - other_ms
+    if more_ms == 0:
+        return f"Checkpoint {shown.found.row.checkpoint_id} took as long as {than}."
+    word = "longer" if more_ms > 0 else "less"
+    return (
+        f"Checkpoint {shown.found.row.checkpoint_id} took {duration(took_ms)},"
+        f" {duration(abs(more_ms))} {word} than {than} ({duration(other_ms)})."
+    )
+
+
+def _grown(shown: CheckpointDetail, other: CheckpointDetail) -> list[str]:
+    if not shown.timeline.subtasks or not other.timeline.subtasks:
+        return ["What the subtasks did is not known of both."]
+    is_slower = (shown.found.took_ms or 0) >= (other.found.took_ms or 0)
+    slow, quick = (shown, other) if is_slower else (other, shown)
+    growth = longest_growth(slow.timeline.subtasks, quick.timeline.subtasks)
+    if growth is None:
+        return ["Nothing that its last acknowledgement waited for took longer."]
+    return [
+        f"In checkpoint {slow.found.row.checkpoint_id} it was"
+        f" {PHASE_WORDS[growth.phase]} {growth.vertex}[{growth.subtask}] that took longer by most:"
+        f" {duration(growth.slow_ms)} instead of {duration(max(0.0, growth.quick_ms))}."
+    ]
+
+
+def _size(shown: CheckpointDetail, other: CheckpointDetail) -> list[str]:
+    more = shown.found.state_bytes - other.found.state_bytes
+    if more == 0:
+        return ["The full size is the same."]
+    grown = [
+        (mine.state_bytes - theirs.state_bytes, f"{mine.vertex}[{mine.subtask}]")
+        for mine, theirs in _pairs(shown, other)
+    ]
+    most = max(grown, key=lambda each: each[0] if more > 0 else -each[0], default=None)
+    where = f", most of it in {most[1]} ({signed(most[0], size)})" if most and most[0] else ""
+    return [f"The full size is {size(abs(more))} {'larger' if more > 0 else 'smaller'}{where}."]
+
+
+def _figures(shown: CheckpointDetail, other: CheckpointDetail) -> list[FigureRow]:
+    mine, theirs = shown.found, other.found
+    return [
+        _figure("Duration", mine.took_ms, theirs.took_ms, duration),
+        _figure("Longest alignment", mine.row.alignment_ms, theirs.row.alignment_ms, duration),
+        _figure("Uploaded", mine.uploaded_bytes, theirs.uploaded_bytes, size),
+        _figure("Full size", mine.state_bytes, theirs.state_bytes, size),
+        _figure("Records held back", mine.row.buffered_records, theirs.row.buffered_records, count),
+        _figure("Held back", mine.row.buffered_bytes, theirs.row.buffered_bytes, size),
+        _figure("In flight, kept", mine.persisted_bytes, theirs.persisted_bytes, size),
+        _figure("Records read by then", mine.row.source_records, theirs.row.source_records, count),
+    ]
+
+
+def _subtask(mine: SubtaskTimeline, theirs: SubtaskTimeline) -> SubtaskChange:
+    return SubtaskChange(
+        name=f"{mine.vertex}[{mine.subtask}]",
+        acknowledged=_figure("", mine.acknowledged_ms, theirs.acknowledged_ms, duration),
+        changes=[
+            signed(mine.start_delay_ms - theirs.start_delay_ms, duration),
+            signed(mine.alignment_ms - theirs.alignment_ms, duration),
+            signed(mine.sync_ms - theirs.sync_ms, duration),
+            signed(mine.async_ms - theirs.async_ms, duration),
+            signed(mine.state_bytes - theirs.state_bytes, size),
+            signed(mine.buffered_bytes - theirs.buffered_bytes, size),
+        ],
+    )
+
+
+def _figure(label: str, mine: float | None, theirs: float | None, write: Write) -> FigureRow:
+    known = mine is not None and theirs is not None
+    return FigureRow(
+        label=label,
+        shown=UNKNOWN if mine is None else write(mine),
+        other=UNKNOWN if theirs is None else write(theirs),
+        change=signed((mine or 0) - (theirs or 0), write) if known else UNKNOWN,
+    )
+
+
+def signed(change: float, write: Write) -> str:
+    """`+12 ms`, `−1.20 MB`, `the same`."""
+    if change == 0:
+        return "the same"
+    return f"{'+' if change > 0 else '−'}{write(abs(change))}"
 
 
 class CompareForm(forms.Form):

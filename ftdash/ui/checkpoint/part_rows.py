@@ -1,8 +1,6 @@
-"""The lines of the tables about one checkpoint: its operators, and their subtasks. Pure.
+"""The figures of each operator and subtask in one checkpoint, as lines of tables and a chart. Pure.
 
-The chart of what the subtasks of one checkpoint held back while they aligned.
-
-The figures of each subtask in one checkpoint, and the order of subtasks by them. Pure.
+The chart shows what the subtasks held back while they aligned.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +16,7 @@ from ftdash.checkpoints.queries.detail import CheckpointDetail
 from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
 from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout
-from ftdash.ui.metrics.figures import SYMBOLS
+from ftdash.ui.metrics.operators import SYMBOLS
 from ftdash.ui.pipelines.sample_figures import DASHES, SERIES
 from pipelines.domain.status import CheckpointKind
 

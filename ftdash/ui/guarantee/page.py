@@ -18,8 +18,8 @@ from ftdash.checkpoints.queries import guarantee as ledger_queries
 from ftdash.checkpoints.queries.guarantee import AuditView, Ledger
 from ftdash.jobs.answers import PipelinePage
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.pipelines.view import data_at
-from ftdash.ui.shared_regions import shared
+from ftdash.ui.events import shared
+from ftdash.ui.pipelines.page import data_at
 from pipelines.domain.errors import Rejected
 
 LEDGER_LINES = 20

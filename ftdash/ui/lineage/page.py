@@ -12,8 +12,8 @@ from ftdash.formats import plural
 from ftdash.jobs.answers import PipelinePage
 from ftdash.points.queries.lineage import LineagePoint, LineageRun, lineage
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.pipelines.view import data_at
-from ftdash.ui.shared_regions import shared
+from ftdash.ui.events import shared
+from ftdash.ui.pipelines.page import data_at
 
 RUNS_MAX = 60
 POINTS_LISTED = 6

@@ -15,11 +15,11 @@ from ftdash.formats import plural
 from ftdash.jobs.answers import PipelinePage
 from ftdash.metrics.queries.loads import RunLoads, VertexMoment, run_loads, trends
 from ftdash.runs.queries import pipelines as job_queries
-from ftdash.ui.metrics import figures
-from ftdash.ui.metrics.operator_rows import OperatorRow, is_past, operator_rows, sentence
+from ftdash.ui.events import shared
+from ftdash.ui.metrics import operators
+from ftdash.ui.metrics.operators import OperatorRow, is_past, operator_rows, sentence
+from ftdash.ui.pipelines.page import data_at
 from ftdash.ui.pipelines.parts import Chart
-from ftdash.ui.pipelines.view import data_at
-from ftdash.ui.shared_regions import shared
 
 TREND_ROWS_MAX = 30
 PASTS_MAX = 16
@@ -103,15 +103,19 @@ def past_of(run_id: str, newest_at: datetime, attempt: int, uids: tuple[str, ...
 
 def charts(found: dict[str, list[VertexMoment]]) -> list[tuple[str, Chart]]:
     drawn = {
-        "Throughput": ("records-in", figures.records_in, "Records that each operator takes in"),
-        "Busy": ("busy", figures.busy, "How much of the time each operator works"),
+        "Throughput": (
+            "records-in",
+            operators.records_in,
+            "Records that each operator takes in",
+        ),
+        "Busy": ("busy", operators.busy, "How much of the time each operator works"),
         "Backpressured": (
             "backpressured",
-            figures.backpressured,
+            operators.backpressured,
             "How much of the time each operator waits for those that it sends to",
         ),
-        "Idle": ("idle", figures.idle, "How much of the time each operator has no input"),
-        "Watermark": ("watermarks", figures.watermarks, "How far event time has come"),
+        "Idle": ("idle", operators.idle, "How much of the time each operator has no input"),
+        "Watermark": ("watermarks", operators.watermarks, "How far event time has come"),
     }
     points = max((len(moments) for moments in found.values()), default=0)
     span = f"at {plural(points, 'moment')} of the last half hour; the table below has the newest."

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from ftdash.jobs.answers import RunView, VertexView
 from ftdash.metrics.queries.loads import RunLoads
-from ftdash.ui.metrics.operator_rows import (
+from ftdash.ui.metrics.operators import (
     BACKPRESSURED_FROM,
     OperatorRow,
     bottleneck,

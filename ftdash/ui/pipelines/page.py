@@ -1,21 +1,205 @@
-"""The pages. Each is rendered whole, and also as regions that an open tab replaces.
+"""The pages of pipelines. Each is rendered whole, and also as regions that an open tab replaces.
 
-All regions of one refresh come from one read, so that the numbers on a page belong together.
-Decides nothing: the queries supply what is shown.
+The address chooses the run, the checkpoint whose timeline is drawn, and the page of the history;
+without a choice the page follows the newest. All regions of one refresh come from one read, so that
+the numbers on a page belong together. Decides nothing: the queries supply what is shown.
 """
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.alerts import queries as alert_queries
+from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.jobs.answers import (
+    FailureView,
+    Notice,
+    PipelinePage,
+    QuarantineView,
+    RecoveryAxis,
+    RequestView,
+    RunBrief,
+    ShownState,
+)
+from ftdash.jobs.models import RequestKind
+from ftdash.metrics.queries import loads as metric_queries
+from ftdash.metrics.queries.loads import SamplePoint, run_loads
+from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import events, sentences
-from ftdash.ui.pipelines.view import Address, pipeline_view
-from ftdash.ui.shared_regions import shared
+from ftdash.ui.events import shared
+from ftdash.ui.pipelines.dataflow import Dataflow, dataflow
+from ftdash.ui.pipelines.parts import (
+    BUTTONS,
+    PHASES,
+    Button,
+    Chart,
+    Counter,
+    RecoveryRow,
+    button,
+    charts,
+    counter_of,
+    durations_of,
+    worth_showing,
+)
+
+CHECKPOINTS_PER_PAGE = 10
+REQUESTS_MAX = 20
+RECOVERY_POINTS_MAX = 15
+SAMPLES_LISTED = 20
+NOTICES_MAX = 50
+RECENT_NOTICES_MAX = 4
+NEWS_FOR = timedelta(minutes=10)
+FAILURES_MAX = 20
+QUARANTINED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The choices in the query string; None follows the newest."""
+
+    run_id: str | None
+    checkpoint_id: int | None
+    history_page: int
+
+    @classmethod
+    def parse(cls, query: QueryDict) -> "Address":
+        return cls(
+            run_id=query.get("run") or None,
+            checkpoint_id=number_or_none(query.get("checkpoint")),
+            history_page=number_or_none(query.get("page")) or 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    page: PipelinePage
+    address: Address
+    shown_run: RunBrief | None  # the one whose history is shown
+    is_newest_run: bool
+    data_at: datetime | None  # the age of what is shown
+    history: CheckpointHistory | None
+    timeline: AlignmentTimeline | None
+    axis: RecoveryAxis | None
+    quarantine: QuarantineView | None
+    newest_samples: list[SamplePoint]
+    points: list[RecoveryPoint]
+    requests: list[RequestView]
+    buttons: list[Button]
+    dataflow: Dataflow  # of the newest run
+    alignment_chart: Chart
+    axis_chart: Chart
+    phases_chart: Chart
+    throughput_chart: Chart
+    memory_chart: Chart
+
+    recovery_phase_names = PHASES
+
+    @property
+    def notices(self) -> list[Notice]:
+        return list(reversed(self.axis.notices[-NOTICES_MAX:])) if self.axis else []
+
+    @property
+    def recent_notices(self) -> list[Notice]:
+        """The notices that are still news, for the top; the history below has the rest."""
+        since = self.page.now - NEWS_FOR
+        return [notice for notice in self.notices if notice.at > since][:RECENT_NOTICES_MAX]
+
+    @property
+    def newest_failures(self) -> list[FailureView]:
+        return list(reversed(self.axis.failures[-FAILURES_MAX:])) if self.axis else []
+
+    @property
+    def newest_recoveries(self) -> list[RecoveryRow]:
+        recoveries = self.axis.recoveries[-FAILURES_MAX:] if self.axis else []
+        return [RecoveryRow(each, durations_of(each)) for each in reversed(recoveries)]
+
+    @property
+    def last_to_running_ms(self) -> float | None:
+        return self.axis.recoveries[-1].to_running_ms if self.axis else None
+
+    @property
+    def counters(self) -> list[Counter]:
+        found = self.page.run.counters if self.page.run else {}
+        return [counter_of(name, number) for name, number in sorted(found.items())]
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the last report may be outdated."""
+        run = self.page.run
+        return run is not None and run.state in (ShownState.STALE, ShownState.UNKNOWN)
+
+    @property
+    def can_restore(self) -> bool:
+        return self.page.actions[RequestKind.RESTORE].is_possible
+
+    @property
+    def why_no_restore(self) -> str:
+        return self.page.actions[RequestKind.RESTORE].why_not
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return self.page.run.parameters if self.page.run else self.page.parameters
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return self.page.run.settings if self.page.run else self.page.settings
+
+
+def pipeline_view(name: str, address: Address) -> PipelineView:
+    """Raises Http404 if the pipeline or its run does not exist."""
+    page = job_queries.pipeline_page(name)
+    if page is None:
+        raise Http404(f"There is no pipeline named {name}.")
+    shown = shown_run(page, address)
+    run_id = shown.run_id if shown else ""
+    timeline = checkpoint_queries.alignment(run_id, address.checkpoint_id)
+    axis = job_queries.recovery_axis(run_id)
+    samples = metric_queries.samples(run_id)
+    return PipelineView(
+        page=page,
+        address=address,
+        shown_run=shown,
+        is_newest_run=page.run is None or run_id == page.run.run_id,
+        data_at=data_at(page),
+        history=checkpoint_queries.checkpoints(run_id, address.history_page, CHECKPOINTS_PER_PAGE),
+        timeline=timeline,
+        axis=axis,
+        quarantine=job_queries.quarantine(run_id, QUARANTINED_MAX),
+        newest_samples=samples[: -SAMPLES_LISTED - 1 : -1],
+        points=checkpoint_queries.recovery_points(name, RECOVERY_POINTS_MAX),
+        requests=job_queries.requests(name, REQUESTS_MAX),
+        buttons=[button(page, slug) for slug in BUTTONS if worth_showing(page, slug)],
+        dataflow=dataflow(page.run, run_loads(page.run.run_id) if page.run else None),
+        **charts(timeline, axis, samples),
+    )
+
+
+def shown_run(page: PipelinePage, address: Address) -> RunBrief | None:
+    if address.run_id is None:
+        return page.runs[0] if page.runs else None
+    for run in page.runs:
+        if run.run_id == address.run_id:
+            return run
+    raise Http404(f"{page.name} has no run {address.run_id}.")
+
+
+def data_at(page: PipelinePage) -> datetime | None:
+    """An ended run is as fresh as the projector; a live one as its driver's last report."""
+    if page.run is None or page.run.state.is_terminal or page.run.state is ShownState.CREATED:
+        return page.projector.at
+    return page.run.as_of
+
+
+def number_or_none(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 19 else None
 
 
 @require_GET

@@ -33,10 +33,10 @@ from ftdash.jobs.models import RequestKind
 from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_choice
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
+from ftdash.ui.events import shared
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
+from ftdash.ui.pipelines.page import Address, data_at, shown_run
 from ftdash.ui.pipelines.parts import PHASES, Chart, RecoveryRow, durations_of
-from ftdash.ui.pipelines.view import Address, data_at, shown_run
-from ftdash.ui.shared_regions import shared
 
 _SEVERAL = {"late end of input": "late ends of input"}
 
