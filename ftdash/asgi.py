@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import suppress
 
 import django
 from django.urls import get_resolver
@@ -20,11 +21,13 @@ def load_pages() -> None:
     It stays until the process ends; a full collection over it would delay a page by 200 ms. The
     objects of one page stay below the threshold, so no collection runs.
     """
-    from pipelines.flows.registry import FLOWS, flow
+    from pipelines.domain.errors import Rejected
+    from pipelines.flows.finding import declared_flows, find_flow
 
     _ = get_resolver().url_patterns
-    for name in FLOWS:
-        flow(name)
+    for name in declared_flows():
+        with suppress(Rejected):  # the page that starts it says why it cannot be imported
+            find_flow(name)
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX)

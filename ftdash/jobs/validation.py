@@ -16,6 +16,7 @@ from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.storage.roots import StorageRoots, check_placement, configured_roots
 
+FLOW_LENGTH_MAX = 80
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 
@@ -24,6 +25,17 @@ def check_name(name: str) -> None:
         raise Rejected(
             f"The pipeline name {name!r} cannot be used; take up to 80 lower-case letters, digits,"
             " '-' and '_', and begin with a letter or digit."
+        )
+
+
+def check_declared(flow: str) -> None:
+    """Programs start what the installation declares, and cannot have any other module imported."""
+    from pipelines.flows.finding import declared_flows
+
+    if flow not in declared_flows():
+        raise Rejected(
+            f"There is no pipeline {flow!r} here; declare it by an entry point or in"
+            " FTDASH_PIPELINES."
         )
 
 
@@ -47,15 +59,20 @@ def check_startable(
     holds a password, and when less is guaranteed than the settings require.
     """
     # The flows load Arrow, which takes longer than a page should; most requests start nothing.
-    from pipelines.flows.registry import flow as registered_flow
+    from pipelines.flows.finding import find_flow
 
+    if len(flow) > FLOW_LENGTH_MAX:
+        raise Rejected(
+            f"The pipeline {flow} has {len(flow)} characters in its name, and may have"
+            f" {FLOW_LENGTH_MAX}; declare it under a shorter one in FTDASH_PIPELINES."
+        )
     check_no_secrets("parameter", parameters)
     check_no_secrets("setting", settings)
     check_parallelism(parallelism, max_parallelism)
     parsed = parse_settings(settings)
     with _refused_when_silent():
         check_placement(parsed, roots())
-    pipeline = registered_flow(flow).build(parameters)
+    pipeline = find_flow(flow).build(parameters)
     found = end_to_end(parsed.checkpointing_mode, pipeline.ends)
     check_required(parsed.required_guarantee, found)
     pipeline.check_fits(parsed)
@@ -64,18 +81,18 @@ def check_startable(
 
 def check_sources(flow: str, parameters: dict[str, str], settings: dict[str, str]) -> None:
     """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
-    from pipelines.flows.registry import flow as registered_flow
+    from pipelines.flows.finding import find_flow
 
-    registered_flow(flow).build(parameters).validate_sources(parse_settings(settings))
+    find_flow(flow).build(parameters).validate_sources(parse_settings(settings))
 
 
 def output_notes(flow: str, parameters: dict[str, str], newest: Run | None) -> list[str]:
     """Of a start from nothing: a sentence for each output that a run of another installation holds,
     and for each that is published again. `newest`: the pipeline's run before it."""
-    from pipelines.flows.registry import flow as registered_flow
+    from pipelines.flows.finding import find_flow
     from pipelines.points.preflight import repeated, takeovers
 
-    pipeline = registered_flow(flow).build(parameters)
+    pipeline = find_flow(flow).build(parameters)
     newest_run = "" if newest is None else str(run_directory(newest).path)
     held = takeovers(pipeline, configuration.INSTALLATION_ID)
     return [*held, *repeated(pipeline, newest_run, None)]

@@ -36,7 +36,7 @@ from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 
 
 def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
@@ -74,7 +74,7 @@ def audit(run: RunDirectory, tell: Tell = lambda _: None) -> AuditReport:
     """Raises Rejected when the run, its journal or a target cannot be read."""
     spec = _spec_of(run)
     find = _journals_beside(run)
-    pipeline = flow(spec.pipeline).build(spec.parameters)
+    pipeline = find_flow(spec.pipeline).build(spec.parameters)
     sinks = [(uid, each, pipeline.input_schemas(uid)[0]) for uid, each in pipeline.sinks.items()]
     return audit_sinks(sinks, lambda: read_history(spec.run_id, run.journal_file, find), tell)
 

@@ -58,6 +58,14 @@ class TargetTaken(Rejected):
     target back, only a person does."""
 
 
+class BrokenCode(Rejected):
+    """An author's code raised. The message is one sentence; `traceback` shows the author where."""
+
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
 def check(holds: bool, claim: str, **facts: object) -> None:
     """Raise InvariantViolated unless `claim` holds. Survives `python -O`, unlike assert."""
     if not holds:

@@ -14,8 +14,9 @@ from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline, count, max, mean, tumbling
+from pipelines.stream.declaration import Flow
 
 TIME = pa.timestamp("ms", tz="UTC")
 FLIGHTS = pa.schema(

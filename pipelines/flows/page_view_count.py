@@ -8,8 +8,9 @@ import pyarrow as pa
 from pipelines.connectors.files.csv import CsvFiles
 from pipelines.connectors.generator import BlackHole
 from pipelines.domain.errors import Rejected
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline, count
+from pipelines.stream.declaration import Flow
 
 COLUMNS = ("app_id", "user_id", "ts")
 KEYS = COLUMNS[:2]

@@ -27,10 +27,11 @@ from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
+from pipelines.domain.parameters import Parameter
 from pipelines.flows import page_view_logs as servers
 from pipelines.flows.page_view_feed import OUT_OF_ORDER_MS, VIEWS
-from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, Stream, count, tumbling
+from pipelines.stream.declaration import Flow
 
 NAME = "page_views"
 UNNAMED = "(no app)"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.disk.files import create_if_absent
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.lab.view_input import ViewInput, wall_ms
 from pipelines.lab.view_log import ViewLog
 from pipelines.operators.operator import Operator
@@ -25,6 +25,7 @@ from pipelines.stream import (
     ProcessContext,
     ValueStateDescriptor,
 )
+from pipelines.stream.declaration import Flow
 from pipelines.stream.streams import Stream
 
 NAME = "guarantee_lab"

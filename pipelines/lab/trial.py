@@ -31,7 +31,6 @@ from pipelines.domain.commands import Cancel
 from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
-from pipelines.flows.registry import FLOWS
 from pipelines.lab import page_views
 from pipelines.lab.measures import Facts, check_comparable
 from pipelines.lab.options import LabMode, LabOptions
@@ -109,7 +108,6 @@ def run_trial(root: Path, options: LabOptions, mode: LabMode, *, is_faulted: boo
 
     Raises TrialFailed, and Rejected for what a run refuses.
     """
-    _offer_flow()
     places = kill_places(options.seed, options.records, options.faults) if is_faulted else ()
     directory = RunDirectory.of(root / "jobs", page_views.NAME, RunId("lab"))
     output = root / "output"
@@ -137,14 +135,8 @@ def _slot_processes(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator
 
 def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:
     del environment
-    _offer_flow()
     run_slot(address, slot)
     os._exit(0)
-
-
-def _offer_flow() -> None:
-    """Registers the flow in the lab's own processes; no other process can start it."""
-    FLOWS[page_views.NAME] = page_views.__name__
 
 
 def _parameters(
@@ -165,7 +157,7 @@ def _write_spec(
 ) -> None:
     spec = RunSpec(
         run_id=directory.run_id,
-        pipeline=page_views.NAME,
+        pipeline=f"{page_views.__name__}:FLOW",  # declared nowhere: only the lab starts it
         parallelism=options.parallelism,
         master="processes",
         parameters=parameters,

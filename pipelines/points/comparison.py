@@ -16,7 +16,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
 from pipelines.domain.snapshots import Manifest, StateHandle
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.points.contents import bytes_of, shown_rows
 from pipelines.points.descriptions import EXAMPLES_MAX, ChangedRow, StateDifference, Value
 from pipelines.points.fit import declared_states
@@ -75,7 +75,7 @@ class Part:
 def keys_of(flow_name: str, parameters: Mapping[str, str]) -> Keys:
     """The keys that the pipeline declares now; empty if it can no longer be built."""
     try:
-        declared = declared_states(flow(flow_name).build(parameters))
+        declared = declared_states(find_flow(flow_name).build(parameters))
     except Rejected:
         return {}
     return {

@@ -24,7 +24,7 @@ from pipelines.domain.output_figures import published_again
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.points.contents import pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.published_output import Start, published_up_to, repeats
@@ -102,7 +102,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         refused = Finding(Check.MANIFEST, Outcome.REFUSED, str(error))
         return Verdict(question.path, (refused,))
     try:
-        pipeline = flow(question.flow).build(question.parameters)
+        pipeline = find_flow(question.flow).build(question.parameters)
     except Rejected as refusal:
         built = Finding(Check.PIPELINE, Outcome.REFUSED, str(refusal))
         return _verdict(question, manifest, (_manifest_finding(manifest), built))

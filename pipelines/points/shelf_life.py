@@ -14,7 +14,7 @@ from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Manifest
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.points.contents import pending_commits
 from pipelines.points.descriptions import Limit, ShelfLife
 from pipelines.points.fit import unreachable
@@ -28,7 +28,8 @@ def shelf_life(
 
     Raises Rejected if the flow cannot be built with these parameters.
     """
-    return shelf_life_in(manifest, flow(flow_name).build(parameters), is_committed=is_committed)
+    pipeline = find_flow(flow_name).build(parameters)
+    return shelf_life_in(manifest, pipeline, is_committed=is_committed)
 
 
 def shelf_life_in(manifest: Manifest, pipeline: Pipeline, *, is_committed: bool) -> ShelfLife:

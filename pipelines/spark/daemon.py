@@ -5,15 +5,20 @@ once. Named by `spark.python.daemon.module`. Loads modules only: every slot woul
 connection that it opened.
 """
 
+from contextlib import suppress
 from importlib import import_module
 
 from pyspark import daemon
 
-from pipelines.flows.registry import FLOWS
+from pipelines.domain.errors import Rejected
+from pipelines.flows.finding import declared_flows, find_flow
 
-PRELOADED = ("pipelines.runtime.slot.slot", "pyspark.worker", *FLOWS.values())
+PRELOADED = ("pipelines.runtime.slot.slot", "pyspark.worker")
 
 if __name__ == "__main__":
     for module in PRELOADED:
         import_module(module)
+    for name in declared_flows():
+        with suppress(Rejected):  # a slot that needs it says why it cannot be imported
+            find_flow(name)
     daemon.manager()

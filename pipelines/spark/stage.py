@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.run import DriverNetworking
+from pipelines.flows.finding import VARIABLE
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
@@ -123,6 +124,8 @@ def open_session(master: str, application: str, networking: DriverNetworking) ->
     if is_one_machine:  # or its workers and executors listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
+    if VARIABLE in os.environ:  # slots find the pipeline by the same names
+        builder = builder.config(f"spark.executorEnv.{VARIABLE}", os.environ[VARIABLE])
     os.environ["PYTHONPATH"] = _python_path()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the slots' interpreter is this one
     session = builder.getOrCreate()

@@ -12,6 +12,7 @@ from pipelines.connectors.watermark_strategy import (
     generated_by,
     monotonous,
 )
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
 from pipelines.operators.operator import SideOutput
 from pipelines.operators.processing.process_context import ProcessContext
@@ -33,8 +34,10 @@ from pipelines.state.descriptors import (
 )
 from pipelines.state.entries import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.timers import FiredTimers, TimeDomain
+from pipelines.stream.declaration import Flow, flow
 from pipelines.stream.environment import Environment
 from pipelines.stream.keyed import ConnectedStreams, KeyedStream, WindowedStream
+from pipelines.stream.parameters import Secret
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.streams import Stream
 
@@ -47,15 +50,18 @@ __all__ = [
     "ConnectedStreams",
     "Environment",
     "FiredTimers",
+    "Flow",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "Parameter",
     "Pipeline",
     "ProcessContext",
     "ReducingStateDescriptor",
     "RowContext",
     "RuntimeContext",
+    "Secret",
     "SideOutput",
     "StateTtlConfig",
     "Stream",
@@ -68,6 +74,7 @@ __all__ = [
     "WindowedStream",
     "bounded_out_of_orderness",
     "count",
+    "flow",
     "generated_by",
     "max",
     "mean",

@@ -17,7 +17,6 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind, SavepointFormat
-from pipelines.flows.registry import FLOWS, Flow
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.rows import Row
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
@@ -40,7 +39,9 @@ from pipelines.stream import (
     RuntimeContext,
     ValueStateDescriptor,
 )
+from pipelines.stream.declaration import Flow
 from tests.contracts.rocksdb_slots import rocksdb_backends
+from tests.own_flows import declare
 from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of
 
 FLOW_NAME = "held"
@@ -110,7 +111,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
 
 FLOW = Flow("held", "A state of every kind, for tests.", (), assemble)
-FLOWS[FLOW_NAME] = __name__
+declare(FLOW_NAME, __name__)
 
 
 @dataclass(frozen=True, slots=True)

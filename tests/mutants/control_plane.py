@@ -3,6 +3,35 @@
 from tests.mutants.mutant import Mutant
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    "one broken pipeline of an author stops no other, and its error names the author's line": (
+        Mutant(
+            "pipelines/flows/finding.py",
+            "    except (Exception, SystemExit) as error:",
+            "    except ImportError as error:",
+            (
+                "tests/unit/flows/test_finding.py::test_an_error_in_the_authors_module_is_one_sent"
+                "ence_with_the_traceback"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/declaration.py",
+            "begin = each.tb_next",
+            "pass",
+            (
+                "tests/unit/stream/test_declaration.py::test_an_exception_of_the_authors_is_a_sent"
+                "ence_with_the_traceback"
+            ),
+        ),
+        Mutant(
+            "ftdash/ui/actions/submission.py",
+            "    except Rejected as problem:",
+            "    except MemoryError as problem:",
+            (
+                "tests/web/test_own_flows.py::test_a_broken_pipeline_shows_its_traceback_and_the_o"
+                "thers_can_be_started"
+            ),
+        ),
+    ),
     "an alert fires once and clears once, over restarts and two workers": (
         Mutant(
             "ftdash/alerts/hysteresis.py",

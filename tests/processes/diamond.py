@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.batch_function import BatchFunction
 from pipelines.operators.rows import Row
 from pipelines.stream import (
@@ -27,6 +27,7 @@ from pipelines.stream import (
     RowContext,
     RuntimeContext,
 )
+from pipelines.stream.declaration import Flow
 from pipelines.stream.streams import Stream
 from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
 from tests.processes.silent import NOTHING, OVER, POLL_S

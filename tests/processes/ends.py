@@ -18,8 +18,9 @@ from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 
 ADDRESS = "FTDASH_ENDS_ADDRESS"
 SPLITS = 2

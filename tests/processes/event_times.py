@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import (
     LATE,
     Environment,
@@ -29,6 +29,7 @@ from pipelines.stream import (
     sum,
     tumbling,
 )
+from pipelines.stream.declaration import Flow
 
 KEYS = 7
 STEP_MS = 1_000  # of event time from one number to the next

@@ -8,9 +8,10 @@ import pyarrow as pa
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.parameters import Parameter
 from pipelines.domain.snapshots import Json
-from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import TOTAL, Numbers
 
 NAME = "forgetful"

@@ -18,8 +18,9 @@ from pipelines.connectors.files.growing_directory import json_lines_directory
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import AnySource
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 
 SCHEMA = pa.schema([("key", pa.int64())])
 LATE = 1_000_000

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.sink import SinkContext, SinkWriter
-from pipelines.flows.registry import Flow
 from pipelines.stream import Pipeline
+from pipelines.stream.declaration import Flow
 from tests.processes import numbers
 
 OPENING = "opening-{attempt}-{subtask}"

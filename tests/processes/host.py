@@ -25,7 +25,7 @@ from pipelines.domain.faults import PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
-from pipelines.flows.registry import FLOWS
+from pipelines.flows.finding import modules_of_flows
 from pipelines.lab.trial import SlotProcesses, forks
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
@@ -33,30 +33,37 @@ from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
 from tests.driven_run import StartedRun
 from tests.emulated_network import enter_machine
+from tests.own_flows import declare
 
-FLOWS["numbers"] = "tests.processes.numbers"
-FLOWS["numbers_tables"] = "tests.processes.tables"
-FLOWS["numbers_rows"] = "tests.processes.rows"
-FLOWS["relay"] = "tests.processes.relay"
-FLOWS["scripted"] = "tests.processes.scripted"
-FLOWS["diamond"] = "tests.processes.diamond"
-FLOWS["published"] = "tests.processes.published"
-FLOWS["silent"] = "tests.processes.silent"
-FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
-FLOWS["numbers_held"] = "tests.processes.held_restores"
-FLOWS["shared_lists"] = "tests.processes.shared_lists"
-FLOWS["sleepy"] = "tests.processes.sleepy"
-FLOWS["growing"] = "tests.processes.growing"
-FLOWS["timed"] = "tests.processes.timed"
-FLOWS["poisoned"] = "tests.processes.poisoned"
-FLOWS["malformed"] = "tests.processes.malformed"
-FLOWS["forgetful"] = "tests.processes.forgetful"
-FLOWS["ends"] = "tests.processes.ends"
-FLOWS["event_times"] = "tests.processes.event_times"
-FLOWS["views"] = "tests.processes.views"
-FLOWS["wide_rows"] = "tests.processes.wide_rows"
-FLOWS["small_records"] = "tests.processes.small_records"
-PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
+OWN = {
+    "numbers": "tests.processes.numbers",
+    "numbers_tables": "tests.processes.tables",
+    "numbers_rows": "tests.processes.rows",
+    "relay": "tests.processes.relay",
+    "scripted": "tests.processes.scripted",
+    "diamond": "tests.processes.diamond",
+    "published": "tests.processes.published",
+    "silent": "tests.processes.silent",
+    "numbers_again": "tests.processes.numbers",  # another pipeline of the same uids
+    "numbers_held": "tests.processes.held_restores",
+    "shared_lists": "tests.processes.shared_lists",
+    "sleepy": "tests.processes.sleepy",
+    "growing": "tests.processes.growing",
+    "timed": "tests.processes.timed",
+    "poisoned": "tests.processes.poisoned",
+    "malformed": "tests.processes.malformed",
+    "forgetful": "tests.processes.forgetful",
+    "ends": "tests.processes.ends",
+    "event_times": "tests.processes.event_times",
+    "views": "tests.processes.views",
+    "wide_rows": "tests.processes.wide_rows",
+    "small_records": "tests.processes.small_records",
+}
+"""Pipelines of tests, and their modules."""
+
+for _name, _module in OWN.items():
+    declare(_name, _module)
+PRELOADED = ["pytest", "tests.processes.host", *modules_of_flows(), "pandas"]
 HURRY = "hurry"
 STALL = "stall"
 """A file with a number: the driver's next line of the journal takes so many seconds more."""

@@ -18,8 +18,9 @@ from pipelines.connectors.kafka.reader import JsonValues, RawValues
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 
 SERVER = "MALFORMED_SERVER"
 NAME = "malformed"

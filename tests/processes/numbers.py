@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import redis
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline, count, sum, tumbling
+from pipelines.stream.declaration import Flow
 
 KEYS = 7
 TOTAL = 7_200  # numbers, unless a run is asked for fewer

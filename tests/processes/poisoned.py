@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from pipelines.connectors.files.quarantined_records import quarantined_records
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import MalformedRecord
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.stream import Environment, KeyedProcessFunction, Pipeline, ValueStateDescriptor
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import KEYS, POLL_S, SCHEMA, SPLIT_RECORDS, Numbers
 
 COUNTED = pa.schema([("number", pa.int64()), ("key", pa.int64()), ("nth", pa.int64())])

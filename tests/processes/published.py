@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import Numbers
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection, EdgeKind
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.batch_function import BatchFunction
 from pipelines.stream import (
     BatchProcessFunction,
@@ -25,6 +25,7 @@ from pipelines.stream import (
     ProcessContext,
     ValueStateDescriptor,
 )
+from pipelines.stream.declaration import Flow
 from pipelines.stream.streams import Stream
 from tests.processes.numbers import KEYS, SCHEMA, Numbers
 

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.batch_function import BatchFunction
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 from pipelines.stream.streams import Stream
 from tests.processes.numbers import SCHEMA, Numbers
 

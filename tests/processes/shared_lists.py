@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.key_groups import Redistribution
+from pipelines.domain.parameters import Parameter
 from pipelines.domain.snapshots import Manifest
-from pipelines.flows.registry import Flow, Parameter
 from pipelines.points.stored_rows import rows_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import (
@@ -25,6 +25,7 @@ from pipelines.stream import (
     Pipeline,
     ProcessContext,
 )
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import Numbers
 
 ELEMENTS = 60

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import BATCH_RECORDS, SCHEMA, Numbers
 
 SPLITS = ("ended", "empty", "silent")

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import LATE, Environment, Pipeline, count, monotonous, sum, tumbling
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import KEYS, SCHEMA, STEP_MS, WINDOW_MS
 
 AWAKE_RECORDS = 40  # of the sleepy split, before it falls asleep

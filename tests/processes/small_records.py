@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.generator import BlackHole
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 
 READER = "reader"
 SPLITS = 2

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import TOTAL, Numbers
 
 NAME = "numbers_tables"

@@ -12,7 +12,7 @@ from pipelines.domain.commands import TakeSavepoint
 from pipelines.domain.events import OutputPublishedAgain
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.status import JobStatus
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.points.preflight import RestoreQuestion, preflight, repeated
 from pipelines.points.verdict import Check
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -65,7 +65,7 @@ def test_records_that_are_published_again_are_counted_for_a_savepoint_and_for_a_
     with run(2, str(savepoint)) as restored:
         finish(restored)
     at_start = list(
-        repeated(flow("published").build(parameters), str(restored.directory.path), None)
+        repeated(find_flow("published").build(parameters), str(restored.directory.path), None)
     )
     held = {**parameters, "hurry": str(tmp_path / "later")}
     with run(3, parameters=held, settings=RARELY) as afresh:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.rows import Row
 from pipelines.stream import (
     BatchProcessFunction,
@@ -32,6 +32,7 @@ from pipelines.stream import (
     TimeDomain,
     ValueStateDescriptor,
 )
+from pipelines.stream.declaration import Flow
 from tests.processes.numbers import KEYS, STEP_MS, WINDOW_MS, Numbers
 
 MINUTES = pa.schema(

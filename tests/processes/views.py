@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.lab.page_views import counted_views
 from pipelines.lab.view_input import ViewInput
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 
 SPLITS = 2
 SEED = 1

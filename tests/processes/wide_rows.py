@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from pipelines.connectors.generator import BlackHole
 from pipelines.domain.graph import Connection
-from pipelines.flows.registry import Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.backend import TableDescriptor
 from pipelines.stream import Environment, Pipeline, Stream
+from pipelines.stream.declaration import Flow
 
 KEEPER = "keeper"
 SPLITS = 2

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.flows.registry import FLOWS, Flow, Parameter
+from pipelines.domain.parameters import Parameter
 from pipelines.operators.processing.process_context import ProcessContext
 from pipelines.operators.processing.process_function import (
     BatchProcessFunction,
@@ -25,6 +25,8 @@ from pipelines.state.descriptors import (
     ValueStateDescriptor,
 )
 from pipelines.stream import Environment, Pipeline, Stream, count
+from pipelines.stream.declaration import Flow
+from tests.own_flows import declare
 from tests.simulation.model import GAP_MS, MODULUS, PAIR, SLIDE_S, WINDOW_S
 from tests.simulation.outside import KEYS, SCHEMA, OutsideSink, SimulatedSource
 from tests.simulation.plans import Plan, Step, draw
@@ -230,4 +232,4 @@ FLOW = Flow(
     ),
     assemble=assemble,
 )
-FLOWS[FLOW_NAME] = "tests.simulation.assembly"
+declare(FLOW_NAME, "tests.simulation.assembly")

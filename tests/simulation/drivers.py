@@ -13,7 +13,7 @@ from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.runtime.master.driving import given_settings
 from pipelines.runtime.master.hosting import MasterHosting
 from pipelines.runtime.master.job_events import CommandArrived
@@ -88,7 +88,7 @@ class Driver:
             spec,
             SnapshotPlaces.of(self._directory, settings),
             [root],
-            flow(spec.pipeline).build(spec.parameters),
+            find_flow(spec.pipeline).build(spec.parameters),
             settings,
             disk.open(),
             self._lease,

@@ -7,10 +7,10 @@ import sys
 PROGRAM = """
 import gc, json, sys
 import ftdash.asgi
-from pipelines.flows.registry import FLOWS
+from pipelines.flows.finding import modules_of_flows
 print(json.dumps({
     "views": "ftdash.ui.checkpoints.page" in sys.modules,
-    "flows": all(module in sys.modules for module in FLOWS.values()),
+    "flows": all(module in sys.modules for module in modules_of_flows()),
     "set_aside": gc.get_freeze_count() > len(gc.get_objects()),
 }))
 """

@@ -27,7 +27,7 @@ from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import RequestId, RunId, Uid
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
-from pipelines.flows.registry import FLOWS, flow
+from pipelines.flows.finding import VARIABLE, find_flow
 from tests.takeovers import held
 from tests.web.journals import Story, new_run
 from tests.web.sent_errands import catch_errands
@@ -393,10 +393,10 @@ def test_more_than_the_pipeline_can_guarantee_is_refused(
 def test_who_submits_is_told_from_whom_the_output_is_taken_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(FLOWS, "numbers", "tests.processes.numbers")
+    monkeypatch.setenv(VARIABLE, "numbers=tests.processes.numbers:FLOW")
     monkeypatch.setattr(services, "output_notes", output_notes)
     parameters = {"output": str(tmp_path / "out")}
-    sink = flow("numbers").build(parameters).sinks[Uid("files")]
+    sink = find_flow("numbers").build(parameters).sinks[Uid("files")]
     held(sink, RunId("0003-abc"), installation="elsewhere")
 
     submit(flow="numbers", parameters=parameters)

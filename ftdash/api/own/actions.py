@@ -12,6 +12,7 @@ from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday import services as game_day_services
 from ftdash.gameday.queries import GameDayView
 from ftdash.jobs.answers import RequestView
+from ftdash.jobs.validation import check_declared
 from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.replays import newest_point
@@ -28,6 +29,7 @@ Asked = Status[RequestView]
 @api.post("/pipelines", response={ASKED: RequestView})
 def start(request: Entered, asked: shapes.AskingToStart) -> Asked:
     """Create or change the pipeline, and start a run of it from the beginning."""
+    check_declared(asked.flow)
     return _stored(
         services.submit_pipeline(
             name=asked.name,

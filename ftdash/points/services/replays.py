@@ -58,7 +58,7 @@ def replayable(
 ) -> dict[str, int]:
     """How many records each source would supply again. Raises Rejected."""
     # The flows load Arrow, which takes longer than a page should; most requests do not need it.
-    from pipelines.flows.registry import flow
+    from pipelines.flows.finding import find_flow
     from pipelines.points.replay import check_replayable
     from pipelines.storage.stores import CheckpointStores
 
@@ -68,7 +68,7 @@ def replayable(
         raise Rejected(f"{path} cannot be restored: {damage}") from damage
     except Retryable as error:
         raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
-    built = flow(pipeline.flow).build(parameters)
+    built = find_flow(pipeline.flow).build(parameters)
     settings = parse_settings(pipeline.settings)
     home = str(quarantine_directory(pipeline))
     return dict(check_replayable(manifest, built, settings, home, only).items())

@@ -6,7 +6,7 @@ Knows the syntax of the lines. The engine's settings table decides what is valid
 shown in the form.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import messages
@@ -24,6 +24,9 @@ from pipelines.domain.accepted_text import holds_password
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings.table import DEFINITIONS
+
+if TYPE_CHECKING:
+    from pipelines.domain.parameters import Parameter
 
 EXAMPLE = "execution.checkpointing.interval: 500 ms"
 HELP = "One on each line; what is not given keeps its default. All of them are listed below."
@@ -62,6 +65,21 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 PREFIX = "parameter-"
+SECRET_HELP = "(a secret: give the place that keeps it, env:NAME or file:PATH)"
+
+
+def _field(parameter: "Parameter") -> forms.Field:
+    given: dict[str, Any] = {
+        "label": parameter.name,
+        "help_text": parameter.help,
+        "initial": parameter.default or "",
+        "required": parameter.default is None,
+    }
+    if parameter.choices:
+        return forms.ChoiceField(choices=[(each, each) for each in parameter.choices], **given)
+    if parameter.is_secret:
+        given["help_text"] = f"{parameter.help} {SECRET_HELP}".strip()
+    return forms.CharField(widget=forms.TextInput(attrs=PLAIN_TEXT), **given)
 
 
 class SubmitForm(forms.Form):
@@ -81,17 +99,12 @@ class SubmitForm(forms.Form):
 
     def __init__(self, *args: Any, flow: str, **kwargs: Any) -> None:
         # The flows load Arrow, which only this page needs.
-        from pipelines.flows.registry import flow as registered_flow
+        from pipelines.flows.finding import find_flow
 
         super().__init__(*args, **kwargs)
-        for parameter in registered_flow(flow).parameters:
-            self.fields[PREFIX + parameter.name] = forms.CharField(
-                label=parameter.name,
-                help_text=parameter.help,
-                initial=parameter.default or "",
-                required=parameter.default is None,
-                widget=forms.TextInput(attrs=PLAIN_TEXT),
-            )
+        self.problem: Rejected | None = None  # why the service refused
+        for parameter in find_flow(flow).parameters:
+            self.fields[PREFIX + parameter.name] = _field(parameter)
         self.fields["name"].initial = flow
         last = ("settings", "allows_faults", "reason")
         self.order_fields(["name", "parallelism", *self.parameter_fields, *last])
@@ -117,13 +130,18 @@ class SubmitForm(forms.Form):
 @require_http_methods(["GET", "POST"])
 @permission_required("jobs.operate", raise_exception=True)
 def submit(request: HttpRequest) -> HttpResponse:
-    from pipelines.flows.registry import FLOWS
+    from pipelines.flows.finding import declared_flows
 
-    flow = request.GET.get("flow", next(iter(FLOWS)))
-    if flow not in FLOWS:
+    flows = list(declared_flows())
+    flow = request.GET.get("flow", flows[0])
+    if flow not in flows:
         return redirect("submit")
-    form = SubmitForm(request.POST or None, flow=flow)
-    context = {"form": form, "flow": flow, "flows": list(FLOWS), "definitions": DEFINITIONS}
+    context: dict[str, Any] = {"flow": flow, "flows": flows, "definitions": DEFINITIONS}
+    try:
+        form = SubmitForm(request.POST or None, flow=flow)
+    except Rejected as problem:
+        return render(request, "actions/submit.html", {**context, "problem": problem})
+    context["form"] = form
     if request.method == "GET":
         return render(request, "actions/submit.html", context)
     if form.is_valid() and start(request, flow, form):
@@ -147,6 +165,7 @@ def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
         )
     except Rejected as refusal:
         form.add_error(None, str(refusal))
+        form.problem = refusal
         return False
     told = queries.request(request_id)
     guarantee = f" {told.message}" if told else ""

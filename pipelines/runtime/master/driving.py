@@ -20,7 +20,7 @@ from pipelines.bus.journal_reading import last_event
 from pipelines.bus.lease import Lease, LeaseLost
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import BrokenCode, Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
@@ -30,7 +30,7 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.master.control_loop import ControlLoop
@@ -100,7 +100,7 @@ def drive(
         except Rejected as refusal:
             if lease.attempts_so_far() and _may_pass(refusal):
                 raise Retryable(str(refusal)) from refusal
-            _record_refusal(journal, str(refusal))
+            _record_refusal(journal, refusal)
             log.error("The run failed: %s", refusal)
             return JobStatus.FAILED
 
@@ -122,7 +122,7 @@ def _host(
     check_parallelism(spec.parallelism, spec.max_parallelism)
     beginning = RunBeginning(directory.beginning_file, lease.check_held)
     with beginning.listing():
-        pipeline = flow(spec.pipeline).build(spec.parameters)
+        pipeline = find_flow(spec.pipeline).build(spec.parameters)
     check_required(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
@@ -193,8 +193,9 @@ def _may_pass(refusal: BaseException | None) -> bool:
     return refusal is not None
 
 
-def _record_refusal(journal: JournalWriter, sentence: str) -> None:
-    attempt = Attempt(0)
-    journal.append(FailureOccurred(cause=sentence), attempt)
+def _record_refusal(journal: JournalWriter, refusal: Rejected) -> None:
+    attempt, sentence = Attempt(0), str(refusal)
+    detail = refusal.traceback if isinstance(refusal, BrokenCode) else ""
+    journal.append(FailureOccurred(cause=sentence, detail=detail), attempt)
     journal.append(JobStatusChanged(status=JobStatus.FAILED, reason=sentence), attempt)
     journal.append(RunEnded(status=JobStatus.FAILED, reason=sentence), attempt)

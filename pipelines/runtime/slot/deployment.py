@@ -22,7 +22,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import StateBackendType, StateOptions
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.acking_wires import AckingWires
 from pipelines.runtime.slot.subtask_building import SubtaskBuilder
@@ -122,7 +122,7 @@ def deploy(
     """
     beginning = Beginning.unpacked(message.beginning)
     with listing_once(beginning.directories):
-        pipeline = flow(message.pipeline).build(message.parameters)
+        pipeline = find_flow(message.pipeline).build(message.parameters)
     store = CheckpointStores(
         message.storage_roots,
         message.max_memory_state_bytes,

@@ -21,9 +21,9 @@ from ftdash.embedded.page_views import (
     in_redis,
 )
 from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.flows.finding import find_flow
 from pipelines.flows.page_view_feed import FIRST_MS
 from pipelines.flows.page_view_logs import provide_topic
-from pipelines.flows.registry import flow
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.postgres_server import PostgresServer
@@ -46,7 +46,8 @@ def test_the_right_answer_has_every_view_once_in_total_and_once_in_windows() -> 
 
 
 def test_windows_are_as_long_as_the_flow_makes_them() -> None:
-    [length] = [each.default for each in flow("page_views").parameters if each.name == "window_s"]
+    parameters = find_flow("page_views").parameters
+    [length] = [each.default for each in parameters if each.name == "window_s"]
 
     assert length == str(WINDOW_S)
 

@@ -10,8 +10,8 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.settings import CheckpointingMode
+from pipelines.flows.finding import find_flow
 from pipelines.flows.flight_delays import FLIGHTS, WEATHER
-from pipelines.flows.registry import flow
 from pipelines.stream import Pipeline
 
 
@@ -102,4 +102,4 @@ def build(directory: Path, *, without: str | None = None, **parameters: str) -> 
         "output": str(directory / "output"),
         "sql": f"sqlite:///{directory}/delays.db",
     }
-    return flow("flight_delays").build({**given, **parameters})
+    return find_flow("flight_delays").build({**given, **parameters})

@@ -6,12 +6,12 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 
 
 @pytest.mark.parametrize("key", ["app_id", "user_id"])
 def test_views_are_counted_per_key_behind_an_exchange_by_it(tmp_path: Path, key: str) -> None:
-    pipeline = flow("page_view_count").build({"data": str(events(tmp_path)), "key": key})
+    pipeline = find_flow("page_view_count").build({"data": str(events(tmp_path)), "key": key})
 
     assert [vertex.uid for vertex in pipeline.graph.vertices] == ["events", "views"]
     assert pipeline.graph.vertex(Uid("views")).inputs[0].hash_by == (key,)
@@ -19,7 +19,7 @@ def test_views_are_counted_per_key_behind_an_exchange_by_it(tmp_path: Path, key:
 
 
 def test_the_files_are_read_as_often_as_asked(tmp_path: Path) -> None:
-    pipeline = flow("page_view_count").build({"data": str(events(tmp_path)), "repeat": "3"})
+    pipeline = find_flow("page_view_count").build({"data": str(events(tmp_path)), "repeat": "3"})
 
     source = pipeline.sources[Uid("events")]
     assert [source.split_id(index) is not None for index in range(4)] == [True] * 3 + [False]
@@ -32,14 +32,14 @@ def test_a_bad_parameter_is_refused_by_name_and_value(
     tmp_path: Path, parameter: str, value: str
 ) -> None:
     with pytest.raises(Rejected) as refusal:
-        flow("page_view_count").build({"data": str(events(tmp_path)), parameter: value})
+        find_flow("page_view_count").build({"data": str(events(tmp_path)), parameter: value})
 
     assert f"parameter {parameter!r} cannot be {value!r}" in str(refusal.value)
 
 
 def test_a_directory_that_does_not_exist_is_refused_by_path(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="nowhere"):
-        flow("page_view_count").build({"data": str(tmp_path / "nowhere")})
+        find_flow("page_view_count").build({"data": str(tmp_path / "nowhere")})
 
 
 def events(directory: Path) -> Path:

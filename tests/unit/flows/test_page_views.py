@@ -9,10 +9,10 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.settings import CheckpointingMode
+from pipelines.flows.finding import find_flow
 from pipelines.flows.page_view_feed import VIEWS, page_views
 from pipelines.flows.page_view_logs import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 from pipelines.flows.page_views import UNNAMED, with_app
-from pipelines.flows.registry import flow
 from pipelines.stream import Pipeline
 
 SECRET = "hunter2"
@@ -147,4 +147,4 @@ def test_no_password_is_in_what_a_pipeline_says_of_itself(
 
 def build(directory: Path, **parameters: str) -> Pipeline:
     given = {"into": "files", "output": str(directory), **parameters}
-    return flow("page_views").build(given)
+    return find_flow("page_views").build(given)

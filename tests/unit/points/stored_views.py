@@ -13,7 +13,7 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid, operator_id
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import OperatorSnapshot, StateHandle, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind, SavepointFormat
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.operators.operator import OperatorContext
 from pipelines.state.backend import FrozenState
 from pipelines.state.in_memory.hashmap import HashMapBackend
@@ -54,7 +54,7 @@ def publish_views(
     **changes: object,
 ) -> None:
     """Two records of the first file were read, and `keys` applications counted, or all `twice`."""
-    pipeline = flow(FLOW).build({"data": str(data)})
+    pipeline = find_flow(FLOW).build({"data": str(data)})
     cut = _cut_of(keys, pipeline, 1 + twice) if keys else []
     subtasks = [
         SubtaskSnapshot(vertex=uid, subtask=index, operators=[snapshot])

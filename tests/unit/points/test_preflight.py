@@ -10,7 +10,7 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
-from pipelines.flows.registry import FLOWS, flow
+from pipelines.flows.finding import VARIABLE, find_flow
 from pipelines.points.inspection import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.points.stored_output import StoredCommittables
@@ -93,9 +93,9 @@ def test_a_state_keyed_by_another_column_is_refused_by_name(tmp_path: Path, data
 def test_a_restore_that_takes_output_over_from_another_installation_says_so(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(FLOWS, "numbers", "tests.processes.numbers")
+    monkeypatch.setenv(VARIABLE, "numbers=tests.processes.numbers:FLOW")
     parameters = {"output": str(tmp_path / "out")}
-    sink = flow("numbers").build(parameters).sinks[Uid("files")]
+    sink = find_flow("numbers").build(parameters).sinks[Uid("files")]
     held(sink, RunId("0003-abc"), installation="elsewhere")
     restore = {"flow": "numbers", "parameters": parameters, "installation": "here"}
 

@@ -12,7 +12,7 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.poison import REPLAYED_PREFIX
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, SubtaskSnapshot
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.points.replay import SetAside, check_replayable, set_aside
 from pipelines.points.stored_output import StoredCommittables
 from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
@@ -99,7 +99,7 @@ def check(
 ) -> dict[str, int]:
     data = write_events(home / "data")
     settings = parse_settings({"execution.checkpointing.mode": mode})
-    pipeline = flow(FLOW).build({"data": str(data)})
+    pipeline = find_flow(FLOW).build({"data": str(data)})
     return dict(check_replayable(manifest, pipeline, settings, str(home), only))
 
 

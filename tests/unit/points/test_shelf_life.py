@@ -12,7 +12,7 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot
-from pipelines.flows.registry import flow
+from pipelines.flows.finding import find_flow
 from pipelines.points.descriptions import ShelfLife
 from pipelines.points.shelf_life import shelf_life_in
 from pipelines.points.stored_output import StoredCommittables
@@ -131,7 +131,7 @@ def asked(
     prepared: int = 1,
     positions: object = None,
 ) -> ShelfLife:
-    pipeline = flow(FLOW).build({"data": str(write_events(tmp_path / "data"))})
+    pipeline = find_flow(FLOW).build({"data": str(write_events(tmp_path / "data"))})
     sinks = {VIEWS: cast("Any", sink)} if sink else {}
     changed = replace(pipeline, sources={EVENTS: source}, sinks=sinks)
     return shelf_life_in(manifest(positions, prepared), changed, is_committed=is_committed)

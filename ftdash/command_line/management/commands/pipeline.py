@@ -18,6 +18,7 @@ from django.utils import timezone
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import savepoints
 from ftdash.command_line.management.arguments import add_asking, add_reading
+from ftdash.command_line.management.refusals import explained
 from ftdash.installed_command import InstalledCommand
 from ftdash.jobs.answers import PipelinePage, RequestView
 from ftdash.jobs.models import RequestPhase
@@ -73,7 +74,7 @@ class Command(InstalledCommand):
                 case _:
                     self._ask(options)
         except Rejected as refusal:
-            raise CommandError(str(refusal), returncode=2) from refusal
+            raise CommandError(explained(refusal), returncode=2) from refusal
 
     def _ask(self, options: dict[str, Any]) -> None:
         request = _view(_request(options, getpass.getuser()))

@@ -19,7 +19,6 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.page_view_logs import REDIS
-from pipelines.flows.registry import Flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
@@ -27,6 +26,7 @@ from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.run_parts import StageHost
 from pipelines.runtime.networking import SlotAddress
 from pipelines.stream import Environment, Pipeline
+from pipelines.stream.declaration import Flow
 from tests.unit.runtime.fakes import SCHEMA
 from tests.unit.runtime.points import RUN, spec_of
 
@@ -135,7 +135,7 @@ def test_the_rows_of_a_data_frame_are_kept_once_for_each_fresh_start(
     source = frame_source(tmp_path / "rows")
     if is_kept:
         source.finish(source.begin())
-    monkeypatch.setattr(driving, "flow", lambda _: flow_of(source))
+    monkeypatch.setattr(driving, "find_flow", lambda _: flow_of(source))
     restore_from = str(tmp_path / "point") if is_restored else None
     directory = run_of(tmp_path, spec_of(restore_from=restore_from))
     host = SparkLikeHost()
@@ -152,7 +152,7 @@ def test_a_data_frame_needs_a_host_with_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = frame_source(tmp_path / "rows")
-    monkeypatch.setattr(driving, "flow", lambda _: flow_of(source))
+    monkeypatch.setattr(driving, "find_flow", lambda _: flow_of(source))
     directory = run_of(tmp_path, spec_of())
 
     with Lease.acquire(directory) as lease:

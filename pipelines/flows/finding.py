@@ -1,0 +1,102 @@
+"""Finds a pipeline by the name under which it is declared, or by `package.module:NAME`.
+
+Names come from entry points of the group `ftdash.pipelines` and from FTDASH_PIPELINES, which lists
+`package.module:NAME` or `name=package.module:NAME`, separated by commas, and wins. The pipelines
+that ship are declared as entry points too. A checkout is not installed, so it declares them by the
+same table of its `pyproject.toml`.
+"""
+
+import os
+import re
+import tomllib
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from pipelines.domain.errors import BrokenCode, Rejected
+from pipelines.stream.declaration import Flow, described, traceback_of, unknown
+
+GROUP = "ftdash.pipelines"
+VARIABLE = "FTDASH_PIPELINES"
+CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
+
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def declared_flows() -> dict[str, str]:
+    """{name: `package.module:NAME`}. Imports none of them; any may turn out to be unusable."""
+    return installed_flows() | _listed(os.environ.get(VARIABLE, ""))
+
+
+def find_flow(name: str) -> Flow:
+    """Finds a declared name, or any `package.module:NAME`.
+
+    Raises Rejected when there is no such pipeline, and BrokenCode, with the author's traceback,
+    when its module cannot be imported.
+    """
+    declared = declared_flows()
+    if name not in declared and not _REFERENCE.fullmatch(name):
+        raise Rejected(unknown("pipeline", name, list(declared), "here"))
+    return _loaded(declared.get(name, name))
+
+
+def modules_of_flows() -> list[str]:
+    """The modules of all declared pipelines, whether or not they can be imported."""
+    return sorted({reference.partition(":")[0] for reference in declared_flows().values()})
+
+
+@cache
+def installed_flows() -> dict[str, str]:
+    """What the packages of this interpreter declare, as {name: `package.module:NAME`}."""
+    found = {each.name: each.value for each in entry_points(group=GROUP)}
+    return _of_checkout() | found
+
+
+def _of_checkout() -> dict[str, str]:
+    if not CHECKOUT.exists():
+        return {}
+    declared: dict[str, str] = tomllib.loads(CHECKOUT.read_text())["project"]["entry-points"][GROUP]
+    return declared
+
+
+def _listed(text: str) -> dict[str, str]:
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    named = [entry.rpartition("=") for entry in entries]
+    return {(name or reference).strip(): reference.strip() for name, _, reference in named}
+
+
+def _loaded(reference: str) -> Flow:
+    if not _REFERENCE.fullmatch(reference):
+        raise Rejected(
+            f"The pipeline declared as {reference!r} cannot be found; write package.module:NAME."
+        )
+    path, _, attribute = reference.partition(":")
+    module = _imported(path)
+    if not hasattr(module, attribute):
+        flows = [name for name, each in vars(module).items() if isinstance(each, Flow)]
+        raise Rejected(unknown("pipeline", attribute, flows, f"in {path}"))
+    found = getattr(module, attribute)
+    if not isinstance(found, Flow):
+        kind = type(found).__name__
+        raise Rejected(f"{reference} is no pipeline, it is of type {kind}; declare one with @flow.")
+    return found
+
+
+def _imported(path: str) -> ModuleType:
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{path}.".startswith(f"{error.name}."):
+            raise Rejected(
+                f"There is no module {path}; install its package, or put its folder on PYTHONPATH."
+            ) from error
+        raise _broken(path, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(path, error) from error
+
+
+def _broken(path: str, error: BaseException) -> BrokenCode:
+    sentence = f"The module {path} cannot be imported: {described(error)}."
+    return BrokenCode(sentence, traceback_of(error, below=__file__))

@@ -1,0 +1,139 @@
+"""A pipeline as its author declares it: its name, what it does, its parameters, how it is built.
+
+    @flow
+    def shop(env: Environment, parameters: Parameters) -> None:
+        "Counts orders per product and minute."
+
+Declaring builds nothing. Every process that needs the pipeline builds it from the declaration and
+the parameters' text, so no code object travels.
+"""
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Any, get_type_hints
+
+from pipelines.domain.errors import BrokenCode, InvariantViolated, Rejected, Retryable
+from pipelines.domain.parameters import Parameter
+from pipelines.stream.environment import Environment
+from pipelines.stream.parameters import declared_parameters, read_parameters
+from pipelines.stream.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A pipeline that can be built, as often as needed. Authors make one with `flow`.
+
+    `assemble` takes the text of every parameter.
+    """
+
+    name: str
+    summary: str
+    parameters: tuple[Parameter, ...]
+    assemble: Callable[[Mapping[str, str]], Pipeline]
+
+    def build(self, given: Mapping[str, str]) -> Pipeline:
+        """`given`: {parameter: text}; parameters that are left out keep their defaults.
+
+        Raises Rejected naming the parameter, file, column or target at fault, and BrokenCode, with
+        the traceback, when the author's code raises anything else.
+        """
+        completed = self.complete(given)
+        try:
+            return self.assemble(completed)
+        except (Rejected, Retryable, InvariantViolated):
+            raise
+        except Exception as error:
+            raise BrokenCode(
+                f"The pipeline {self.name} cannot be built: {described(error)}.",
+                traceback_of(error, below=__file__),
+            ) from error
+
+    def complete(self, given: Mapping[str, str]) -> dict[str, str]:
+        """All parameters, defaults filled in. Raises Rejected for unknown or missing ones."""
+        known = [parameter.name for parameter in self.parameters]
+        for name in given:
+            if name not in known:
+                raise Rejected(unknown("parameter", name, known, f"of {self.name}"))
+        completed = {}
+        for parameter in self.parameters:
+            value = given.get(parameter.name, parameter.default)
+            if value is None:
+                raise Rejected(f"The pipeline {self.name} needs the parameter {parameter.name!r}.")
+            completed[parameter.name] = value
+        return completed
+
+
+Describe = Callable[..., None]
+"""An author's function: (env) or (env, parameters); adds sources, operators and sinks to `env`."""
+
+
+def flow(describe: Describe) -> Flow:
+    """Declares the pipeline that a function describes, under the function's name.
+
+    The first line of its docstring says what the pipeline does. The annotation of its second
+    argument, if it has one, is the class of its parameters (`pipelines.stream.parameters`).
+
+    Raises TypeError when the function takes other arguments.
+    """
+    declaration = _declaration(describe)
+
+    def assemble(texts: Mapping[str, str]) -> Pipeline:
+        environment = Environment()
+        if declaration is None:
+            describe(environment)
+        else:
+            describe(environment, read_parameters(declaration, texts))
+        return environment.build()
+
+    summary = (inspect.getdoc(describe) or "").partition("\n")[0]
+    parameters = () if declaration is None else declared_parameters(declaration)
+    return Flow(describe.__name__, summary, parameters, assemble)
+
+
+def _declaration(describe: Describe) -> type | None:
+    """The class of the parameters; None: it has none."""
+    names = list(inspect.signature(describe).parameters)
+    if len(names) == 1:
+        return None
+    hints: Mapping[str, Any] = get_type_hints(describe)
+    if len(names) != 2 or not isinstance(hints.get(names[1]), type):
+        raise TypeError(
+            f"{describe.__name__} takes an Environment and, if it has parameters, a second argument"
+            " annotated with their dataclass"
+        )
+    return hints[names[1]]  # type: ignore[no-any-return]
+
+
+def unknown(kind: str, name: str, known: list[str], where: str) -> str:
+    """A sentence for a name that there is not, with the closest one that there is."""
+    closest = get_close_matches(name, known, n=1, cutoff=0.5)
+    if closest:
+        hint = f"did you mean {closest[0]!r}?"
+    else:
+        hint = f"known are {', '.join(known)}." if known else "there are none."
+    return f"There is no {kind} {name!r} {where}; {hint}"
+
+
+def described(error: BaseException) -> str:
+    """What an author's exception says; a KeyError, for one, does not name itself."""
+    text = str(error).rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def traceback_of(error: BaseException, *, below: str) -> str:
+    """The author's part of a traceback: what comes below the last frame of the file `below`."""
+    begin, each = error.__traceback__, error.__traceback__
+    while each is not None:
+        if _is_ours(each, below):
+            begin = each.tb_next
+        each = each.tb_next
+    return "".join(traceback.format_exception(type(error), error, begin, chain=False))
+
+
+def _is_ours(frame: TracebackType, below: str) -> bool:
+    file = frame.tb_frame.f_code.co_filename
+    return file == below or file.startswith("<frozen importlib")

@@ -1,0 +1,33 @@
+"""An author's machine needs no dashboard, Spark, Java or client of a connector."""
+
+import subprocess
+import sys
+
+import pytest
+
+ABSENT = (
+    *("django", "celery", "pyspark", "py4j", "ftdash"),
+    *("redis", "psycopg", "pgpq", "kafka", "confluent_kafka", "obstore"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["pipelines.stream", "pipelines.connectors"])
+def test_an_authors_module_is_imported_without_what_it_does_not_need(module: str) -> None:
+    program = f"""
+import sys
+for name in {ABSENT!r}:
+    sys.modules[name] = None
+import {module}
+"""
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
