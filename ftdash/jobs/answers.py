@@ -288,6 +288,7 @@ class VerificationView:
     at: datetime
     whole: int
     damaged: int
+    not_counted: int  # deleted meanwhile, or the storage did not answer
     duration_ms: float
 
 

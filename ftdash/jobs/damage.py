@@ -6,7 +6,7 @@ from ftdash.jobs.models import DamageFinding
 from pipelines.domain.status import DamageFinder
 
 _BY = {
-    DamageFinder.VERIFICATION: "by the scheduled reading of all points",
+    DamageFinder.VERIFICATION: "by a reading of all points",
     DamageFinder.CHECKPOINT: "by a checkpoint that was to refer to it",
     DamageFinder.RECOVERY: "by a recovery",
     DamageFinder.RESTORE: "by a slot that loaded its state",

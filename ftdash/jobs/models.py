@@ -294,10 +294,11 @@ class RestoreRefusal(JournalRow):
 
 
 class PointsVerification(JournalRow):
-    """Every byte of the retained points was read again, as scheduled."""
+    """Every byte of the retained points was read again, as scheduled or on request."""
 
     whole = models.PositiveIntegerField()
     damaged = models.PositiveIntegerField()
+    not_counted = models.PositiveIntegerField(default=0)  # deleted meanwhile, or no answer
     duration_ms = models.FloatField()
 
 

@@ -61,6 +61,7 @@ JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
 )
 _OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
 _OF_DAMAGE = ("files", "points", "mended", "message")
+_OF_VERIFICATION = ("whole", "damaged", "not_counted", "duration_ms")
 _OF_REPEAT = ("sink", "target", "records", "is_at_most")
 _OF_LEFTOVER = ("sink", "target", "what", "count", "run_count")
 _OF_TAKEOVER = ("sink", "target", "from_run", "from_installation", "epoch")
@@ -96,9 +97,9 @@ class IncidentFold:
                 found = {name: getattr(event, name) for name in _OF_DAMAGE}
                 known = {"found_by": finder.value, "remembered_count": len(remembered)}
                 self._add(DamageFinding(**found, **known), envelope)
-            case PointsVerified(whole=whole, damaged=damaged, duration_ms=duration_ms):
-                verified = PointsVerification(whole=whole, damaged=damaged, duration_ms=duration_ms)
-                self._add(verified, envelope)
+            case PointsVerified() as event:
+                verified = {name: getattr(event, name) for name in _OF_VERIFICATION}
+                self._add(PointsVerification(**verified), envelope)
             case ZombieRefused(zombie_attempt=zombie, what=what):
                 self._add(ZombieRefusal(zombie_attempt=zombie, what=what), envelope)
             case OutputSuperseded(sink=sink, files=files, moved_to=moved_to):

@@ -54,6 +54,11 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
     settings: dict[str, str]
 
 
+class VerifyPoints(Command, frozen=True, kw_only=True):
+    """Read every byte of the retained points now. Another process has found damage in one of them;
+    the driver believes only what it reads itself."""
+
+
 class KillSlot(Command, frozen=True, kw_only=True):
     """SIGKILL the Python process of one slot, on purpose.
 
@@ -94,6 +99,7 @@ DriverCommand = (
     | CancelWithSavepoint
     | Cancel
     | ChangeSettings
+    | VerifyPoints
     | KillSlot
     | SlowSlot
     | KillDriver

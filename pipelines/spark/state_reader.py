@@ -14,12 +14,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pipelines.bus.damage_notice import reporting_damage
 from pipelines.domain.errors import Rejected
 from pipelines.domain.places import scheme_of
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.points.stored_rows import rows_of
+from pipelines.runtime.clocks import SystemClock
 from pipelines.spark.data_frames import as_spark_reads, readable_schema
 from pipelines.storage.stores import CheckpointStores
+
+FOUND_BY = "read_state"
 
 
 def read_state(spark: SparkSession, path: str, uid: str, state: str) -> DataFrame:
@@ -32,10 +36,13 @@ def read_state(spark: SparkSession, path: str, uid: str, state: str) -> DataFram
     Raises:
         Rejected: the point has no such operator or state; the message lists what there is.
         CorruptSnapshot: there is no point at `path`, or its manifest is damaged. The action that
-            reads a damaged file raises an error that names it.
+            reads a damaged file raises an error that names it. If the point lies in the
+            directories of a run under way, its driver is asked to read its points.
     """
     location = path if scheme_of(path) else os.path.abspath(path)
-    handles = handles_of(_store(location).manifest(location), location, uid, state)
+    with reporting_damage(location, SystemClock(), found_by=FOUND_BY):
+        manifest = _store(location).manifest(location)
+    handles = handles_of(manifest, location, uid, state)
     schema = _schema_of(spark, location, handles[0])
     parts = spark.range(0, len(handles), 1, len(handles))
     return parts.mapInArrow(_reader(location, handles), from_arrow_schema(readable_schema(schema)))
@@ -98,7 +105,8 @@ def _reader(
 
 def _rows(location: str, encoded: bytes) -> Iterator[pa.RecordBatch]:
     handle = msgspec.json.decode(encoded, type=StateHandle)
-    return rows_of(_store(location), location, handle)
+    with reporting_damage(location, SystemClock(), found_by=FOUND_BY):
+        yield from rows_of(_store(location), location, handle)
 
 
 def _store(location: str) -> CheckpointStores:

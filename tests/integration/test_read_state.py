@@ -8,10 +8,12 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from pipelines.bus.inbox import submit
-from pipelines.domain.commands import Cancel
+from pipelines.bus.inbox import Inbox, submit
+from pipelines.bus.lease import Lease
+from pipelines.domain.commands import Cancel, VerifyPoints
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import RequestId
+from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import StateFormat
 from pipelines.points.stored_rows import rows_of
 from pipelines.spark import read_state
@@ -129,6 +131,30 @@ def test_what_is_not_there_is_refused_with_what_there_is_and_damage_is_named(
     second.write_bytes(second.read_bytes()[:-1])
     with pytest.raises(PythonException, match=second.name):
         frame.count()
+
+
+@pytest.mark.parametrize("damaged", ["rows", "manifest"])
+def test_the_driver_of_a_run_under_way_is_asked_to_read_a_point_that_is_damaged(
+    spark: SparkSession, tmp_path: Path, damaged: str
+) -> None:
+    """Executors find damaged rows; the process that calls `read_state` finds a damaged manifest."""
+    home = tmp_path / "views"
+    point = savepoint_of_views(home / "savepoints", write_events(tmp_path / "data"))
+    run = RunDirectory(home / "runs" / "run-1")
+    with Lease.acquire(run):
+        run.spec_file.touch()
+        frame = read_state(spark, str(point), "views", "totals")
+        before = Inbox(run).pending()
+        file = max(point.glob("*.parquet")) if damaged == "rows" else point / "manifest.json"
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.raises(PythonException if damaged == "rows" else CorruptSnapshot):
+            frame.count() if damaged == "rows" else read_state(spark, str(point), "views", "totals")
+
+    [command] = Inbox(run).pending()
+    assert before == []
+    assert isinstance(command, VerifyPoints)
+    assert command.requested_by == "read_state"
+    assert file.name in command.reason
 
 
 def store_at(path: str) -> FileSystemCheckpointStore:

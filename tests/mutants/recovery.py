@@ -449,6 +449,46 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a driver reads its points at once when another process finds damage in one, "
+    "and believes only what it reads": (
+        Mutant(
+            "pipelines/runtime/master/checkpoints/point_keeper.py",
+            "        if self._asked:\n            return now_ms\n",
+            "",
+            (
+                "tests/unit/runtime/master/test_verification.py::test_all_requests_of_a_r"
+                "eading_under_way_share_the_next_one"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/requests/command_desk.py",
+            "self._verifier.on_asked(command.request_id)",
+            "pass",
+            (
+                "tests/processes/test_damaged_chains.py::test_after_a_finding_no_checkpoi"
+                "nt_needs_the_damaged_file_and_a_kill_costs_nothing[another process-hashm"
+                "ap]"
+            ),
+        ),
+        Mutant(
+            "pipelines/bus/damage_notice.py",
+            "if is_driven(run):",
+            "if True:",
+            (
+                "tests/unit/bus/test_damage_notice.py::test_no_run_is_asked_that_is_over_"
+                "or_that_the_point_does_not_lie_with"
+            ),
+        ),
+        Mutant(
+            "ftdash/checkpoints/found_damage.py",
+            "if not run.is_terminal",
+            "if run.is_terminal",
+            (
+                "tests/web/test_found_damage.py::test_the_driver_of_the_run_that_wrote_th"
+                "e_point_is_asked_once"
+            ),
+        ),
+    ),
     "state is taken over by uid, or refused by name": (
         Mutant(
             "pipelines/protocol/compatibility.py",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.bus.damage_notice import report_damage
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -18,6 +19,7 @@ from pipelines.domain.events import (
     RestorePointRefused,
 )
 from pipelines.domain.status import DamageFinder, JobStatus
+from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
@@ -33,21 +35,27 @@ NEVER_LOOKS = {"execution.checkpointing.verification-interval": "0"}
 
 
 @BACKENDS
-@pytest.mark.parametrize("finder", [DamageFinder.VERIFICATION, DamageFinder.CHECKPOINT])
+@pytest.mark.parametrize("finder", ["schedule", "checkpoint", "another process"])
 def test_after_a_finding_no_checkpoint_needs_the_damaged_file_and_a_kill_costs_nothing(
-    tmp_path: Path, backend: str, finder: DamageFinder
+    tmp_path: Path, backend: str, finder: str
 ) -> None:
-    """Altered, the file is found when points are read again; deleted, by the next checkpoint. The
-    run keeps one point, so that every point there is refers to the file."""
-    looks = LOOKS_OFTEN if finder is DamageFinder.VERIFICATION else NEVER_LOOKS
+    """Altered, the file is found when points are read again, on schedule or because a preflight has
+    found damage; deleted, by the next checkpoint. The run keeps one point, so that every point
+    there is refers to the file."""
+    looks = LOOKS_OFTEN if finder == "schedule" else NEVER_LOOKS
     keeps = {"execution.checkpointing.num-retained": "1"}
     settings = {**settings_of(backend, tmp_path / "local"), **looks, **keeps}
+    never_noticed = True
     with hosted_run(tmp_path, HELD, settings=settings) as run:
         damaged = the_only_shared_files(run)[0]
-        if finder is DamageFinder.VERIFICATION:
-            damaged.write_bytes(bytes(reversed(damaged.read_bytes())))
-        else:
+        if finder == "checkpoint":
             damaged.unlink()
+        else:
+            damaged.write_bytes(bytes(reversed(damaged.read_bytes())))
+        if finder == "another process":
+            run.wait_for_more(2, STEP_S)
+            never_noticed = not run.of(DamageRemembered)
+            find_by_preflight(run)
         run.wait_for(lambda _: bool(run.of(DamageRemembered)), STEP_S)
         run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
@@ -62,7 +70,9 @@ def test_after_a_finding_no_checkpoint_needs_the_damaged_file_and_a_kill_costs_n
         hurry(tmp_path)
         ended = successor.wait_until_over(STEP_S)
 
-    assert (found.found_by, found.files) == (finder, [damaged.name])
+    by = DamageFinder.CHECKPOINT if finder == "checkpoint" else DamageFinder.VERIFICATION
+    assert (found.found_by, found.files) == (by, [damaged.name])
+    assert never_noticed, "checkpoints were built upon the file until the driver was asked"
     assert uses
     assert damaged.name not in uses
     assert damages == []
@@ -122,6 +132,16 @@ def test_a_driver_that_takes_over_remembers_and_passes_over_what_is_marked(tmp_p
     tried = refused[len(found.points) :]
     assert tried[: len(without)] == sorted(without, key=number_of, reverse=True)  # the whole first
     assert set(tried[len(without) :]) == set(found.points)
+
+
+def find_by_preflight(run: StartedRun) -> None:
+    """As the control plane does: it looks into the newest point and passes on what it finds."""
+    path = run.completed()[-1].path
+    store = FileSystemCheckpointStore([str(run.directory.path)])
+    question = RestoreQuestion(path, "numbers", {}, parallelism=2, max_parallelism=128)
+    refused = preflight(question, store).refusals
+    assert refused
+    report_damage(run.directory, path, refused[0], found_by="control plane", wall_ms=0)
 
 
 def the_only_shared_files(run: StartedRun) -> list[Path]:

@@ -550,12 +550,12 @@ def test_a_failure_keeps_whose_function_raised_and_at_which_records() -> None:
 
 def test_a_verification_of_all_points_leaves_a_row() -> None:
     run = new_run()
-    Story(run).started().tell(PointsVerified(whole=2, damaged=1, duration_ms=7.5))
+    Story(run).started().tell(PointsVerified(whole=2, damaged=1, not_counted=3, duration_ms=7.5))
 
     Projector().run_once()
 
     row = run.pointsverification_set.get()
-    assert (row.whole, row.damaged, row.duration_ms) == (2, 1, 7.5)
+    assert (row.whole, row.damaged, row.not_counted, row.duration_ms) == (2, 1, 3, 7.5)
 
 
 def test_damage_leaves_a_row_that_says_where_and_what_is_still_known() -> None:

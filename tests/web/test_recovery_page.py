@@ -181,6 +181,9 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     story = Story(new_run()).started().completed(path=whole).completed(path=reading).completed()
     fold(story)
     assert "the points have not been read again yet" in words_of(operator, PAGE)
+    story.tell(PointsVerified(whole=0, damaged=0, not_counted=3, duration_ms=40.0))
+    fold(story)
+    uncounted = words_of(operator, PAGE)
     story.tell(PointsVerified(whole=1, damaged=2, duration_ms=40.0, paths=[whole]))
     fold(story)
     PointInspection.objects.create(
@@ -189,6 +192,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
 
     words = words_of(operator, PAGE)
 
+    assert "3 deleted meanwhile or not answered for by the storage, in 40 ms." in uncounted
     assert "ago were read again then: 1 point whole, 2 damaged, in 40 ms." in words
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
@@ -215,7 +219,7 @@ def test_damage_is_shown_beside_the_points_with_what_follows_from_it(
 
     words = html.unescape(words_of(operator, PAGE))
 
-    assert "The shared file c1-a1-<base> is damaged, found by the scheduled reading" in words
+    assert "The shared file c1-a1-<base> is damaged, found by a reading of all points" in words
     assert "1 point refers to it; the next checkpoint writes the content again." in words
     assert f"not usable {refers}" in words
     assert "<base>" not in text_of(operator, PAGE)

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from ftdash.checkpoints.answers import Savepoint
+from ftdash.checkpoints.found_damage import passing_on_damage
 from ftdash.jobs.models import Run
 from ftdash.jobs.validation import check_place, roots
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
@@ -45,7 +46,8 @@ def operators_in(path: str) -> list[OperatorInside]:
     check_place(path)
     store = CheckpointStores(roots(), max_memory_state_bytes=0)
     try:
-        return contents(store.manifest(path))
+        with passing_on_damage(path):
+            return contents(store.manifest(path))
     except (CorruptSnapshot, Retryable) as error:
         raise Rejected(f"{path} cannot be read: {error}") from error
 
@@ -62,8 +64,9 @@ def rows_in(path: str, looked: Looked) -> RowsPage:
     begin = Place(looked.part, looked.row)
     question = RowsQuestion(looked.uid, looked.state, begin, ROWS_PER_PAGE, wanted)
     try:
-        manifest = store.manifest(path)
-        return rows_page(store, path, manifest, question, lambda: time.monotonic() >= until_s)
+        with passing_on_damage(path):
+            manifest = store.manifest(path)
+            return rows_page(store, path, manifest, question, lambda: time.monotonic() >= until_s)
     except (CorruptSnapshot, Retryable) as error:
         raise Rejected(f"{path} cannot be read: {error}") from error
 
@@ -79,7 +82,8 @@ def shelf_life_of(point: Savepoint) -> ShelfLife:
     check_place(point.path)
     run = Run.objects.filter(run_id=point.run_id).first()
     try:
-        manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(point.path)
+        with passing_on_damage(point.path):
+            manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(point.path)
     except (CorruptSnapshot, Retryable) as error:
         raise Rejected(f"{point.path} cannot be read: {error}") from error
     return shelf_life(

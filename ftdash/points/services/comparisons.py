@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 import msgspec
 from django.utils import timezone
 
+from ftdash.checkpoints.found_damage import passing_on_damage
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.models import PointComparison, Run
 from ftdash.jobs.validation import check_place, roots
@@ -105,7 +106,8 @@ def go_on(comparison_key: int) -> bool:
     if row is None:
         return False
     try:
-        parts, done, found = _step(row)
+        with passing_on_damage(row.left), passing_on_damage(row.right):
+            parts, done, found = _step(row)
     except Rejected as error:
         _move(row, problem=str(error), ended_at=timezone.now())
         return False

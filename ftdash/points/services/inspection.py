@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
+from ftdash.checkpoints.found_damage import on_damage_found
 from ftdash.jobs.models import PointInspection
 from ftdash.jobs.validation import roots
 from pipelines.domain.errors import Rejected, Retryable
@@ -43,6 +44,8 @@ def go_on(inspection_key: int) -> bool:
     except Retryable as error:  # pages that still watch ask again after a while
         as_it_was.update(waiting_for=str(error), moved_at=timezone.now())
         return False
+    if found.problem:
+        on_damage_found(row.path, found.problem)
     now = timezone.now()
     is_ours = as_it_was.update(
         files_read=found.files_read,

@@ -7,6 +7,7 @@ choice of the point, and the preview.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ftdash.checkpoints.found_damage import passing_on_damage
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.directories import quarantine_directory
 from ftdash.jobs.models import Pipeline
@@ -63,7 +64,8 @@ def replayable(
     from pipelines.storage.stores import CheckpointStores
 
     try:
-        manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(path)
+        with passing_on_damage(path):
+            manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(path)
     except CorruptSnapshot as damage:
         raise Rejected(f"{path} cannot be restored: {damage}") from damage
     except Retryable as error:

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from ftdash.checkpoints.answers import Reading
+from ftdash.checkpoints.found_damage import on_damage_found
 from ftdash.checkpoints.points import read_head
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import reading_of
@@ -39,7 +40,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of
 from pipelines.domain.status import ClaimMode
-from pipelines.points.verdict import Verdict
+from pipelines.points.verdict import Check, Outcome, Verdict
 
 FRESH_FOR = timedelta(minutes=10)
 """How long what an inspection has found is taken for what would be found now."""
@@ -201,9 +202,19 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         newest_run="" if newest is None else str(run_directory(newest).path),
     )
     try:
-        return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
+        found = look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
     except Retryable as error:
         raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
+    if damage := _damage_in(found):
+        on_damage_found(path, damage)
+    return found
+
+
+def _damage_in(verdict: Verdict) -> str:
+    """The first damage; empty: there is none."""
+    of_files = (Check.MANIFEST, Check.FILES)
+    refused = (each for each in verdict.findings if each.outcome is Outcome.REFUSED)
+    return next((each.text for each in refused if each.check in of_files), "")
 
 
 def _check_inspected(path: str) -> None:

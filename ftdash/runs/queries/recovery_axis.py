@@ -228,7 +228,7 @@ def _notices(run: Run) -> list[Notice]:
 
 def _verifications(run: Run) -> list[VerificationView]:
     rows = PointsVerification.objects.filter(run=run)
-    found = rows.values_list("at", "whole", "damaged", "duration_ms")
+    found = rows.values_list("at", "whole", "damaged", "not_counted", "duration_ms")
     return [VerificationView(run.run_id, *each) for each in _newest(found)]
 
 

@@ -91,10 +91,11 @@ class DamageRemembered(Event, frozen=True, kw_only=True):
 
 
 class PointsVerified(Event, frozen=True, kw_only=True):
-    """Every byte of the retained points was read again, as scheduled."""
+    """Every byte of the retained points was read again, as scheduled or on request."""
 
     whole: int
     damaged: int
+    not_counted: int = 0  # deleted while they were read, or the storage did not answer
     duration_ms: float
     # Of the whole ones; each damaged one is refused by an event of its own.
     paths: list[str] = msgspec.field(default_factory=list)

@@ -76,6 +76,15 @@ def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
     failures = Failures(parts, record, attempts, watchers, end)
     desk = RequestDesk(grounds.inbox, record.emit, grounds.post)
     faults = FaultDesk(desk, attempts, parts)
+    verifier = PointVerifier(
+        parts.store,
+        parts.clock,
+        parts.settings.verification_interval_ms,
+        watchers.checkpoints.damage,
+        record.emit,
+        grounds.post,
+        desk.answer,
+    )
     commands = CommandDesk(
         desk,
         record,
@@ -85,14 +94,7 @@ def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
         parts.pipeline.check_fits,
         end,
         faults,
-    )
-    verifier = PointVerifier(
-        parts.store,
-        parts.clock,
-        parts.settings.verification_interval_ms,
-        watchers.checkpoints.damage,
-        record.emit,
-        grounds.post,
+        verifier,
     )
     slots = SlotReports(parts.clock, record, attempts, failures, faults, watchers, end)
     return Assembly(

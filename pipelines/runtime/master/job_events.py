@@ -85,11 +85,13 @@ class ManifestWritten:
 @dataclass(frozen=True, slots=True)
 class PointsLookedAt:
     """The retained points were read again, newest first; each damaged one with its damages,
-    whose first one says why. `known` are the damaged files that were remembered before."""
+    whose first one says why. `point_count` includes those for which the storage did not answer.
+    `known` are the damaged files that were remembered before."""
 
     whole: tuple[RetainedPoint, ...]
     damaged: tuple[tuple[RetainedPoint, tuple[Damage, ...]], ...]
     duration_ms: float
+    point_count: int
     known: frozenset[str] = frozenset()
 
 

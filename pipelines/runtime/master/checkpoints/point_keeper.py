@@ -21,8 +21,9 @@ from pipelines.domain.events import (
     PointsVerified,
     RestorePointRefused,
 )
+from pipelines.domain.ids import RequestId
 from pipelines.domain.settings import CheckpointStorage, ExternalizedRetention
-from pipelines.domain.status import DamageFinder, JobStatus
+from pipelines.domain.status import DamageFinder, JobStatus, RequestOutcome
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
@@ -83,7 +84,11 @@ log = logging.getLogger(__name__)
 
 
 class PointVerifier:
-    """Used on the job master's thread; `interval_ms` 0 turns it off."""
+    """Used on the job master's thread; with `interval_ms` 0 it reads only on request.
+
+    One reading at a time. Requests that arrive during a reading share the next one, because the one
+    under way may have passed a file before it was damaged.
+    """
 
     def __init__(
         self,
@@ -93,6 +98,7 @@ class PointVerifier:
         damage: DamageMemory,
         emit: Callable[[Event], None],
         post: Callable[[JobEvent], None],
+        answer: Callable[[RequestId, RequestOutcome, str], None],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -100,45 +106,65 @@ class PointVerifier:
         self._damage = damage
         self._emit = emit
         self._post = post
+        self._answer = answer
         reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
         self._reader = WatchedExecutor(reader, post)
-        self._due_ms = clock.monotonic_ms() + interval_ms
         self._is_reading = False
+        self._asked: list[RequestId] = []  # wait for the next reading
+        self._answered: list[RequestId] = []  # by the reading under way
+        self._due_ms = self._next_due_ms()
 
     @property
     def due_ms(self) -> float | None:
         """Monotonic; None: off, or under way."""
-        return None if self._interval_ms == 0 or self._is_reading else self._due_ms
+        return None if self._is_reading else self._due_ms
+
+    def on_asked(self, request_id: RequestId) -> None:
+        """Another process has found damage: the next reading is due now, and answers it."""
+        self._asked.append(request_id)
+        self._due_ms = self._next_due_ms()
 
     def start_when_due(self, now_ms: float, points: RetainedPoints) -> None:
         due_ms = self.due_ms
         if due_ms is None or now_ms < due_ms:
             return
         self._is_reading = True
+        self._answered, self._asked = self._asked, []
         self._reader.submit(self._read, points.every_newest_first(), self._damage.remembered)
 
     def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
         """A point that retention has deleted meanwhile does not count; its shared files do."""
         self._is_reading = False
-        self._due_ms = self._clock.monotonic_ms() + self._interval_ms
+        self._due_ms = self._next_due_ms()
         for point, damages in looked.damaged:
             said = f"Looked at again: {damages[0].problem}"
             self._damage.on_found(point, damages, DamageFinder.VERIFICATION, said)
         kept = points.every_newest_first()
         whole = [point for point in looked.whole if point in kept]
+        damaged_count = sum(point in kept for point, _ in looked.damaged)
         self._damage.on_whole(whole, looked.known)
         self._emit(
             PointsVerified(
                 whole=len(whole),
-                damaged=sum(point in kept for point, _ in looked.damaged),
+                damaged=damaged_count,
+                not_counted=looked.point_count - len(whole) - damaged_count,
                 duration_ms=looked.duration_ms,
                 paths=[point.location for point in whole],
             )
         )
+        said = f"The driver has read the points: {len(whole)} whole, {damaged_count} damaged."
+        for request_id in self._answered:
+            self._answer(request_id, RequestOutcome.SUCCEEDED, said)
 
     def close(self) -> None:
         """Does not wait for a reading under way."""
         self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def _next_due_ms(self) -> float | None:
+        now_ms = self._clock.monotonic_ms()
+        if self._asked:
+            return now_ms
+        return now_ms + self._interval_ms if self._interval_ms else None
 
     def _read(self, points: list[RetainedPoint], known: frozenset[str]) -> None:
         began_ms = self._clock.monotonic_ms()
@@ -156,4 +182,5 @@ class PointVerifier:
             else:
                 whole.append(point)
         duration_ms = self._clock.monotonic_ms() - began_ms
-        self._post(PointsLookedAt(tuple(whole), tuple(damaged), duration_ms, known))
+        looked = PointsLookedAt(tuple(whole), tuple(damaged), duration_ms, len(points), known)
+        self._post(looked)

@@ -18,6 +18,7 @@ from pipelines.domain.commands import (
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
+    VerifyPoints,
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import SettingsChanged
@@ -27,6 +28,7 @@ from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
 from pipelines.runtime.master.requests.fault_desk import FaultDesk
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from pipelines.runtime.master.requests.run_end import RunEnd
@@ -44,6 +46,7 @@ class CommandDesk:
         check_fits: Callable[[Settings], None],
         end: RunEnd,
         faults: FaultDesk,
+        verifier: PointVerifier,
     ) -> None:
         self._desk = desk
         self._record = record
@@ -53,6 +56,7 @@ class CommandDesk:
         self._check_fits = check_fits
         self._end = end
         self._faults = faults
+        self._verifier = verifier
 
     def on_command(self, command: DriverCommand) -> None:
         self._desk.accept(command)
@@ -71,6 +75,8 @@ class CommandDesk:
                 self._cancel(command)
             case ChangeSettings():
                 self._change_settings(command)
+            case VerifyPoints():
+                self._verifier.on_asked(command.request_id)
             case KillSlot():
                 self._faults.kill_slot(command)
             case SlowSlot():

@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import DamageRemembered, Event, PointsVerified, RestorePointRefused
-from pipelines.domain.ids import CheckpointId
-from pipelines.domain.status import DamageFinder
+from pipelines.domain.ids import CheckpointId, RequestId
+from pipelines.domain.status import DamageFinder, RequestOutcome
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
 from pipelines.runtime.master.damage_memory import DamageMemory
@@ -116,6 +116,7 @@ def test_a_disk_that_is_not_mounted_is_no_damage(verified: "Verified") -> None:
     verified.look()
 
     assert verified.counts == [(0, 0)]
+    assert verified.not_counted == [3]
 
 
 def test_what_nobody_expected_of_the_storage_is_not_lost_beside_the_master(
@@ -137,6 +138,74 @@ def test_a_point_that_retention_deleted_meanwhile_is_not_called_damaged(
 
     assert verified.offered == [4, 3, 2]
     assert verified.counts == [(2, 0)]
+
+
+def test_points_that_retention_deleted_while_they_were_read_are_said_to_be_not_counted(
+    verified: "Verified",
+) -> None:
+    verified.damage("/chk-1")
+    looked = verified.read()
+    for number in (4, 5, 6):
+        verified.points.on_completed(RetainedPoint(CheckpointId(number), f"/chk-{number}"))
+
+    verified.verifier.on_looked_at(looked, verified.points)
+
+    assert verified.counts == [(0, 0)]
+    assert verified.not_counted == [3]
+
+
+def test_a_request_is_answered_by_a_reading_that_begins_at_once(verified: "Verified") -> None:
+    verified.damage("/chk-2")
+
+    verified.verifier.on_asked(RequestId("verify-1"))
+    due_ms = verified.verifier.due_ms
+    verified.look()
+
+    assert due_ms == verified.began_ms
+    assert verified.offered == [3, 1]
+    said = "The driver has read the points: 2 whole, 1 damaged."
+    assert verified.answers == [(RequestId("verify-1"), RequestOutcome.SUCCEEDED, said)]
+    assert verified.verifier.due_ms == verified.clock.now_ms + INTERVAL_MS
+
+
+def test_the_driver_does_not_believe_a_request_for_which_it_finds_nothing(
+    verified: "Verified",
+) -> None:
+    verified.verifier.on_asked(RequestId("verify-1"))
+    verified.look()
+
+    assert verified.offered == [3, 2, 1]
+    assert verified.refused == []
+
+
+def test_all_requests_of_a_reading_under_way_share_the_next_one(verified: "Verified") -> None:
+    """The reading under way may have passed a file before it was damaged."""
+    looked = verified.read()
+    verified.verifier.on_asked(RequestId("verify-1"))
+    verified.verifier.on_asked(RequestId("verify-2"))
+    while_reading = verified.verifier.due_ms
+    verified.verifier.on_looked_at(looked, verified.points)
+    after_the_first = list(verified.answers)
+    due_ms = verified.verifier.due_ms
+    verified.damage("/chk-2")
+    verified.look()
+
+    assert (while_reading, after_the_first) == (None, [])
+    assert due_ms == verified.began_ms + INTERVAL_MS, "at once"
+    assert [request_id for request_id, _, _ in verified.answers] == ["verify-1", "verify-2"]
+    assert verified.offered == [3, 1]
+    assert len(verified.store.asked) == 2 * len(POINTS)
+
+
+def test_a_request_is_served_where_the_schedule_is_off_and_then_nothing_more_is_due() -> None:
+    verified = Verified(interval_ms=0)
+
+    verified.verifier.on_asked(RequestId("verify-1"))
+    verified.look()
+
+    assert [request_id for request_id, _, _ in verified.answers] == ["verify-1"]
+    assert verified.verifier.due_ms is None
+    verified.verifier.close()
 
 
 def test_it_looks_once_per_interval_and_never_twice_at_a_time(verified: "Verified") -> None:
@@ -185,11 +254,12 @@ class Damaged:
 class Verified:
     def __init__(self, interval_ms: int = INTERVAL_MS) -> None:
         self.clock = ManualClock()
-        self.clock.now_ms = 0.0
+        self.began_ms = self.clock.now_ms = 0.0
         self.store = Damaged()
         self.events: list[Event] = []
         self.points = RetainedPoints(3, POINTS)
         files = {CheckpointId(1): [SHARED], CheckpointId(2): [SHARED]}
+        self.answers: list[tuple[RequestId, RequestOutcome, str]] = []
         self._posted: list[JobEvent] = []
         self._is_posted = threading.Event()
         self.verifier = PointVerifier(
@@ -199,6 +269,7 @@ class Verified:
             DamageMemory(self.points, shared_host(files), self.events.append),
             self.events.append,
             self._post,
+            self._answer,
         )
 
     @property
@@ -208,6 +279,14 @@ class Verified:
     @property
     def counts(self) -> list[tuple[int, int]]:
         return [(e.whole, e.damaged) for e in self.events if isinstance(e, PointsVerified)]
+
+    @property
+    def not_counted(self) -> list[int]:
+        return [e.not_counted for e in self.events if isinstance(e, PointsVerified)]
+
+    @property
+    def refused(self) -> list[Event]:
+        return [e for e in self.events if isinstance(e, RestorePointRefused)]
 
     @property
     def found_whole(self) -> list[str]:
@@ -232,6 +311,9 @@ class Verified:
 
     def look(self) -> None:
         self.verifier.on_looked_at(self.read(), self.points)
+
+    def _answer(self, request_id: RequestId, outcome: RequestOutcome, said: str) -> None:
+        self.answers.append((request_id, outcome, said))
 
     def _post(self, event: JobEvent) -> None:
         self._posted.append(event)
