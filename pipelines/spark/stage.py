@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SparkStageHost:
-    """Implements `StageHost` and `KeepsDataFrames` of `pipelines.runtime.master.run_parts`."""
+    """Implements `StageHost` and `KeepsDataFrames` of `pipelines.runtime.master.slots`."""
 
     def __init__(self, session: SparkSession, post: Callable[[JobEvent], None]) -> None:
         self._session = session

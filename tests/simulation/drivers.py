@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
+from random import Random
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
@@ -14,11 +16,12 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow
+from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.master.driving import given_settings
-from pipelines.runtime.master.hosting import MasterHosting
-from pipelines.runtime.master.job_events import CommandArrived
+from pipelines.runtime.master.job_events import CommandArrived, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.run_context import EventQueue, RunContext
+from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.start.run_opening import how_it_ended
 from tests.simulation.chores import Chores
 from tests.simulation.disk import Disk
@@ -84,27 +87,35 @@ class Driver:
         spec = self._spec
         settings = parse_settings(given_settings(spec, self._journal))
         root = str(self._directory.jobs_root)
-        parts = RunParts(
-            spec,
-            SnapshotPlaces.of(self._directory, settings),
-            [root],
-            find_flow(spec.pipeline).build(spec.parameters),
-            settings,
-            disk.open(),
-            self._lease,
-            self._around.clock,
-            KilledAtAPoint(self._around.dice.strikes),  # type: ignore[arg-type]
-        )
-        hosting = MasterHosting(self.chores, lambda post: Door(settings.heartbeat))  # type: ignore[arg-type]
         self._inbox = Inbox(self._directory)
-        master = JobMaster(parts, self._journal, self._inbox, hosting)
-        return master, Stages(self._around, master.post)
+        events: EventQueue = SimpleQueue()
+        fence = AttemptFence()
+        self._context = RunContext(
+            spec=spec,
+            pipeline=find_flow(spec.pipeline).build(spec.parameters),
+            settings=settings,
+            places=SnapshotPlaces.of(self._directory, settings),
+            storage_roots=[root],
+            store=disk.open(),
+            lease=self._lease,
+            journal=self._journal,
+            fence=fence,
+            record=RunRecord(self._journal, fence),
+            inbox=self._inbox,
+            events=events,
+            executor=WatchedExecutor(self.chores, events.put),
+            control=Door(settings.heartbeat),  # type: ignore[arg-type]
+            clock=self._around.clock,
+            draw=Random(spec.run_id).uniform,
+            faults=KilledAtAPoint(self._around.dice.strikes),  # type: ignore[arg-type]
+        )
+        return JobMaster(self._context), Stages(self._around, self._context.post)
 
     def look_into_inbox(self) -> None:
         for command in self._inbox.pending():
             if command.request_id not in self._seen:
                 self._seen.add(command.request_id)
-                self.master.post(CommandArrived(command))
+                self._context.post(CommandArrived(command))
 
     def turns(self) -> list[Turn]:
         """Its own, and those of its slots."""

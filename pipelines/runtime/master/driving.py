@@ -8,7 +8,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from random import Random
 from typing import NoReturn
 
 import msgspec
@@ -27,25 +30,31 @@ from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.settings import check_parallelism
+from pipelines.domain.settings import Settings, check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow
+from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.master.control_loop import ControlLoop
-from pipelines.runtime.master.hosting import threaded_hosting
-from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.job_events import JobEvent, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageHost
+from pipelines.runtime.master.run_context import EventQueue, RunContext
+from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.signs_of_life import SignsOfLife
+from pipelines.runtime.master.slots.control_server import ControlServer
+from pipelines.runtime.master.slots.stage_host import KeepsDataFrames, StageHost
 from pipelines.runtime.master.start.kept_rows import KeptRows
 from pipelines.runtime.master.start.run_beginning import RunBeginning
+from pipelines.runtime.networking import driver_networking, load_tls
 from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
+
+EXECUTOR_THREADS = 2
 
 EXIT_LEASE_HELD = 3
 """Exit status of a driver process whose run another driver has."""
@@ -135,28 +144,52 @@ def _host(
     check_placement(settings, roots)
     places = SnapshotPlaces.of(directory, settings)
     store = CheckpointStores(roots, settings.max_memory_state_bytes)
-    inbox = Inbox(directory)
-    parts = RunParts(
-        spec,
-        places,
-        roots,
-        pipeline,
-        settings,
-        store,
-        lease,
-        clock,
-        Faults(plan),
-        beginning,
-        loop,
+    events: EventQueue = SimpleQueue()
+    pool = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
+    fence = AttemptFence()
+    context = RunContext(
+        spec=spec,
+        pipeline=pipeline,
+        settings=settings,
+        places=places,
+        storage_roots=roots,
+        store=store,
+        lease=lease,
+        journal=journal,
+        fence=fence,
+        record=RunRecord(journal, fence),
+        inbox=Inbox(directory),
+        events=events,
+        executor=WatchedExecutor(pool, events.put),
+        control=control_server(settings, spec.parallelism, events.put, loop, clock),
+        clock=clock,
+        draw=Random(spec.run_id).uniform,
+        faults=Faults(plan),
+        beginning=beginning,
+        loop=loop,
     )
-    hosting = threaded_hosting(settings, spec.parallelism, loop, clock)
-    master = JobMaster(parts, journal, inbox, hosting)
-    with open_stages(spec, master.post) as stages:
+    master = JobMaster(context)
+    with open_stages(spec, context.post) as stages:
         for uid, source in pipeline.sources.items():
             if isinstance(source, DataFrameRows):
                 kept = KeptRows(source, directory, places, store)
                 _keep_data_frame(uid, source, kept, stages, lease, is_fresh=is_fresh)
         return master.run(stages)
+
+
+def control_server(
+    settings: Settings,
+    parallelism: int,
+    post: Callable[[JobEvent], None],
+    loop: ControlLoop,
+    clock: Clock,
+) -> ControlServer:
+    """Raises Rejected when the driver cannot listen where the settings say."""
+    networking = driver_networking(settings)
+    tls = load_tls(networking.slots)
+    return ControlServer(
+        networking, tls, post, settings.heartbeat, parallelism, loop, clock.monotonic_ms
+    )
 
 
 def _keep_data_frame(

@@ -9,16 +9,13 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 
 import queue
 
-from pipelines.bus.inbox import Inbox
-from pipelines.bus.journal import JournalWriter
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.master.assembly import MasterGrounds, assembled
+from pipelines.runtime.master.assembly import assembled
 from pipelines.runtime.master.attempt.attempts import STAGE_END_TIMEOUT_MS
 from pipelines.runtime.master.checkpoints.underway import CheckpointListener
-from pipelines.runtime.master.hosting import MasterHosting
 from pipelines.runtime.master.job_events import (
     CommandArrived,
     JobEvent,
@@ -30,36 +27,27 @@ from pipelines.runtime.master.job_events import (
     SlotSpoke,
     StageEnded,
     StrangerRefused,
-    WatchedExecutor,
     WorkFailed,
 )
-from pipelines.runtime.master.run_parts import RunParts, StageHost
+from pipelines.runtime.master.run_context import RunContext
+from pipelines.runtime.master.slots.stage_host import StageHost
 from pipelines.runtime.master.start.run_opening import how_it_ended, run_started
 
 
 class JobMaster(CheckpointListener):
-    def __init__(
-        self, parts: RunParts, journal: JournalWriter, inbox: Inbox, hosting: MasterHosting
-    ) -> None:
-        self._parts = parts
-        self._clock = parts.clock
-        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        self._executor = WatchedExecutor(hosting.executor, self.post)
-        self._control = hosting.open_control(self.post)
-        grounds = MasterGrounds(parts, journal, inbox, self._executor, self._control, self.post)
-        made = assembled(grounds, self)
-        self._fence, self._record, self._end = made.fence, made.record, made.end
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._clock, self._events = context.clock, context.events
+        self._record = context.record
+        made = assembled(context, self)
+        self._end = made.end
         self._checkpoints, self._board = made.watchers.checkpoints, made.watchers.board
         self._recovery, self._verifier = made.watchers.recovery, made.verifier
         self._attempts, self._failures = made.attempts, made.failures
         self._desk, self._commands, self._slots = made.desk, made.commands, made.slots
         self._faults = made.faults
-        self._over = how_it_ended(journal)
+        self._over = how_it_ended(context.journal)
         self._checkpoint_due_ms: float | None = None
-
-    def post(self, event: JobEvent) -> None:
-        """From any thread."""
-        self._events.put(event)
 
     def run(self, stages: StageHost) -> JobStatus:
         """Runs until the run is over. If it raises, no slot of this driver lives on.
@@ -73,7 +61,7 @@ class JobMaster(CheckpointListener):
             return self._run(stages)
         except Exception:
             self._attempts.abandon()
-            self._control.close()
+            self._context.control.close()
             raise
 
     def _run(self, stages: StageHost) -> JobStatus:
@@ -89,7 +77,7 @@ class JobMaster(CheckpointListener):
 
     def begin(self, stages: StageHost) -> None:
         """Start the first attempt. Raises Rejected and LeaseLost."""
-        self._record.emit(run_started(self._parts))
+        self._record.emit(run_started(self._context))
         self._failures.begin_first(stages)
 
     def take_turn(self, *, may_wait: bool = True) -> bool:
@@ -97,7 +85,7 @@ class JobMaster(CheckpointListener):
 
         False: there was no event. Raises LeaseLost.
         """
-        self._parts.loop.on_turn()
+        self._context.loop.on_turn()
         self._on_time()
         event = self._next_event(may_wait=may_wait)
         if event is None:
@@ -182,7 +170,7 @@ class JobMaster(CheckpointListener):
         """Answer open requests, and record how the run ended."""
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
-        with self._parts.loop.long_step():
+        with self._context.loop.long_step():
             return self._finish(*self._record.outcome, may_wait=may_wait)
 
     def _finish(self, status: JobStatus, reason: str, *, may_wait: bool) -> JobStatus:
@@ -212,15 +200,16 @@ class JobMaster(CheckpointListener):
 
     def _finish_again(self, over: JobStatusChanged) -> JobStatus:
         """The driver before this one died while it cleaned up: this one starts nothing more."""
-        self._fence.on_attempt(self._parts.lease.attempts_so_far())  # so that it may delete files
+        attempt = self._context.lease.attempts_so_far()
+        self._context.fence.on_attempt(attempt)  # so that it may delete files
         return self._close(over.status, over.reason)
 
     def _close(self, status: JobStatus, reason: str) -> JobStatus:
         self._desk.close(f"The run ended first: {reason}")
         self._checkpoints.on_run_ended(status)
-        self._executor.shutdown(wait=True)
+        self._context.executor.shutdown(wait=True)
         self._verifier.close()
-        self._control.close()
+        self._context.control.close()
         self._check_work()
         if status is not JobStatus.FINISHED:  # a finished run has committed everything
             self._attempts.clean_up()

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
@@ -19,12 +20,18 @@ from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged, Committed, Declined
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.checkpoints.underway import CheckpointListener, CheckpointSurroundings
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener
 from pipelines.runtime.master.job_events import JobEvent, LocationPrepared, ManifestWritten
+from pipelines.runtime.master.run_context import RunContext
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
 from tests.unit.runtime.points import operator_of, places_in, spec_of, store_in
 from tests.unit.runtime.recording_attempt import RecordingAttempt, phases_of
+
+if TYPE_CHECKING:
+    from pipelines.bus.lease import Lease
+    from pipelines.runtime.master.run_context import EventQueue
+    from pipelines.runtime.master.run_record import RunRecord
 
 E = TypeVar("E", bound=Event)
 VERTICES = ("left", "right", "both")
@@ -76,22 +83,27 @@ class Master:
         self.store = store_in(root)
         self._parallelism = parallelism
         parsed = parse_settings({"execution.checkpointing.timeout": "5 s", **(settings or {})})
-        surroundings = CheckpointSurroundings(
+        unused = cast("Any", None)
+        context = RunContext(
             spec=spec_of(parallelism=parallelism),
-            places=self._places,
+            pipeline=joining_pipeline(ListSource([]), MemorySink()),
             settings=parsed,
-            graph=joining_pipeline(ListSource([]), MemorySink()).graph,
+            places=self._places,
+            storage_roots=[str(root)],
             store=self.store,
-            clock=self.clock,
-            executor=InlineExecutor(),
+            lease=cast("Lease", SimpleNamespace(is_current=lambda attempt: self.owns_run)),
+            journal=unused,
             fence=self.fence,
-            owns_run=lambda attempt: self.owns_run,
-            emit=self.events.append,
-            post=self._post,
+            record=cast("RunRecord", SimpleNamespace(emit=self.events.append)),
+            inbox=unused,
+            events=cast("EventQueue", SimpleNamespace(put=self._post)),
+            executor=InlineExecutor(),
+            control=unused,
+            clock=self.clock,
             draw=draw,
         )
         points = RetainedPoints(parsed.retained_checkpoints)
-        self.host = CheckpointHost(surroundings, points, CheckpointId(first_id), self.listener)
+        self.host = CheckpointHost(context, points, CheckpointId(first_id), self.listener)
         self.host.on_running(self.attempt)
 
     @property

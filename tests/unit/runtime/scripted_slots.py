@@ -8,8 +8,11 @@ things for them. Needs no Spark, no process and no socket of its own.
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
+from random import Random
 from typing import TypeVar
 
 from pipelines.bus.inbox import Inbox, submit
@@ -25,6 +28,7 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import JobStatus
+from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     Acknowledged,
@@ -43,17 +47,18 @@ from pipelines.runtime.control import (
     SourcesEnded,
 )
 from pipelines.runtime.faults import NO_FAULTS, FaultOnPurpose, Faults
-from pipelines.runtime.master.driving import given_settings
-from pipelines.runtime.master.hosting import threaded_hosting
+from pipelines.runtime.master.driving import EXECUTOR_THREADS, control_server, given_settings
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,
     SlotGone,
     SlotSpoke,
     StageEnded,
+    WatchedExecutor,
 )
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.run_context import EventQueue, RunContext, unwatched_loop
+from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.networking import SlotAddress
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import CheckpointStore
@@ -211,18 +216,36 @@ class ScriptedRun:
         places = SnapshotPlaces.of(self.directory, parsed)
         store = store or FileSystemCheckpointStore([str(root)])
         pipeline = joining_pipeline(source or ListSource([]), sink or MemorySink())
-        parts = RunParts(
-            spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, faults
+        events: EventQueue = SimpleQueue()
+        fence, loop = AttemptFence(), unwatched_loop()
+        self._context = RunContext(
+            spec=spec,
+            pipeline=pipeline,
+            settings=parsed,
+            places=places,
+            storage_roots=[str(root)],
+            store=store,
+            lease=self._lease,
+            journal=self._journal,
+            fence=fence,
+            record=RunRecord(self._journal, fence),
+            inbox=Inbox(self.directory),
+            events=events,
+            executor=WatchedExecutor(ThreadPoolExecutor(EXECUTOR_THREADS), events.put),
+            control=control_server(parsed, spec.parallelism, events.put, loop, clock),
+            clock=clock,
+            draw=Random(spec.run_id).uniform,
+            faults=faults,
+            loop=loop,
         )
-        hosting = threaded_hosting(parts.settings, spec.parallelism, parts.loop, clock)
         try:
-            self.master = JobMaster(parts, self._journal, Inbox(self.directory), hosting)
+            self.master = JobMaster(self._context)
         except Retryable:
             self._journal.close()
             self._lease.close()
             raise
         self.slots = slots or ScriptedSlots()
-        self.slots.post = self.master.post
+        self.slots.post = self._context.post
         self.slots.has_nothing_to_read = has_nothing_to_read
         self.status: JobStatus | None = None
         self._error: Exception | None = None
@@ -265,7 +288,7 @@ class ScriptedRun:
     def die(self) -> None:
         """The driver's loop ends as if its process had been killed: nothing is tidied up."""
         self._is_to_die = True
-        self.master.post(SlotGone(Attempt(99), 0, "nobody speaks for a future attempt"))
+        self._context.post(SlotGone(Attempt(99), 0, "nobody speaks for a future attempt"))
         self.wait_until_over()
 
     def wait_until_over(self) -> JobStatus | None:

@@ -21,15 +21,14 @@ from pipelines.domain.poison import Isolation
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.checkpoint_effects import SubtaskId
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.hosting import ControlDoor
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.run_end import RunEnd
-from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import RunContext
+from pipelines.runtime.master.run_watchers import RunWatchers
+from pipelines.runtime.master.slots.stage_host import StageHost
 from pipelines.runtime.master.start.next_start import NextStart
 from pipelines.runtime.master.start.starting_point import StartingPoint, forgets_state
 
@@ -38,10 +37,10 @@ if TYPE_CHECKING:
 
 
 def deployment_of(
-    parts: RunParts, host: AttemptHost, start: StartingPoint | None, isolation: Isolation
+    context: RunContext, host: AttemptHost, start: StartingPoint | None, isolation: Isolation
 ) -> Deploy:
     """`start` None: from the beginning."""
-    spec, settings = parts.spec, parts.settings
+    spec, settings = context.spec, context.settings
     return Deploy(
         run_id=spec.run_id,
         pipeline=spec.pipeline,
@@ -49,38 +48,38 @@ def deployment_of(
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
         peers=host.peers(),
-        storage_roots=parts.storage_roots,
+        storage_roots=context.storage_roots,
         max_memory_state_bytes=settings.max_memory_state_bytes,
         compresses_snapshots=settings.compresses_snapshots,
         digests_output=settings.digests_output,
         restore_location=start.location if start else None,
-        restore_manifest=_manifest_in_memory(parts, start),
+        restore_manifest=_manifest_in_memory(context, start),
         forgets_state=forgets_state(settings, start),
         dropped_states=list(start.dropped_states) if start else [],
         barriers=settings.barriers,
         inputs=settings.inputs,
         state=settings.state,
         faults=list(parse_faults(settings.faults)),
-        quarantine=parts.places.quarantine,
+        quarantine=context.places.quarantine,
         isolation=isolation,
         replayed_sources=spec.replayed_sources,
-        beginning=parts.beginning.packed,
+        beginning=context.beginning.packed,
     )
 
 
-def _manifest_in_memory(parts: RunParts, start: StartingPoint | None) -> Manifest | None:
+def _manifest_in_memory(context: RunContext, start: StartingPoint | None) -> Manifest | None:
     """A point that is only in this process's memory travels with the deployment."""
     location = start.location if start else None
     if location is None or scheme_of(location) != MEMORY:
         return None
-    return parts.store.manifest(location)
+    return context.store.manifest(location)
 
 
 class SourcesLeft:
-    def __init__(self, parts: RunParts, checkpoints: CheckpointHost) -> None:
-        parallelism = parts.spec.parallelism
+    def __init__(self, context: RunContext, checkpoints: CheckpointHost) -> None:
+        parallelism = context.spec.parallelism
         self._all = frozenset(
-            (uid, i) for uid in parts.pipeline.sources for i in range(parallelism)
+            (uid, i) for uid in context.pipeline.sources for i in range(parallelism)
         )
         self._checkpoints = checkpoints
         self._left: set[tuple[Uid, int]] = set()
@@ -109,27 +108,23 @@ class Attempts:
 
     def __init__(
         self,
-        parts: RunParts,
-        record: RunRecord,
-        fence: AttemptFence,
-        control: ControlDoor,
+        context: RunContext,
         watchers: RunWatchers,
         end: RunEnd,
     ) -> None:
-        self._parts = parts
-        self._record = record
-        self._fence = fence
-        self._control = control
+        self._context = context
+        self._record = context.record
+        self._fence = context.fence
         self._watchers = watchers
         self._end = end
-        self._next = NextStart(parts, record, watchers, end)
+        self._next = NextStart(context, watchers, end)
         self._stages: StageHost | None = None
         self._host: AttemptHost | None = None
         self._address: SlotAddress | None = None
         self._stage_is_over = True
         self._began_ms = 0.0
         self._restart_due_ms: float | None = None
-        self._sources = SourcesLeft(parts, watchers.checkpoints)
+        self._sources = SourcesLeft(context, watchers.checkpoints)
 
     @property
     def host(self) -> AttemptHost | None:
@@ -187,16 +182,16 @@ class Attempts:
         if the storage does not answer.
         """
         self._stages = stages
-        resumes = self._parts.lease.attempts_so_far() > 0
+        resumes = self._context.lease.attempts_so_far() > 0
         self._next.choose_first(resumes=resumes)
         self._begin()
 
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected if there is no point to start from."""
-        self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
-        with self._parts.loop.long_step():
+        self._context.faults.reach(FaultPoint.RESTARTING, self._fence.current)
+        with self._context.loop.long_step():
             self._next.choose()
-        self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
+        self._restart_due_ms = self._context.clock.monotonic_ms() + delay_ms
 
     def begin_when_due(self, now_ms: float) -> None:
         """Raises TargetTaken, EndsNotReady."""
@@ -210,27 +205,27 @@ class Attempts:
         self._begin()
 
     def _begin(self) -> None:
-        with self._parts.loop.long_step():
+        with self._context.loop.long_step():
             self._next.hold_targets()
-        spec = self._parts.spec
-        attempt = self._parts.lease.next_attempt()
+        spec = self._context.spec
+        attempt = self._context.lease.next_attempt()
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
-        self._parts.faults.reach(FaultPoint.REWINDING, attempt)
-        with self._parts.loop.long_step():
+        self._context.faults.reach(FaultPoint.REWINDING, attempt)
+        with self._context.loop.long_step():
             self._next.make_ready()
-        self._parts.faults.reach(FaultPoint.REWOUND, attempt)
-        self._began_ms = self._parts.clock.monotonic_ms()
+        self._context.faults.reach(FaultPoint.REWOUND, attempt)
+        self._began_ms = self._context.clock.monotonic_ms()
         self._host = AttemptHost(attempt, spec.parallelism, self._began_ms)
         self._sources.on_begun()
-        self._address = self._control.open_for(attempt)
+        self._address = self._context.control.open_for(attempt)
         self._stage_is_over = False
         if self._stages is not None:
             self._stages.start(self._address, spec.parallelism)
 
     def clean_up(self) -> None:
         """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""
-        with self._parts.loop.long_step():
+        with self._context.loop.long_step():
             self._next.clean_up_own()
 
     # Progress.
@@ -240,7 +235,7 @@ class Attempts:
         if host is None:
             event.link.close()
             return
-        host.on_arrived(hello, event.link, self._parts.clock.monotonic_ms())
+        host.on_arrived(hello, event.link, self._context.clock.monotonic_ms())
         self._record.emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
         if host.readiness is Readiness.DEPLOYING:
             self._watchers.recovery.reached(RecoveryPhase.STOP)
@@ -248,14 +243,14 @@ class Attempts:
             host.deploy(self._orders(host))
 
     def _orders(self, host: AttemptHost) -> Deploy:
-        return deployment_of(self._parts, host, self._next.start, self._watchers.poison.isolation)
+        return deployment_of(self._context, host, self._next.start, self._watchers.poison.isolation)
 
     def on_restoring(self, slot: int, progress: RestoreProgress) -> None:
-        self.current().on_restoring(slot, progress, self._parts.clock.monotonic_ms())
+        self.current().on_restoring(slot, progress, self._context.clock.monotonic_ms())
 
     def on_deployed(self, slot: int) -> None:
         host = self.current()
-        host.on_deployed(slot, self._parts.clock.monotonic_ms())
+        host.on_deployed(slot, self._context.clock.monotonic_ms())
         if host.readiness is not Readiness.BEGINNING:
             return
         if self._end.is_due:  # the restore has committed everything
@@ -266,7 +261,7 @@ class Attempts:
 
     def on_running(self, slot: int) -> None:
         host = self.current()
-        host.on_running(slot, self._parts.clock.monotonic_ms())
+        host.on_running(slot, self._context.clock.monotonic_ms())
         if host.readiness is Readiness.RUNNING:
             self._record.move_to(JobStatus.RUNNING)
             self._watchers.recovery.reached(RecoveryPhase.RESTORE)
@@ -315,7 +310,7 @@ class Attempts:
         if self._host is None:
             return
         self.abandon()
-        with self._parts.loop.long_step():
+        with self._context.loop.long_step():
             self._watchers.checkpoints.on_stopped(reason, why, failed)
         self._fence.on_ended()
 

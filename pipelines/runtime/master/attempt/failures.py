@@ -29,8 +29,9 @@ from pipelines.runtime.master.attempt.failure_report import (
     too_many_reason,
 )
 from pipelines.runtime.master.requests.run_end import RunEnd
-from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import RunContext
+from pipelines.runtime.master.run_watchers import RunWatchers
+from pipelines.runtime.master.slots.stage_host import StageHost
 from pipelines.runtime.master.start.starting_point import EndsNotReady
 
 if TYPE_CHECKING:
@@ -44,26 +45,25 @@ SLOT_LOST_GRACE_MS = 250.0
 class Failures:
     def __init__(
         self,
-        parts: RunParts,
-        record: RunRecord,
+        context: RunContext,
         attempts: Attempts,
         watchers: RunWatchers,
         end: RunEnd,
     ) -> None:
-        self._parts = parts
-        self._clock: Clock = parts.clock
-        self._record = record
+        self._context = context
+        self._clock: Clock = context.clock
+        self._record = context.record
         self._attempts = attempts
         self._board = watchers.board
         self._recovery = watchers.recovery
         self._poison = watchers.poison
         self._end = end
-        self._restart = restart_backoff(parts.settings)
+        self._restart = restart_backoff(context.settings)
         self._repeated = RepeatedFailures(
-            tries_min=parts.settings.repeated_failure_tries,
-            over_min_ms=parts.settings.repeated_failure_ms,
+            tries_min=context.settings.repeated_failure_tries,
+            over_min_ms=context.settings.repeated_failure_ms,
         )
-        self._draws = random.Random(parts.spec.run_id)  # for jitter
+        self._draws = random.Random(context.spec.run_id)  # for jitter
         self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and the failure
         self._choice_due_ms: float | None = None  # when to ask the storage again for a start
 
@@ -148,13 +148,13 @@ class Failures:
         host = self._attempts.host
         if host is None:
             return
-        for slot in host.silent_since(now_ms - self._parts.settings.heartbeat_timeout_ms):
+        for slot in host.silent_since(now_ms - self._context.settings.heartbeat_timeout_ms):
             self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
             return
 
     def _look_for_a_standstill(self, now_ms: float) -> None:
         """An attempt may take any time until it runs, as long as it gets on."""
-        host, settings = self._attempts.host, self._parts.settings
+        host, settings = self._attempts.host, self._context.settings
         if host is None or self._record.status is not JobStatus.INITIALIZING:
             return
         still_ms = now_ms - host.moved_ms
@@ -168,14 +168,14 @@ class Failures:
                 self.fail(FailureOccurred(cause=cause), host.moved_ms)
 
     def _too_few_slots(self, host: AttemptHost) -> str:
-        spec, waited_ms = self._parts.spec, self._parts.settings.slot_request_timeout_ms
+        spec, waited_ms = self._context.spec, self._context.settings.slot_request_timeout_ms
         return (
             f"Spark on {spec.master} brought up {host.connected_count} of {spec.parallelism} slots,"
             f" and no other within {waited_ms / 1000:g} s (slot.request.timeout)."
         )
 
     def _restore_stands_still(self, host: AttemptHost) -> str:
-        waited_ms, done = self._parts.settings.restore_standstill_ms, host.restoring
+        waited_ms, done = self._context.settings.restore_standstill_ms, host.restoring
         slots = ", ".join(map(str, host.undeployed)) or "all"
         far = "" if done is None else f" at {done.read_files} of {done.total_files} files"
         return (
@@ -222,7 +222,7 @@ class Failures:
             return frozenset({SubtaskId(event.vertex, event.subtask)})
         if event.slot is None:
             return frozenset()
-        shapes = self._parts.pipeline.graph.shape()
+        shapes = self._context.pipeline.graph.shape()
         return frozenset(SubtaskId(shape.uid, event.slot) for shape in shapes)
 
     def begin_first(self, stages: StageHost) -> None:

@@ -16,19 +16,20 @@ from pipelines.runtime.control import Inject as InjectMessage
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost
 from pipelines.runtime.master.checkpoints.point_files import PointFiles, savepoint_format_of
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
-from pipelines.runtime.master.checkpoints.underway import CheckpointSurroundings, Underway
+from pipelines.runtime.master.checkpoints.underway import Underway
 from pipelines.runtime.master.damage_memory import DamageMemory
+from pipelines.runtime.master.run_context import RunContext
 
 
 class BarrierInjection:
     def __init__(
         self,
-        surroundings: CheckpointSurroundings,
+        context: RunContext,
         files: PointFiles,
         shared: SharedFilesHost,
         damage: DamageMemory,
     ) -> None:
-        self._around = surroundings
+        self._context = context
         self._files = files
         self._shared = shared
         self._damage = damage
@@ -40,23 +41,23 @@ class BarrierInjection:
 
     def begin(self, effect: Inject, timeout_ms: float) -> Underway:
         """The checkpoint is under way from now on; call `prepare` next."""
-        around, request = self._around, effect.request
-        now_ms = around.clock.monotonic_ms()
+        context, request = self._context, effect.request
+        now_ms = context.clock.monotonic_ms()
         underway = Underway(
             effect.checkpoint_id,
             request,
             self._files.location(request.kind, effect.checkpoint_id),
             triggered_ms=now_ms,
             expires_ms=now_ms + timeout_ms,
-            trigger_wall_ms=around.clock.wall_ms(),
+            trigger_wall_ms=context.clock.wall_ms(),
         )
         self._shared.on_triggered(effect.checkpoint_id)
-        around.emit(
+        context.record.emit(
             CheckpointTriggered(
                 checkpoint_id=effect.checkpoint_id,
                 kind=request.kind,
                 trigger_ms=underway.trigger_wall_ms,
-                subtask_count=len(around.graph.vertices) * around.spec.parallelism,
+                subtask_count=len(context.pipeline.graph.vertices) * context.spec.parallelism,
                 request_id=request.request_id,
             )
         )
@@ -64,7 +65,7 @@ class BarrierInjection:
 
     def prepare(self, underway: Underway) -> None:
         self._preparing = underway.checkpoint_id
-        attempt = self._around.fence.current
+        attempt = self._context.fence.current
         self._files.prepare(attempt, underway.checkpoint_id, underway.location)
 
     def on_prepared(self, underway: Underway, attempt: AttemptHost | None) -> None:
@@ -94,14 +95,14 @@ class BarrierInjection:
 class CommitWatch:
     """Follows one attempt at a time: the restored one commits what an older one had not."""
 
-    def __init__(self, surroundings: CheckpointSurroundings) -> None:
-        self._around = surroundings
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
         self.newest_ms: int | None = None  # wall time of the newest that all sinks have committed
         self._sinks: frozenset[SubtaskId] = frozenset()
         self._waiting: dict[CheckpointId, set[SubtaskId]] = {}
 
     def on_running(self) -> None:
-        shapes, parallelism = self._around.graph.shape(), self._around.spec.parallelism
+        shapes, parallelism = self._context.pipeline.graph.shape(), self._context.spec.parallelism
         sinks = [shape.uid for shape in shapes if shape.is_sink]
         self._sinks = frozenset(SubtaskId(uid, i) for uid in sinks for i in range(parallelism))
         self._waiting = {}
@@ -111,9 +112,9 @@ class CommitWatch:
         self._waiting[checkpoint_id] = set(self._sinks)
         if attempt is None:
             return
-        match self._around.fence.permit_commit(attempt.attempt, checkpoint_id):
+        match self._context.fence.permit_commit(attempt.attempt, checkpoint_id):
             case Stale(stale):
-                self._around.emit(ZombieRefused(zombie_attempt=stale, what="a commit"))
+                self._context.record.emit(ZombieRefused(zombie_attempt=stale, what="a commit"))
             case permit:
                 attempt.announce_completed(permit)
 
@@ -125,5 +126,5 @@ class CommitWatch:
         waiting.discard(SubtaskId(message.vertex, message.subtask))
         if not waiting:
             del self._waiting[message.checkpoint_id]
-            self.newest_ms = self._around.clock.wall_ms()
-            self._around.emit(CheckpointCommitted(checkpoint_id=message.checkpoint_id))
+            self.newest_ms = self._context.clock.wall_ms()
+            self._context.record.emit(CheckpointCommitted(checkpoint_id=message.checkpoint_id))

@@ -33,48 +33,48 @@ from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFile
 from pipelines.runtime.master.checkpoints.trigger_desk import TriggerDesk
 from pipelines.runtime.master.checkpoints.underway import (
     CheckpointListener,
-    CheckpointSurroundings,
     Underway,
 )
 from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
 from pipelines.runtime.master.output.run_ledger import RunLedger
+from pipelines.runtime.master.run_context import RunContext
 from pipelines.storage.store import Publication
 
 
 class CheckpointHost:
     def __init__(
         self,
-        surroundings: CheckpointSurroundings,
+        context: RunContext,
         points: RetainedPoints,
         first_id: CheckpointId,
         listener: CheckpointListener,
         damaged_files: Collection[str] = (),
     ) -> None:
         """`damaged_files`: those that earlier drivers of the run remember."""
-        self._around = surroundings
+        self._context = context
         self._listener = listener
-        self._settings = surroundings.settings
+        self._settings = context.settings
         self.points = points
         self.ancestors: list[tuple[RunId, CheckpointId]] = []
         self.last_completed_ms: int | None = None
-        self.triggers = TriggerDesk(surroundings, listener)
+        self.triggers = TriggerDesk(context, listener)
         self._coordinator = CheckpointCoordinator(
             first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
         )
-        self._files = PointFiles(surroundings)
+        self._files = PointFiles(context)
         self._shared = SharedFilesHost(
-            surroundings.store,
-            surroundings.places.checkpoints,
-            surroundings.executor,
-            surroundings.owns_run,
+            context.store,
+            context.places.checkpoints,
+            context.executor,
+            context.lease.is_current,
             points.every_newest_first(),
         )
-        self.damage = DamageMemory(points, self._shared, surroundings.emit, damaged_files)
-        self._keeper = PointKeeper(surroundings, points, self._files, self._shared, self.damage)
-        self._commits = CommitWatch(surroundings)
-        self.ledger = RunLedger(surroundings.emit)
-        self._injection = BarrierInjection(surroundings, self._files, self._shared, self.damage)
+        self.damage = DamageMemory(points, self._shared, context.record.emit, damaged_files)
+        self._keeper = PointKeeper(context, points, self._files, self._shared, self.damage)
+        self._commits = CommitWatch(context)
+        self.ledger = RunLedger(context.record.emit)
+        self._injection = BarrierInjection(context, self._files, self._shared, self.damage)
         self._attempt: AttemptHost | None = None
         self._underway: dict[CheckpointId, Underway] = {}  # oldest first
 
@@ -87,7 +87,7 @@ class CheckpointHost:
     def on_running(self, attempt: AttemptHost) -> None:
         """All slots run: checkpoints may be triggered."""
         self._attempt = attempt
-        shapes, parallelism = self._around.graph.shape(), self._around.spec.parallelism
+        shapes, parallelism = self._context.pipeline.graph.shape(), self._context.spec.parallelism
         self._commits.on_running()
         self._coordinator.on_running(
             SubtaskId(shape.uid, i) for shape in shapes for i in range(parallelism)
@@ -119,14 +119,14 @@ class CheckpointHost:
 
     def on_run_ended(self, status: JobStatus) -> None:
         """Sweeps: nothing else would delete what a killed slot had begun to write."""
-        attempt = self._around.fence.current
+        attempt = self._context.fence.current
         self._keeper.on_run_ended(status)
         self._files.sweep(attempt, self._coordinator.next_id)
         self._shared.sweep(attempt)
 
     def on_time(self) -> float | None:
         """Expires late checkpoints and starts due ones; returns when to call again, monotonic."""
-        now_ms = self._around.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
         is_busy = self._injection.is_preparing
@@ -147,10 +147,10 @@ class CheckpointHost:
     def on_acknowledged(self, message: Acknowledged) -> None:
         underway = self._underway.get(message.checkpoint_id)
         if underway is not None:
-            phases = underway.on_acknowledged(message, self._around.clock.monotonic_ms())
+            phases = underway.on_acknowledged(message, self._context.clock.monotonic_ms())
             event = SubtaskAcknowledged(checkpoint_id=message.checkpoint_id, phases=phases)
-            self._around.emit(event)
-        attempt = self._around.fence.current
+            self._context.record.emit(event)
+        attempt = self._context.fence.current
         self._shared.on_acknowledged(attempt, message.checkpoint_id, message.snapshot)
         self._carry_out(self._coordinator.on_acknowledged(message.checkpoint_id, message.snapshot))
 
@@ -200,7 +200,7 @@ class CheckpointHost:
                     self._abort(effect)
                 case DiscardLate(checkpoint_id, request):
                     location = self._files.location(request.kind, checkpoint_id)
-                    self._files.discard(self._around.fence.current, location)
+                    self._files.discard(self._context.fence.current, location)
                 case FailAttempt(message):
                     self._listener.too_many_failures(message)
 
@@ -213,7 +213,7 @@ class CheckpointHost:
         underway, attempt = self._underway[effect.checkpoint_id], self._attempt
         if attempt is None:
             return
-        manifest = manifest_of(effect, underway, self._around, attempt.attempt, self.ancestors)
+        manifest = manifest_of(effect, underway, self._context, attempt.attempt, self.ancestors)
         if (why := self.damage.problem_of(manifest)) is not None:
             self._carry_out(self._coordinator.on_damaged(effect.checkpoint_id, why))
             return
@@ -226,15 +226,15 @@ class CheckpointHost:
         return next((u for u in self._underway.values() if u.publication is not None), None)
 
     def _complete(self, effect: Complete) -> None:
-        around = self._around
+        context = self._context
         underway = self._underway.pop(effect.checkpoint_id)
-        now_ms = around.clock.monotonic_ms()
+        now_ms = context.clock.monotonic_ms()
         self.triggers.on_completed(effect.request)
         if underway.manifest is None:
             return
-        self.last_completed_ms = around.clock.wall_ms()
-        around.emit(underway.completed_event(underway.manifest, now_ms))
-        self._shared.on_completed(around.fence.current, underway.manifest)
+        self.last_completed_ms = context.clock.wall_ms()
+        context.record.emit(underway.completed_event(underway.manifest, now_ms))
+        self._shared.on_completed(context.fence.current, underway.manifest)
         self._keeper.on_completed(underway)
         self.ledger.on_completed(underway.manifest)
         self._commits.on_completed(effect.checkpoint_id, self._attempt)
@@ -244,14 +244,14 @@ class CheckpointHost:
         underway = self._underway.pop(effect.checkpoint_id)
         self._injection.on_over(effect.checkpoint_id)
         self.triggers.on_aborted(effect.request)
-        self._around.emit(underway.failed_event(effect))
+        self._context.record.emit(underway.failed_event(effect))
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
         self._shared.on_aborted(
-            self._around.fence.current,
+            self._context.fence.current,
             effect.checkpoint_id,
             may_be_complete=underway.manifest is not None,
         )
         if underway.is_ours:
-            self._files.discard(self._around.fence.current, underway.location)
+            self._files.discard(self._context.fence.current, underway.location)
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")

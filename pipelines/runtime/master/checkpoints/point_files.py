@@ -21,8 +21,9 @@ from pipelines.protocol.checkpoint_effects import Finalize
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.checkpoints.shared_file_deletion import discard_claimed
-from pipelines.runtime.master.checkpoints.underway import CheckpointSurroundings, Underway
+from pipelines.runtime.master.checkpoints.underway import Underway
 from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
+from pipelines.runtime.master.run_context import RunContext
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import Damage, Publication, shared_location
 
@@ -32,13 +33,13 @@ log = logging.getLogger(__name__)
 
 
 class PointFiles:
-    def __init__(self, surroundings: CheckpointSurroundings) -> None:
-        self._places = surroundings.places
-        self._store = surroundings.store
-        self._executor = surroundings.executor
-        self._owns_run = surroundings.owns_run
-        self._post = surroundings.post
-        self._faults = surroundings.faults
+    def __init__(self, context: RunContext) -> None:
+        self._places = context.places
+        self._store = context.store
+        self._executor = context.executor
+        self._owns_run = context.lease.is_current
+        self._post = context.post
+        self._faults = context.faults
         self._lock = threading.Lock()
         self._waiting: set[str] = set()  # locations whose sweep has not begun
         self._given_up: set[str] = set()  # are no points any more, whatever is still there
@@ -186,24 +187,24 @@ class PointFiles:
 def manifest_of(
     effect: Finalize,
     underway: Underway,
-    around: CheckpointSurroundings,
+    context: RunContext,
     attempt: Attempt,
     ancestors: list[tuple[RunId, CheckpointId]],
 ) -> Manifest:
     return Manifest(
         format_version=FORMAT_VERSION,
-        pipeline=around.spec.pipeline,
-        run_id=around.spec.run_id,
+        pipeline=context.spec.pipeline,
+        run_id=context.spec.run_id,
         attempt=attempt,
         checkpoint_id=effect.checkpoint_id,
         kind=underway.kind,
         savepoint_format=savepoint_format_of(effect.request),
         trigger_ms=underway.trigger_wall_ms,
-        completed_ms=around.clock.wall_ms(),
-        parallelism=around.spec.parallelism,
-        max_parallelism=around.spec.max_parallelism,
+        completed_ms=context.clock.wall_ms(),
+        parallelism=context.spec.parallelism,
+        max_parallelism=context.spec.max_parallelism,
         ancestors=ancestors,
-        operator_ids={node.uid: operator_id(node.uid) for node in around.graph.nodes},
+        operator_ids={node.uid: operator_id(node.uid) for node in context.pipeline.graph.nodes},
         subtasks=list(effect.snapshots),
     )
 

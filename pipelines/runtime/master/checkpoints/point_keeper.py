@@ -27,9 +27,10 @@ from pipelines.domain.status import DamageFinder, JobStatus, RequestOutcome
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
-from pipelines.runtime.master.checkpoints.underway import CheckpointSurroundings, Underway
+from pipelines.runtime.master.checkpoints.underway import Underway
 from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt, WatchedExecutor
+from pipelines.runtime.master.run_context import RunContext
 from pipelines.runtime.master.start.restore_points import check_mounted
 from pipelines.storage.store import CheckpointStore
 
@@ -37,13 +38,13 @@ from pipelines.storage.store import CheckpointStore
 class PointKeeper:
     def __init__(
         self,
-        surroundings: CheckpointSurroundings,
+        context: RunContext,
         points: RetainedPoints,
         files: PointFiles,
         shared: SharedFilesHost,
         damage: DamageMemory,
     ) -> None:
-        self._around = surroundings
+        self._context = context
         self._points = points
         self._files = files
         self._shared = shared
@@ -54,30 +55,30 @@ class PointKeeper:
         point = underway.point
         damage = self._damage.on_completed(point)
         if damage is not None:
-            self._around.emit(RestorePointRefused(path=point.location, message=damage))
+            self._context.record.emit(RestorePointRefused(path=point.location, message=damage))
         self._give_up(self._points.on_completed(point, damage))
 
     def on_run_ended(self, status: JobStatus) -> None:
         """After this the run has only the points that its retention leaves."""
-        policy = self._around.settings.retention
-        if self._around.settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+        policy = self._context.settings.retention
+        if self._context.settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
             policy = ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS  # memory ends with us
         self._give_up(self._points.on_run_ended(status, policy))
 
     def _give_up(self, points: list[RetainedPoint]) -> None:
         """A checkpoint of the run is no point any more; a sweep deletes what may be left of it. A
         claimed point belongs to another run, whose page shows its deletion once it is gone."""
-        attempt = self._around.fence.current
+        attempt = self._context.fence.current
         for point in points:
             if point.is_claimed:
                 self._files.discard_retained(attempt, point, partial(self._say_gone, point))
                 continue
             self._files.discard_retained(attempt, point, self._shared.on_discarded(attempt, point))
-            self._around.emit(CheckpointDiscarded(checkpoint_id=point.checkpoint_id))
+            self._context.record.emit(CheckpointDiscarded(checkpoint_id=point.checkpoint_id))
 
     def _say_gone(self, point: RetainedPoint) -> None:
         """From any thread."""
-        self._around.emit(ClaimedPointDiscarded(path=point.location))
+        self._context.record.emit(ClaimedPointDiscarded(path=point.location))
 
 
 log = logging.getLogger(__name__)

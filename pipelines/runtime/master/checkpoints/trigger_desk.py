@@ -17,27 +17,28 @@ from pipelines.protocol.triggering import (
     TriggerRules,
     WaitUntil,
 )
-from pipelines.runtime.master.checkpoints.underway import CheckpointListener, CheckpointSurroundings
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener
+from pipelines.runtime.master.run_context import RunContext
 
 
 class TriggerDesk:
-    def __init__(self, surroundings: CheckpointSurroundings, listener: CheckpointListener) -> None:
-        self._around = surroundings
+    def __init__(self, context: RunContext, listener: CheckpointListener) -> None:
+        self._context = context
         self._listener = listener
-        self._settings = surroundings.settings
+        self._settings = context.settings
         self._decider = TriggerDecider(_rules(self._settings))
         self._refusal_shown = False  # of a periodic one, in this attempt
 
     def on_running(self) -> None:
         self._refusal_shown = False
-        self._decider.on_running(self._around.clock.monotonic_ms(), self._first_delay_ms())
+        self._decider.on_running(self._context.clock.monotonic_ms(), self._first_delay_ms())
 
     def on_stopped(self) -> None:
         self._decider.on_stopped()
 
     def on_settings(self, settings: Settings) -> None:
         self._settings = settings
-        self._decider.on_rules(_rules(settings), self._around.clock.monotonic_ms())
+        self._decider.on_rules(_rules(settings), self._context.clock.monotonic_ms())
 
     def on_source_finished(self) -> None:
         self._decider.on_source_finished()
@@ -46,7 +47,7 @@ class TriggerDesk:
         self._decider.on_sources_ended()
 
     def on_reservation_wanted(self) -> None:
-        self._decider.on_reservation_wanted(self._around.clock.monotonic_ms())
+        self._decider.on_reservation_wanted(self._context.clock.monotonic_ms())
 
     def on_request(self, request: TriggerRequest) -> bool:
         """False: too many requests are waiting."""
@@ -75,12 +76,12 @@ class TriggerDesk:
         return None
 
     def on_completed(self, request: TriggerRequest) -> None:
-        self._decider.on_completed(request, self._around.clock.monotonic_ms())
+        self._decider.on_completed(request, self._context.clock.monotonic_ms())
         if request.stops_run:
             self._decider.on_stopped()  # nothing follows the checkpoint that ends the run
 
     def on_aborted(self, request: TriggerRequest) -> None:
-        self._decider.on_aborted(request, self._around.clock.monotonic_ms())
+        self._decider.on_aborted(request, self._context.clock.monotonic_ms())
 
     def _refuse(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
         """A periodic one is refused at every beat; one report per attempt is enough."""
@@ -90,7 +91,7 @@ class TriggerDesk:
         self._listener.checkpoint_aborted(request, reason)
 
     def _show_refusal(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
-        self._around.emit(
+        self._context.record.emit(
             CheckpointFailed(
                 checkpoint_id=None, reason=reason, message="", request_id=request.request_id
             )
@@ -101,7 +102,7 @@ class TriggerDesk:
         if interval_ms is None:
             return None
         pause_ms = min(self._settings.min_pause_ms, interval_ms)
-        return self._around.draw(pause_ms, interval_ms)
+        return self._context.draw(pause_ms, interval_ms)
 
 
 def _rules(settings: Settings) -> TriggerRules:

@@ -2,34 +2,24 @@
 
 Collects what subtasks report until the checkpoint ends, and sums it up for the journal.
 
-What a checkpoint host works with, and its listener's interface. Decides nothing.
+The interface of a checkpoint host's listener. Decides nothing.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import msgspec
 
 from pipelines.domain.checkpoint_failures import SubtaskPhases
-from pipelines.domain.clock import Clock
-from pipelines.domain.events import CheckpointCompleted, CheckpointFailed, Event
-from pipelines.domain.graph import JobGraph
-from pipelines.domain.ids import Attempt, CheckpointId
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunSpec
-from pipelines.domain.settings import Settings
+from pipelines.domain.events import CheckpointCompleted, CheckpointFailed
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.points.contents import counters_of
 from pipelines.protocol.checkpoint_effects import AbortCheckpoint
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged
-from pipelines.runtime.faults import NO_FAULTS, Faults
-from pipelines.runtime.master.job_events import JobEvent
-from pipelines.storage.store import CheckpointStore
 
 
 @dataclass(slots=True)
@@ -93,25 +83,6 @@ class Underway:
             message=aborted.message,
             request_id=self.request.request_id,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSurroundings:
-    """What a checkpoint host works with; all of it outlives every attempt."""
-
-    spec: RunSpec
-    places: SnapshotPlaces
-    settings: Settings
-    graph: JobGraph
-    store: CheckpointStore
-    clock: Clock
-    executor: Executor
-    fence: AttemptFence
-    owns_run: Callable[[Attempt], bool]  # asks the lease, before anything becomes durable
-    emit: Callable[[Event], None]
-    post: Callable[[JobEvent], None]
-    draw: Callable[[float, float], float]  # a number between two, for the phase of the schedule
-    faults: Faults = NO_FAULTS
 
 
 class CheckpointListener:

@@ -18,7 +18,7 @@ from pipelines.runtime.control import Die, SlowUploads
 from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.request_desk import RequestDesk
-from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.run_context import RunContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class _DriverKill:
 class FaultDesk:
     """Each request gets one answer: when it has happened, or when it can no longer happen."""
 
-    def __init__(self, desk: RequestDesk, attempts: Attempts, parts: RunParts) -> None:
+    def __init__(self, desk: RequestDesk, attempts: Attempts, context: RunContext) -> None:
         self._desk = desk
         self._attempts = attempts
-        self._parts = parts
+        self._context = context
         self._slot_kills: list[_SlotKill] = []  # requested, and the slot still lives
         self._driver_kills: list[_DriverKill] = []
 
@@ -73,7 +73,7 @@ class FaultDesk:
             self._reject_slot(command.request_id, slot)
             return
         self._driver_kills.append(_DriverKill(command, self._until_ms(command.within_s)))
-        self._parts.faults.kill_at(FaultPoint(command.moment.value), command.within_s)
+        self._context.faults.kill_at(FaultPoint(command.moment.value), command.within_s)
         if host is not None and slot is not None:
             host.kill(slot, KillMoment.NOW, command.within_s)
 
@@ -122,7 +122,7 @@ class FaultDesk:
                 where = f"slot {kill.command.slot} came to {kill.command.moment.value!r}"
                 message = f"Attempt {kill.attempt} ended before {where}."
             self._desk.answer(kill.command.request_id, outcome, message)
-        self._call_off(self._parts.clock.monotonic_ms())
+        self._call_off(self._context.clock.monotonic_ms())
 
     def _call_off(self, now_ms: float) -> None:
         for kill in self._taken(lambda k: now_ms >= k.until_ms):
@@ -138,11 +138,11 @@ class FaultDesk:
 
     def _until_ms(self, within_s: float) -> float:
         """Allows a heartbeat timeout: a slot may hear of it, or its end be noticed, that late."""
-        settings = self._parts.settings
-        return self._parts.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat_timeout_ms
+        settings = self._context.settings
+        return self._context.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat_timeout_ms
 
     def _left_s(self, kill: _SlotKill) -> float:
-        now_ms = self._parts.clock.monotonic_ms() + self._parts.settings.heartbeat_timeout_ms
+        now_ms = self._context.clock.monotonic_ms() + self._context.settings.heartbeat_timeout_ms
         return max(0.0, (kill.until_ms - now_ms) / 1000)
 
     def _taken(self, holds: Callable[[_SlotKill], bool]) -> list[_SlotKill]:
@@ -152,6 +152,6 @@ class FaultDesk:
         return found
 
     def _reject_slot(self, request_id: RequestId, slot: int) -> None:
-        last = self._parts.spec.parallelism - 1
+        last = self._context.spec.parallelism - 1
         message = f"There is no running slot {slot}; slots are 0 to {last}."
         self._desk.answer(request_id, RequestOutcome.REJECTED, message)

@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pipelines.channels.guarded_port import Guard, GuardedPort, OncePerSlot, RefusedConnection
 from pipelines.channels.handshake import Claim, Connection, Refusal, verify_token
@@ -50,8 +51,20 @@ class _Opening:
     admit: OncePerSlot = field(default_factory=OncePerSlot)
 
 
+class ControlDoor(Protocol):
+    """Lets slots in, and posts their messages to the master."""
+
+    def open_for(self, attempt: Attempt) -> SlotAddress:
+        """From now on only slots of this attempt are let in."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class ControlServer:
-    """Guarantee: `post` gets messages only from slots that have the attempt's token and, with TLS,
+    """Implements `ControlDoor`.
+
+    Guarantee: `post` gets messages only from slots that have the attempt's token and, with TLS,
     a certificate of the same authority; each slot of an attempt has one connection. No slot is let
     in before the first attempt.
 

@@ -8,7 +8,6 @@ When the slot's attempt is over, such a claim is refused where the operator can 
 messages (samples, and the failures that follow from the end of the attempt) come with every end.
 """
 
-from pipelines.domain.clock import Clock
 from pipelines.domain.events import ZombieRefused
 from pipelines.domain.ids import Attempt
 from pipelines.runtime.control import (
@@ -33,8 +32,8 @@ from pipelines.runtime.master.attempt.failures import Failures
 from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
 from pipelines.runtime.master.requests.fault_desk import FaultDesk
 from pipelines.runtime.master.requests.run_end import RunEnd
-from pipelines.runtime.master.run_parts import RunWatchers
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import RunContext
+from pipelines.runtime.master.run_watchers import RunWatchers
 
 
 def claim_of(message: FromSlot) -> str | None:
@@ -57,16 +56,14 @@ def claim_of(message: FromSlot) -> str | None:
 class SlotReports:
     def __init__(
         self,
-        clock: Clock,
-        record: RunRecord,
+        context: RunContext,
         attempts: Attempts,
         failures: Failures,
         faults: FaultDesk,
         watchers: RunWatchers,
         end: RunEnd,
     ) -> None:
-        self._clock = clock
-        self._record = record
+        self._record = context.record
         self._attempts = attempts
         self._failures = failures
         self._faults = faults

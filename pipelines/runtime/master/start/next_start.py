@@ -13,8 +13,8 @@ from pipelines.points.published_output import Published, newest_published, repea
 from pipelines.runtime.master.output.leftovers import Leftovers, NeededOutput
 from pipelines.runtime.master.output.target_claims import TargetClaims
 from pipelines.runtime.master.requests.run_end import RunEnd
-from pipelines.runtime.master.run_parts import RunParts, RunWatchers
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import RunContext
+from pipelines.runtime.master.run_watchers import RunWatchers
 from pipelines.runtime.master.start.starting_point import (
     EndsNotReady,
     StartingPoint,
@@ -27,32 +27,30 @@ from pipelines.storage.store import Damage
 class NextStart:
     """For one run, over all its attempts."""
 
-    def __init__(
-        self, parts: RunParts, record: RunRecord, watchers: RunWatchers, end: RunEnd
-    ) -> None:
-        self._parts = parts
-        self._record = record
+    def __init__(self, context: RunContext, watchers: RunWatchers, end: RunEnd) -> None:
+        self._context = context
+        self._record = record = context.record
         self._watchers = watchers
         self._end = end
         self._chooser = StartingPointChooser(
-            parts.spec,
-            parts.pipeline,
-            parts.store,
+            context.spec,
+            context.pipeline,
+            context.store,
             record.emit,
-            parts.settings.may_fall_back,
-            parts.places.quarantine,
+            context.settings.may_fall_back,
+            context.places.quarantine,
             self._on_verified,
             lambda point, damages: watchers.checkpoints.damage.on_damages(
                 point, damages, DamageFinder.RECOVERY
             ),
             watchers.checkpoints.damage.on_read_whole,
-            parts.lease.check_held,
+            context.lease.check_held,
         )
-        self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
-        directory = parts.lease.run_directory
-        needed = NeededOutput(directory, parts.store, parts.storage_roots)
-        check_held = parts.lease.check_held
-        self._leftovers = Leftovers(parts.spec.run_id, needed, record.emit, check_held)
+        self._claims = TargetClaims(context.spec, context.lease, record.emit)
+        directory = context.lease.run_directory
+        needed = NeededOutput(directory, context.store, context.storage_roots)
+        check_held = context.lease.check_held
+        self._leftovers = Leftovers(context.spec.run_id, needed, record.emit, check_held)
         self._has_cleaned_up = False
         self._start: StartingPoint | None = None
 
@@ -70,7 +68,7 @@ class NextStart:
             heard_ms, reached = self._record.last_heard_ms, self._watchers.board.reached_records
             self._say_what_is_gone(known, start)
             self._watchers.recovery.on_failure(heard_ms, max(reached, start.source_records))
-            self._chooser.say_what_memory_lost(self._parts.places, start)
+            self._chooser.say_what_memory_lost(self._context.places, start)
         self._decide(start)
 
     def choose(self) -> None:
@@ -93,7 +91,7 @@ class NextStart:
         if start is None:
             raise InvariantViolated("an attempt begins where it was decided")
         self._say_what_comes_again(start)
-        checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
+        checkpoints.ancestors = start.ancestors_of(self._context.spec.run_id)
         checkpoints.ledger.begin(start.lineage, start.ledger)
         self._look_at_sources()
         self._clean_up_once(start)
@@ -101,7 +99,7 @@ class NextStart:
 
     def clean_up_own(self) -> None:
         """Call when no slot of the run writes any more, and its points are those that it leaves."""
-        self._parts.lease.check_held()
+        self._context.lease.check_held()
         self._leftovers.discard_own(self._chooser.targets())
 
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
@@ -124,31 +122,31 @@ class NextStart:
         damage = self._watchers.checkpoints.damage
         damage.on_found(point, [Damage(file, why, is_shared=True)], DamageFinder.RESTORE, why)
         points = self._watchers.checkpoints.points
-        return self._parts.settings.may_fall_back and bool(points.newest_first())
+        return self._context.settings.may_fall_back and bool(points.newest_first())
 
     def _on_verified(self, progress: RestoreProgress) -> None:
         """Reading a large point takes minutes; meanwhile the journal is the only sign of it."""
-        self._parts.loop.tick()
+        self._context.loop.tick()
         board, checkpoints = self._watchers.board, self._watchers.checkpoints
-        if self._parts.clock.monotonic_ms() >= board.due_ms:
+        if self._context.clock.monotonic_ms() >= board.due_ms:
             status, done = self._record.status, checkpoints
             sample = board.report(status, done.last_completed_ms, done.last_committed_ms, progress)
             self._record.emit(sample)
 
     def _say_what_comes_again(self, start: StartingPoint) -> None:
         """Called before the ledger begins again: the last one has the newest output's lineage."""
-        spec, run = self._parts.spec, self._parts.lease.run_directory
+        spec, run = self._context.spec, self._context.lease.run_directory
 
         def published(uid: Uid) -> Published | None:
             return newest_published(run, self._claims.followed(uid) or spec.follows)
 
-        for event in repeats(run, self._parts.pipeline.sinks, start.output, published):
+        for event in repeats(run, self._context.pipeline.sinks, start.output, published):
             if not self._record.has_said(event):
                 self._record.emit(event)
 
     def _look_at_sources(self) -> None:
         try:
-            self._parts.beginning.look(self._parts.pipeline.sources)
+            self._context.beginning.look(self._context.pipeline.sources)
         except Retryable as error:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
@@ -183,7 +181,7 @@ class NextStart:
 
     def _decide(self, start: StartingPoint) -> None:
         self._start = start
-        reads_again = not forgets_state(self._parts.settings, start)
+        reads_again = not forgets_state(self._context.settings, start)
         self._watchers.board.on_attempt_ended(start.source_records, reads_again=reads_again)
         self._watchers.recovery.on_decided(
             start.checkpoint_id, start.location, start.source_records, reads_again=reads_again

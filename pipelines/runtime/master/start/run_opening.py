@@ -1,9 +1,7 @@
 """What a driver reports and finds when it opens a run: settings, points, the next id."""
 
 import os
-import random
-from collections.abc import Callable, Collection
-from concurrent.futures import Executor
+from collections.abc import Collection
 from pathlib import Path
 
 from pipelines.bus.journal import JournalWriter
@@ -12,7 +10,6 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointTriggered,
     DamageRemembered,
-    Event,
     JobStatusChanged,
     RunStarted,
     RunStopping,
@@ -21,11 +18,8 @@ from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.status import StopStage
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.checkpoints.underway import CheckpointSurroundings
-from pipelines.runtime.master.job_events import JobEvent
-from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.run_context import RunContext
 from pipelines.runtime.master.run_record import newest_completed
 from pipelines.runtime.master.start.restore_points import (
     claimed_point,
@@ -34,9 +28,9 @@ from pipelines.runtime.master.start.restore_points import (
 )
 
 
-def run_started(parts: RunParts) -> RunStarted:
-    spec, pipeline = parts.spec, parts.pipeline
-    found = end_to_end(parts.settings.checkpointing_mode, pipeline.ends)
+def run_started(context: RunContext) -> RunStarted:
+    spec, pipeline = context.spec, context.pipeline
+    found = end_to_end(context.settings.checkpointing_mode, pipeline.ends)
     return RunStarted(
         pipeline=spec.pipeline,
         parallelism=spec.parallelism,
@@ -56,39 +50,15 @@ def run_started(parts: RunParts) -> RunStarted:
     )
 
 
-def surroundings_of(
-    parts: RunParts,
-    executor: Executor,
-    fence: AttemptFence,
-    emit: Callable[[Event], None],
-    post: Callable[[JobEvent], None],
-) -> CheckpointSurroundings:
-    return CheckpointSurroundings(
-        parts.spec,
-        parts.places,
-        parts.settings,
-        parts.pipeline.graph,
-        parts.store,
-        parts.clock,
-        executor,
-        fence,
-        parts.lease.is_current,
-        emit,
-        post,
-        random.Random(parts.spec.run_id).uniform,
-        parts.faults,
-    )
-
-
-def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
+def retained_points(context: RunContext) -> RetainedPoints:
     """Raises Retryable: the storage does not answer, or without the points that are in it."""
-    given_up = _given_up(journal)
-    found = own_points(parts.places, parts.store)
+    given_up = _given_up(context.journal)
+    found = own_points(context.places, context.store)
     own = [point for point in found if point.location != given_up]
-    if how_it_ended(journal) is None:
-        _check_newest_is_there(parts, journal, own)
-    points = (*claimed_point(parts.spec, parts.store), *own)
-    return RetainedPoints(parts.settings.retained_checkpoints, points)
+    if how_it_ended(context.journal) is None:
+        _check_newest_is_there(context, own)
+    points = (*claimed_point(context.spec, context.store), *own)
+    return RetainedPoints(context.settings.retained_checkpoints, points)
 
 
 def damaged_files(journal: JournalWriter) -> list[str]:
@@ -103,20 +73,18 @@ def _given_up(journal: JournalWriter) -> str | None:
     return newest.path if newest is not None and newest.stage is StopStage.GIVEN_UP else None
 
 
-def _check_newest_is_there(
-    parts: RunParts, journal: JournalWriter, own: Collection[RetainedPoint]
-) -> None:
+def _check_newest_is_there(context: RunContext, own: Collection[RetainedPoint]) -> None:
     """Retention never deletes the newest point. If it is gone, either its disk is not mounted or
     a person has deleted it. If the disk is not mounted, the run waits, because going back to an
     older point would set output aside without need. Raises Retryable.
     """
-    newest = newest_completed(journal)
+    newest = newest_completed(context.journal)
     if newest is None or newest.checkpoint_id in {point.checkpoint_id for point in own}:
         return
-    if own or scheme_of(parts.places.checkpoints) == MEMORY:
+    if own or scheme_of(context.places.checkpoints) == MEMORY:
         root = newest.path.rpartition("/")[0]
-        is_of_this_disk = Path(root).is_relative_to(parts.storage_roots[0])
-        if is_of_this_disk or scheme_of(root) or parts.store.names(root):
+        is_of_this_disk = Path(root).is_relative_to(context.storage_roots[0])
+        if is_of_this_disk or scheme_of(root) or context.store.names(root):
             return  # it is gone for good, which `NextStart` reports
     raise Retryable(
         f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and"
@@ -139,10 +107,10 @@ def stopping_of(journal: JournalWriter, points: RetainedPoints) -> RunStopping |
     return newest if is_complete else None
 
 
-def first_checkpoint_id(parts: RunParts, journal: JournalWriter) -> CheckpointId:
-    triggered = journal.newest(CheckpointTriggered)
+def first_checkpoint_id(context: RunContext) -> CheckpointId:
+    triggered = context.journal.newest(CheckpointTriggered)
     newest = triggered.checkpoint_id if triggered else NO_CHECKPOINT
-    return next_checkpoint_id(parts.places, parts.store, parts.spec, newest)
+    return next_checkpoint_id(context.places, context.store, context.spec, newest)
 
 
 def how_it_ended(journal: JournalWriter) -> JobStatusChanged | None:

@@ -47,17 +47,17 @@ class Driver:
         self._store = store
         found = tuple(own_points(places, self._store))
         self.points = RetainedPoints(retained, found)
-        around = SimpleNamespace(
+        context = SimpleNamespace(
             places=places,
             store=self._store,
             executor=Inline(),
-            owns_run=lambda _: True,
+            lease=SimpleNamespace(is_current=lambda _: True),
             post=lambda _: None,
             faults=Faults(),
         )
-        self._files = PointFiles(around)  # type: ignore[arg-type]
+        self._files = PointFiles(context)  # type: ignore[arg-type]
         self._shared = SharedFilesHost(
-            self._store, places.checkpoints, around.executor, around.owns_run, found
+            self._store, places.checkpoints, context.executor, context.lease.is_current, found
         )
 
     def chosen(self) -> RetainedPoint:

@@ -21,7 +21,7 @@ from tests.unit.runtime.recording_attempt import RecordingAttempt
 if TYPE_CHECKING:
     from pipelines.bus.inbox import Inbox
     from pipelines.runtime.master.attempt.attempts import Attempts
-    from pipelines.runtime.master.run_parts import RunParts
+    from pipelines.runtime.master.run_context import RunContext
 
 ASKED = {"request_id": RequestId("kill"), "requested_by": "ann", "reason": "drill"}
 KILL = KillSlot(slot=1, moment=KillMoment.ALIGNING, within_s=220.0, **ASKED)
@@ -59,7 +59,7 @@ class Desk:
         inbox = SimpleNamespace(done=lambda _: None, was_taken_up=taken_up.__contains__)
         self._requests = RequestDesk(cast("Inbox", inbox), self._told.append, lambda _: None)
         self.faults = FaultDesk(
-            self._requests, cast("Attempts", self.attempts), cast("RunParts", parts)
+            self._requests, cast("Attempts", self.attempts), cast("RunContext", parts)
         )
 
     def ask(self, command: KillSlot | KillDriver) -> None:
