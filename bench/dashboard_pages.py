@@ -17,8 +17,8 @@ from django.utils import timezone
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from bench.benchmark import Fields, progress
-from ftdash.checkpoints.distribution import quantile
-from ftdash.embedded.ports import free_port
+from ftdash.checkpoints.answers import quantile
+from ftdash.embedded.installation import free_port
 from ftdash.embedded.stack import web, web_address, web_answers
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.jobs.models import Run

@@ -27,7 +27,7 @@ from typing import Any
 from aiohttp import ClientSession, ClientTimeout, CookieJar, TCPConnector
 
 from bench.benchmark import Benchmark, Fields, at_most, progress
-from ftdash.checkpoints.distribution import quantile
+from ftdash.checkpoints.answers import quantile
 from tests.integration.demonstration import Demo
 
 PIPELINE = "flight_delays"

@@ -3,11 +3,11 @@
 from django.urls import URLPattern, URLResolver, include, path
 
 from ftdash.api.flink import urls as flink
-from ftdash.documentation.views import documentation
+from ftdash.documentation.site import documentation
 from ftdash.ui.admin_site import rows
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", include("ftdash.prometheus.urls")),
+    path("", include("ftdash.prometheus.views")),
     path("", include("ftdash.ui.urls")),
     path("admin/", rows.urls),
     path("docs/", documentation, name="documentation"),

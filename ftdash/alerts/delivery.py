@@ -1,34 +1,229 @@
-"""Sends due messages until the receiver accepts them or the attempts run out; rows keep the tries.
+"""Sends the messages of alerts by webhook or mail until they are accepted, or tries run out.
 
-A message is sent at least once: if a worker dies after the receiver accepted it, it is sent again,
-under the same id. A channel gets the messages of one alert in order: no end before its beginning.
-One worker sends at a time. After a failure, all messages to that receiver wait for a while.
+Rows keep the tries. A message is sent at least once: if a worker dies after the receiver accepted
+it, it is sent again, under the same id. A channel gets the messages of one alert in order: no end
+before its beginning. One worker sends at a time, so that a hanging receiver cannot hold all of
+them: it holds one row, renewed before each message, which is free `LASTS` after its worker died.
+After a failure, all messages to that receiver wait for a while. All channels get the same words.
 
-Lets one worker at a time send messages, so that a hanging receiver cannot hold all of them.
+Webhooks need https and a public address: an admin must not reach through the dashboard what only
+its machine can reach (the cloud's metadata service, databases, Redis). If the installation allows
+private ones (FTDASH_WEBHOOK_PRIVATE=1), http on loopback is allowed too. The name is looked up once
+per message and every address it has is checked; the connection goes to one of those. An answer of
+200 to 299 accepts the message; all others, redirects too, leave it for another try.
 
-The same workers start drivers and follow requests. The sender holds one row and renews it before
-each message; the row of a dead worker is free after `LASTS`.
-
-Sends one message by mail, with Django's mail; the server is in the settings (FTDASH_MAIL_*).
+A webhook's key is derived from the installation's secret key and the channel's salt and is shown
+once. The database holds no key, so reading it does not enable anyone to sign. Source: Stripe's
+webhooks: the time is signed with the body, so that an old message cannot be sent again.
 """
 
+import hashlib
+import hmac
 import logging
 import secrets
+import socket
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 import httpx
+import msgspec
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.core.validators import validate_email
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.forms import ValidationError
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
-from ftdash.alerts import webhooks
-from ftdash.alerts.message import Message, message_of
-from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTurn
+from ftdash import formats
+from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTurn, Watched
 from pipelines.domain.errors import Rejected
+
+_SECONDS = (
+    Watched.SINCE_CHECKPOINT,
+    Watched.SINCE_OUTPUT,
+    Watched.COMMIT_WAIT,
+    Watched.EVENT_TIME_LAG,
+)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a webhook. `id` is the same for every try, so the receiver can drop duplicates.
+
+    `value` and `threshold` are seconds, bytes or a count, as `unit` says; null in a test.
+    """
+
+    id: int
+    news: str  # models.News
+    subject: str
+    text: str
+    alert: int | None = None
+    rule: str | None = None
+    pipeline: str | None = None
+    watched: str | None = None  # models.Watched
+    unit: str | None = None
+    value: float | None = None
+    threshold: float | None = None
+    fired_at: datetime | None = None
+    cleared_at: datetime | None = None
+    url: str | None = None  # null: the installation does not know its own address
+
+
+def message_of(delivery: Delivery) -> Message:
+    """Needs a delivery whose channel, alert and pipeline were read with it."""
+    alert = delivery.alert
+    if alert is None:
+        text = f"A test of the channel {delivery.channel.name!r}; nothing is wrong."
+        return Message(id=delivery.pk, news=delivery.news, subject="ftdash: a test", text=text)
+    watched, name = Watched(alert.watched), alert.pipeline.name
+    is_over = delivery.news == News.CLEARED
+    subject = f"ftdash: {name}: {alert.rule_name} {'cleared' if is_over else 'fires'}"
+    sentence = sentence_of(watched, alert.fired_value, alert.fire_above)
+    url = _address(name)
+    return Message(
+        id=delivery.pk,
+        news=delivery.news,
+        subject=subject,
+        text="\n".join(filter(None, [sentence, alert.cleared_because if is_over else "", url])),
+        alert=alert.pk,
+        rule=alert.rule_name,
+        pipeline=name,
+        watched=watched.value,
+        unit=unit_of(watched),
+        value=alert.fired_value,
+        threshold=alert.fire_above,
+        fired_at=alert.fired_at,
+        cleared_at=alert.cleared_at if is_over else None,
+        url=url,
+    )
+
+
+def sentence_of(watched: Watched, value: float, fire_above: float) -> str:
+    bound, found = written(watched, fire_above), written(watched, value)
+    return f"{watched.label.capitalize()}: {found}; it fires above {bound}."
+
+
+def written(watched: Watched, value: float) -> str:
+    if watched in _SECONDS:
+        return formats.duration(1000 * value)
+    return formats.size(value) if watched is Watched.BUFFERED_BYTES else formats.count(round(value))
+
+
+def unit_of(watched: Watched) -> str:
+    if watched in _SECONDS:
+        return "seconds"
+    return "bytes" if watched is Watched.BUFFERED_BYTES else "count"
+
+
+def _address(pipeline: str) -> str | None:
+    base = settings.BASE_URL
+    return base.rstrip("/") + reverse("pipeline", args=[pipeline]) if base else None
+
+
+Address = IPv4Address | IPv6Address
+NAT64 = IPv6Network("64:ff9b::/96")
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`url` names the machine by its address; its certificate must be for `host`."""
+
+    url: httpx.URL
+    host: str
+    host_header: str
+
+
+def parse(text: str) -> httpx.URL:
+    """Raises Rejected if the text is not the address of a webhook, wherever it leads."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise Rejected(f"This is no address of a webhook: {error}.") from error
+    if url.scheme not in PORTS or not url.host:
+        raise Rejected("The address of a webhook begins with https:// and names a machine.")
+    if url.userinfo:
+        raise Rejected("The address of a webhook holds no user or password; messages are signed.")
+    return url
+
+
+def resolve(text: str, *, allows_private: bool) -> Target:
+    """Raises Rejected if a message may not go there, OSError if the name is unknown."""
+    url = parse(text)
+    port = url.port or PORTS[url.scheme]
+    try:
+        found = socket.getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # an empty part, or one of more than 63 letters
+        raise Rejected(f"{url.host!r} can be the name of no machine; look for a slip.") from error
+    addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    for address in addresses:
+        check_address(url, address, allows_private=allows_private)
+    chosen = min(addresses, key=lambda address: address.version)  # prefers IPv4, which always works
+    host = f"[{chosen}]" if isinstance(chosen, IPv6Address) else str(chosen)
+    return Target(url.copy_with(host=host), url.host, url.netloc.decode("ascii"))
+
+
+def check_address(url: httpx.URL, address: Address, *, allows_private: bool) -> None:
+    plain = _unwrapped(address)
+    if not (plain.is_global or allows_private) or plain.is_multicast or plain.is_unspecified:
+        raise Rejected(
+            f"{url.host} is {plain}, no public address; whoever runs this installation can allow"
+            " those with FTDASH_WEBHOOK_PRIVATE=1."
+        )
+    if url.scheme == "http" and not plain.is_loopback:
+        raise Rejected("A webhook is called over https; http is for loopback alone.")
+
+
+def _unwrapped(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address stands for, if it does."""
+    if isinstance(address, IPv6Address):
+        if address in NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.ipv4_mapped or address.sixtofour or address
+    return address
+
+
+SIGNATURE_HEADER = "X-Ftdash-Signature"
+_PURPOSE = "ftdash.alerts.delivery"
+
+
+def key_of(salt: str) -> str:
+    """Hexadecimal; its ASCII bytes are the key."""
+    return salted_hmac(_PURPOSE, salt, algorithm="sha256").hexdigest()
+
+
+def signature(key: str, sent_at_s: int, body: bytes) -> str:
+    """`t=SECONDS,v1=HEX`, the HMAC-SHA-256 of `SECONDS.` and the body."""
+    signed = hmac.new(key.encode(), f"{sent_at_s}.".encode() + body, hashlib.sha256)
+    return f"t={sent_at_s},v1={signed.hexdigest()}"
+
+
+TIMEOUT_S = 5.0
+_encoder = msgspec.json.Encoder()
+
+
+def post_message(channel: Channel, message: Message) -> None:
+    """Raises httpx.HTTPError, OSError or Rejected if it was not accepted."""
+    target = resolve(channel.address, allows_private=settings.WEBHOOK_PRIVATE)
+    body = _encoder.encode(message)
+    headers = {
+        "Host": target.host_header,
+        "Content-Type": "application/json",
+        "User-Agent": "ftdash",
+        SIGNATURE_HEADER: signature(key_of(channel.key_salt), int(time.time()), body),
+    }
+    # Ignores proxies of the environment: one would look the name up again, and might reach more.
+    with httpx.Client(trust_env=False, follow_redirects=False, timeout=TIMEOUT_S) as client:
+        request = client.build_request("POST", target.url, content=body, headers=headers)
+        request.extensions["sni_hostname"] = target.host
+        answer = client.send(request, stream=True)  # the body of the answer is not read
+        answer.close()
+    if not answer.is_success:
+        raise httpx.HTTPError(f"It answered {answer.status_code}.")
+
 
 LASTS = timedelta(seconds=60)
 """Longer than one message may take: a worker that has not renewed its turn by then is dead."""
@@ -167,7 +362,7 @@ def _try(delivery: Delivery) -> None:
 def _send(delivery: Delivery) -> None:
     message = message_of(delivery)
     if delivery.channel.kind == ChannelKind.WEBHOOK:
-        webhooks.send(delivery.channel, message)
+        post_message(delivery.channel, message)
     else:
         send(delivery.channel, message)
 

@@ -7,8 +7,8 @@ import httpx
 from django.core.paginator import Paginator
 from django.db.models import Count, Max
 
+from ftdash.alerts.delivery import sentence_of, written
 from ftdash.alerts.hysteresis import Band, Phase
-from ftdash.alerts.message import sentence_of, written
 from ftdash.alerts.models import (
     Alert,
     AlertRule,

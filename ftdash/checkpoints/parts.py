@@ -6,9 +6,8 @@ Source: Flink, `TaskStateStats` and `TaskStateStatsSummary`.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ftdash.checkpoints.answers import SubtaskTimeline
-from ftdash.checkpoints.distribution import Distribution, distribution
-from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
+from ftdash.checkpoints.answers import Distribution, SubtaskTimeline, distribution
+from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.jobs.answers import VertexView
 
 

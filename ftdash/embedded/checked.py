@@ -1,9 +1,7 @@
 """The pipelines that `demo --check` knows: how the input of each ends, and its right answer.
 
-Asks a plain Spark SQL batch query the same question and has it compare the answers.
-
-The query shares no code with the engine, and runs as a separate process into which nothing of the
-engine is loaded.
+A plain Spark SQL batch query answers the same question and compares the answers. It shares no code
+with the engine, and runs as a separate process into which nothing of the engine is loaded.
 """
 
 import os
@@ -17,8 +15,8 @@ from typing import Protocol
 import msgspec
 from django.conf import settings
 
-from ftdash.embedded import demo_pipeline, page_views
-from ftdash.embedded.demo_pipeline import DemoPaths
+from ftdash.embedded import demo, page_views
+from ftdash.embedded.demo import DemoPaths
 from ftdash.embedded.observer import Observer
 from ftdash.embedded.outcome import CheckOutcome, Comparison, OracleAnswer
 from ftdash.embedded.page_views import PageViews
@@ -26,7 +24,7 @@ from ftdash.embedded.stack import module
 from ftdash.embedded.supervisor import Service, last_words
 from ftdash.jobs.answers import RunView, ShownState
 from ftdash.requests import services
-from ftdash.supervision import java
+from ftdash.supervision import launcher
 from pipelines.domain.errors import Rejected
 
 WITHIN_S = 120
@@ -43,7 +41,7 @@ def compare_with_batch(paths: DemoPaths) -> OracleAnswer:
 def ask(paths: DemoPaths, answer: Path, log: Path) -> None:
     arguments = (paths.data, paths.files_output, paths.sql_output, answer)
     command = module("pipelines.spark.flight_oracle", *map(str, arguments))
-    environment = os.environ | java.environment()
+    environment = os.environ | launcher.environment()
     with log.open("wb") as output:
         try:
             subprocess.run(
@@ -109,17 +107,15 @@ class CheckedFlights:
     """One year; the answer is a Spark SQL batch query's."""
 
     paths: DemoPaths
-    name: str = demo_pipeline.NAME
+    name: str = demo.NAME
     restores_older: bool = True
 
     def services(self) -> Iterator[Service]:
         return iter(())
 
     def start(self) -> None:
-        demo_pipeline.prepare_data(self.paths)
-        demo_pipeline.submit(
-            self.paths, event_hours_per_s=EVENT_HOURS_PER_S, forever=False, why="check"
-        )
+        demo.prepare_data(self.paths)
+        demo.submit(self.paths, event_hours_per_s=EVENT_HOURS_PER_S, forever=False, why="check")
 
     def finish(self, observer: Observer) -> None:
         observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)

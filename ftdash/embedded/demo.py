@@ -1,20 +1,79 @@
-"""The demonstration: an endless pipeline for a person at the dashboard."""
+"""The demonstration: an endless pipeline for a person at the dashboard, by default `flight_delays`.
+
+The installation starts step by step; each step is announced before it takes time.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
+from django.conf import settings
+from django.core.management import call_command
+
+from ftdash.documentation.site import built_in_background
+from ftdash.embedded import installation, stack
 from ftdash.embedded.console import Console
-from ftdash.embedded.installation import Account, provide_accounts
-from ftdash.embedded.opening import open_installation
-from ftdash.embedded.ports import free_port_near
+from ftdash.embedded.installation import Account, free_port_near, own_token, provide_accounts
 from ftdash.embedded.stack import web_address
-from ftdash.embedded.supervisor import Service, Supervisor
+from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, Service, Supervisor
 from ftdash.jobs.answers import RunView
+from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
+from ftdash.supervision import launcher
 from pipelines.domain.ids import RequestId
+from pipelines.flows.flight_data import prepare
+
+
+def nothing_more() -> Iterator[Service]:
+    return iter(())
+
+
+@contextmanager
+def open_installation(
+    console: Console,
+    web_port: int,
+    for_pipelines: Callable[[], Iterator[Service]] = nothing_more,
+) -> Iterator[Supervisor]:
+    """Everything runs inside the context, and nothing of it afterwards.
+
+    `for_pipelines`: services that must run before any driver, each started once the one before it
+    is ready; called when there is a database.
+    """
+    home = Path(settings.FTDASH_HOME)
+    console.step(f"Everything is kept in {home}.")
+    ledger = Ledger(home / LEDGER_NAME, own_token())
+    console.step(launcher.describe())
+    console.step(installation.describe())
+    provision(console)
+    with (
+        built_in_background(),
+        Supervisor(ledger, home / "logs", console.step) as supervisor,
+    ):
+        start(supervisor, console, web_port, for_pipelines())
+        yield supervisor
+    ledger.close()
+
+
+def start(
+    supervisor: Supervisor, console: Console, web_port: int, for_pipelines: Iterator[Service]
+) -> None:
+    supervisor.start(*stack.broker())
+    stack.check_broker()
+    for service in for_pipelines:
+        supervisor.start(service)
+    console.step("Starting projector, worker, beat and web server ...")
+    supervisor.start(*stack.control_plane(web_port))
+
+
+def provision(console: Console) -> None:
+    console.step("Preparing the database and the static files ...")
+    call_command("migrate", verbosity=0, interactive=False)
+    call_command("collectstatic", verbosity=0, interactive=False)
+
 
 STATUS_PERIOD_S = 1.0
 
@@ -130,3 +189,73 @@ def last_checkpoint(run: RunView, now: datetime) -> str:
         return "no checkpoint yet"
     age_s = (now - run.last_completed_at).total_seconds()
     return f"checkpoint {run.last_checkpoint_id} completed {age_s:.1f} s ago"
+
+
+NAME = "flight_delays"
+CHECKPOINTING = {"execution.checkpointing.interval": "1 s"}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPaths:
+    """Paths below the home of the installation."""
+
+    data: Path
+    files_output: Path
+    sql_output: Path
+
+    @classmethod
+    def of_home(cls) -> "DemoPaths":
+        home = Path(settings.FTDASH_HOME)
+        output = home / "output" / NAME
+        return cls(home / "flight-data", output / "files", output / "flight_delays.sqlite3")
+
+
+def prepare_data(paths: DemoPaths) -> None:
+    """Writes the year 2013 as Parquet files, once."""
+    prepare(paths.data)
+    paths.sql_output.parent.mkdir(parents=True, exist_ok=True)
+
+
+def submit(paths: DemoPaths, *, event_hours_per_s: float, forever: bool, why: str) -> RequestId:
+    return services.submit_pipeline(
+        name=NAME,
+        flow=NAME,
+        requester="demo",
+        reason=why,
+        parallelism=2,
+        parameters={
+            "data": str(paths.data),
+            "output": str(paths.files_output),
+            "sql": f"sqlite:///{paths.sql_output}",
+            "speed": f"{event_hours_per_s:g}",
+            "forever": "true" if forever else "false",
+        },
+        settings=CHECKPOINTING,
+        allows_faults=True,  # people are meant to kill it
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDelays:
+    """Implements `demo.Demonstration`: the year over and over."""
+
+    event_hours_per_s: float
+    name: str = NAME
+
+    def services(self) -> Iterator[Service]:
+        return iter(())
+
+    def prepare(self) -> None:
+        prepare_data(DemoPaths.of_home())
+
+    def submit(self) -> RequestId:
+        return submit(
+            DemoPaths.of_home(),
+            event_hours_per_s=self.event_hours_per_s,
+            forever=True,
+            why="demonstration",
+        )
+
+    def output(self) -> list[str]:
+        paths = DemoPaths.of_home()
+        return [f"{paths.files_output} (Parquet)", f"{paths.sql_output} (SQLite)"]

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ftdash.embedded.ledger import end_all
+from ftdash.embedded.supervisor import end_all
 
 
 def main(ledger: Path) -> None:

@@ -1,12 +1,9 @@
-"""The demonstration `page_views`: generated views from a feed, counted into all configured systems.
+"""The demonstration `page_views`: generated views, counted into all configured systems.
 
 By default, views and counts are on a Redis of our own, and counts also in files. Systems that the
-environment names (see `pipelines.flows.page_view_logs`) are used as they are.
-
-The right totals of the generated views, and what each system holds, without the engine.
-
-It counts the views one after the other, and reads each system with that system's own client. Of the
-pipeline it knows only the names of the output.
+environment names (see `pipelines.flows.page_view_logs`) are used as they are. The right totals are
+counted from the views one after the other, without the engine, and each system is read with its own
+client. Of the pipeline this module knows only the names of the output.
 """
 
 import json
@@ -25,9 +22,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from django.conf import settings
 
 from ftdash.embedded import stack
-from ftdash.embedded.installation import own_views_redis
+from ftdash.embedded.installation import LOOPBACK, own_views_redis
 from ftdash.embedded.outcome import Comparison
-from ftdash.embedded.ports import LOOPBACK
 from ftdash.embedded.supervisor import Service
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected, Retryable

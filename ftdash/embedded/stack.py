@@ -8,13 +8,14 @@ from django.conf import settings
 from django.urls import reverse
 
 from ftdash.celery import application
-from ftdash.embedded.installation import own_redis, own_views_redis
-from ftdash.embedded.ports import LOOPBACK
-from ftdash.embedded.redis_server import (
+from ftdash.embedded.installation import (
     FOR_PAGE_VIEWS,
     FOR_THE_QUEUE,
+    LOOPBACK,
     RedisAddress,
     find_redis_server,
+    own_redis,
+    own_views_redis,
     write_configuration,
 )
 from ftdash.embedded.supervisor import Service

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from ftdash.accounts.models import AdminAction
-from ftdash.alerts.message import written
+from ftdash.alerts.delivery import written
 from ftdash.alerts.models import Alert, Watched
 from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
 from ftdash.formats import size

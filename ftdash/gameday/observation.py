@@ -28,7 +28,7 @@ from ftdash.jobs.models import (
     Run,
     ZombieRefusal,
 )
-from ftdash.runs.timeliness import to_running_ms
+from ftdash.runs.queries.freshness import to_running_ms
 from pipelines.bus.lease import Owner
 from pipelines.domain.status import JobStatus, RecoveryPhase
 

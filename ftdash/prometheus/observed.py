@@ -9,7 +9,7 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from ftdash.checkpoints.queries.counts import waiting_since
+from ftdash.checkpoints.queries.checkpoints import waiting_since
 from ftdash.checkpoints.queries.statistics import CheckpointMeasures, checkpoint_measures
 from ftdash.history.limits import ever
 from ftdash.history.models import Counted
@@ -28,7 +28,7 @@ from ftdash.jobs.models import (
 from ftdash.metrics.queries.loads import RunLoads, run_loads
 from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.pipelines import newest_runs
-from ftdash.runs.queries.run_view import records_to_replay
+from ftdash.runs.queries.runs import records_to_replay
 from pipelines.domain.status import JobStatus
 
 SILENT = (ShownState.STALE, ShownState.UNKNOWN)

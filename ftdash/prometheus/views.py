@@ -1,15 +1,14 @@
 """GET /metrics, in the format that the scraper asks for: Prometheus' own, or OpenMetrics.
 
 It needs a token of any scope, or a session. Without either, the answer is one line of refusal, not
-a redirect to the sign-in page.
-
-Hands readings to the Prometheus library, one family after the other, as it requires.
+a redirect to the sign-in page. The Prometheus library gets one family after the other.
 """
 
 from collections.abc import Iterable, Iterator
 
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
+from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 from prometheus_client import Metric
@@ -19,9 +18,8 @@ from prometheus_client.registry import Collector
 
 from ftdash.accounts.authentication import Refused, caller_of
 from ftdash.prometheus.families import FAMILIES, Family, Reading
-from ftdash.prometheus.flink_readings import flink_readings
 from ftdash.prometheus.observed import Observed, observed
-from ftdash.prometheus.own_readings import installation_readings, pipeline_readings
+from ftdash.prometheus.readings import flink_readings, installation_readings, pipeline_readings
 
 
 class RowsCollector(Collector):
@@ -73,3 +71,8 @@ def _refused(refusal: Refused) -> HttpResponse:
     if refusal.status == 401:
         answer["WWW-Authenticate"] = "Bearer"
     return answer
+
+
+app_name = "prometheus"
+
+urlpatterns = [path("metrics", metrics, name="metrics")]

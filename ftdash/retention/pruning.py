@@ -1,31 +1,48 @@
-"""Deletes history that is older than it is kept, in batches, so that no writer waits long for it.
+"""Deletes history that is older than it is kept: rows, segments of journals, marks and logs.
 
-Never what a recovery point or savepoint needs that is still there: of checkpoints, only rows of
-those that failed or whose files are gone; of a run's states, the newest of each; the newest lab.
-What was counted stays counted (`pruned_counts`).
+Rows go in batches, so that no writer waits long. Never deleted is what a recovery point or
+savepoint needs that is still there: of checkpoints, only rows of those that failed or whose files
+are gone go; of a run's states, the newest of each stays; the newest lab stays. What was counted
+stays counted (`pruned_counts`).
+
+`bus.journal_segments` decides which segments of a journal may go. A driver does not need old ones,
+because its newest segment begins with a summary; the projector stores its offset in the database.
+During an audit, none is deleted. A mark in an inbox keeps a request that is delivered twice
+(`supervision.delivery`) from being carried out twice; it goes when the journal may forget the
+request. The logs in the directories of runs are kept short: a run of several months may fail every
+minute, and logs the reason each time.
 """
 
+import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Max, Model, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from ftdash.alerts.models import Alert, Delivery
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
+from ftdash.checkpoints.queries.guarantee import is_silent
 from ftdash.history import limits
 from ftdash.history.limits import Counter, Tally, kept_for
 from ftdash.history.models import Counted, Kind
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import (
+    OPEN_PHASES,
     DamageFinding,
     Failure,
     Leftover,
     Recovery,
     RepeatedOutput,
+    Request,
     RestoreRefusal,
     Run,
     StatusChange,
@@ -35,6 +52,9 @@ from ftdash.jobs.models import (
 )
 from ftdash.lab.models import Lab, LabState
 from ftdash.metrics.models import Sample
+from pipelines.bus.inbox import done_before, forget
+from pipelines.bus.journal_segments import closed_segments, delete_segments, expendable
+from pipelines.disk.files import FOR_ALL, replace_atomically
 
 BATCH = 500
 TASK_BUDGET_S = 5.0
@@ -152,3 +172,77 @@ def _tallies(rows: Iterable[Model]) -> dict[Counter, Tally]:
 
 def _counted_of(row: Checkpoint) -> Counted:
     return Counted.FAILED if row.status == CheckpointStatus.FAILED else Counted.DISCARDED
+
+
+log = logging.getLogger("ftdash.history")
+
+
+def shorten_journals() -> None:
+    """Shortens the journals of all runs, ended ones too; keeps the newest segment of each."""
+    now = timezone.now()
+    if not all(is_silent(audit, now) for audit in Audit.objects.filter(ended_at=None)):
+        return
+    runs = Run.objects.select_related("pipeline")
+    for run in runs.only("run_id", "journal_offset", "pipeline__name"):
+        with isolated(f"The shortening of the journal of {run.run_id}"):
+            _shorten(run)
+
+
+def _shorten(run: Run) -> None:
+    keep = timedelta(days=settings.JOURNAL_RETENTION_DAYS)
+    closed = closed_segments(run_directory(run).journal_file)
+    going = expendable(closed, run.journal_offset, time.time() - keep.total_seconds())
+    if not going:
+        return
+    # Stored first: it marks rows that can no longer be rebuilt.
+    Run.objects.filter(pk=run.pk).update(journal_begins=going[-1].end)
+    delete_segments([each.segment for each in going])
+    log.info("The journal of %s was shortened: it begins at byte %d.", run.run_id, going[-1].end)
+
+
+def forget_old_requests() -> None:
+    for run in Run.objects.select_related("pipeline").only("run_id", "pipeline__name"):
+        with isolated(f"The forgetting of old requests to {run.run_id}"):
+            _forget(run)
+
+
+def _forget(run: Run) -> None:
+    keep = timedelta(days=settings.JOURNAL_RETENTION_DAYS)
+    directory = run_directory(run)
+    old = done_before(directory, time.time() - keep.total_seconds())
+    if not old:
+        return
+    still_open = Request.objects.filter(run=run, phase__in=OPEN_PHASES)
+    for request_id in set(old) - set(still_open.values_list("request_id", flat=True)):
+        forget(directory, request_id)
+
+
+LOGS = ("driver.log", "audit.log")
+
+
+def shorten_logs() -> None:
+    for run in Run.objects.select_related("pipeline").only("run_id", "pipeline__name"):
+        for name in LOGS:
+            with isolated(f"The shortening of {name} of {run.run_id}"):
+                shorten(run_directory(run).path / name)
+
+
+def shorten(log: Path) -> None:
+    """Moves the end of a long log to a file next to it, `driver.log.1`, which replaces the previous
+    one; then empties the log.
+
+    Empties it in place, because its writers have it open for appending. What they write in between
+    is lost.
+    """
+    try:
+        size = log.stat().st_size
+    except FileNotFoundError:
+        return
+    if size <= settings.RUN_LOG_BYTES_MAX:
+        return
+    with log.open("rb") as file:
+        file.seek(size - settings.RUN_LOG_BYTES_MAX)
+        file.readline()  # the first line may be cut in two
+        newest = file.read()
+    replace_atomically(log.with_name(f"{log.name}.1"), newest, FOR_ALL)
+    os.truncate(log, 0)

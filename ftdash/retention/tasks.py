@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.retention import pruning, run_files
+from ftdash.retention import pruning
 
 
 @shared_task(ignore_result=True)
@@ -15,6 +15,6 @@ def prune_history() -> None:
 @shared_task(ignore_result=True)
 def shorten_run_files() -> None:
     """Delete old or excessive files in the directories of runs."""
-    run_files.shorten_journals()
-    run_files.shorten_logs()
-    run_files.forget_old_requests()
+    pruning.shorten_journals()
+    pruning.shorten_logs()
+    pruning.forget_old_requests()

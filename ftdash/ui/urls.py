@@ -7,7 +7,6 @@ from ftdash.ui.actions import before_restore, submission
 from ftdash.ui.actions import page as actions
 from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
-from ftdash.ui.checkpoints import page as checkpoint_export
 from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
 from ftdash.ui.gameday import page as game_day
@@ -18,8 +17,6 @@ from ftdash.ui.metrics import page as metrics_page
 from ftdash.ui.pipelines import page as views
 from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
-from ftdash.ui.savepoints import page as savepoint_comparison
-from ftdash.ui.savepoints import page as savepoint_contents
 from ftdash.ui.savepoints import page as savepoints
 from ftdash.ui.settings import page as settings_page
 
@@ -65,12 +62,12 @@ urlpatterns = [
     ),
     path(
         "pipelines/<slug:name>/checkpoints/history.csv",
-        checkpoint_export.as_csv,
+        checkpoints_page.as_csv,
         name="checkpoints-csv",
     ),
     path(
         "pipelines/<slug:name>/checkpoints/history.json",
-        checkpoint_export.as_json,
+        checkpoints_page.as_json,
         name="checkpoints-json",
     ),
     path(
@@ -128,33 +125,33 @@ urlpatterns = [
     ),
     path(
         "savepoints/<slug:savepoint_key>/holds/",
-        savepoint_contents.operators,
+        savepoints.operators,
         name="savepoint-holds",
     ),
-    path("savepoints/<slug:savepoint_key>/state/", savepoint_contents.rows, name="savepoint-state"),
+    path("savepoints/<slug:savepoint_key>/state/", savepoints.rows, name="savepoint-state"),
     path(
         "savepoints/<slug:savepoint_key>/compare/",
-        savepoint_comparison.compare,
+        savepoints.compare,
         name="compare-savepoints",
     ),
     path(
         "savepoints/<slug:savepoint_key>/compare/start/",
-        savepoint_comparison.start_comparison,
+        savepoints.start_comparison,
         name="start-comparison",
     ),
     path(
         "savepoints/<slug:savepoint_key>/compare/progress/",
-        savepoint_comparison.progress,
+        savepoints.progress,
         name="comparison-progress",
     ),
     path(
         "savepoints/<slug:savepoint_key>/shelf-life/",
-        savepoint_contents.shelf_life,
+        savepoints.shelf_life,
         name="shelf-life",
     ),
     path(
         "savepoints/<slug:savepoint_key>/manifest/",
-        savepoint_contents.manifest,
+        savepoints.manifest,
         name="savepoint-manifest",
     ),
     path("pipelines/<slug:name>/<slug:action>/", actions.act, name="act"),

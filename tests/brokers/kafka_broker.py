@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from ftdash.embedded.ports import LOOPBACK, free_port
+from ftdash.embedded.installation import LOOPBACK, free_port
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from tests.brokers.processes import ServerProcess
 from tests.java_programs import JavaProgram

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.installation import LOOPBACK
 from tests.brokers.kafka_broker import KAFKA, KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.postgres_server import ROLE, PostgresServer

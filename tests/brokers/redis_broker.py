@@ -8,8 +8,7 @@ from typing import Any
 
 import redis
 
-from ftdash.embedded.ports import LOOPBACK
-from ftdash.embedded.redis_server import RedisAddress, find_redis_server, new_address
+from ftdash.embedded.installation import LOOPBACK, RedisAddress, find_redis_server, new_address
 from tests.brokers.processes import ServerProcess
 
 START_S = 20.0

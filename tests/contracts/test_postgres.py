@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from django.db.utils import ConnectionHandler
 
-from ftdash.embedded.ports import free_port
+from ftdash.embedded.installation import free_port
 from ftdash.settings import database_at
 from pipelines.connectors.postgres import tables as postgres_tables
 from pipelines.connectors.postgres.insert import PostgresInsert

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ftdash.embedded.ports import free_port
+from ftdash.embedded.installation import free_port
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import SinkContext, SinkWriter
 from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryable

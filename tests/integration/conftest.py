@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ftdash.embedded.ledger import LEDGER_NAME, end_all
+from ftdash.embedded.supervisor import LEDGER_NAME, end_all
 from pipelines.flows.flight_data import prepare
 
 

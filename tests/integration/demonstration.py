@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ftdash.embedded.ledger import LEDGER_NAME, end_all
-from ftdash.embedded.supervisor import wait_until
+from ftdash.embedded.supervisor import LEDGER_NAME, end_all, wait_until
 
 ROOT = Path(__file__).parents[2]
 DEMO = (sys.executable, "manage.py", "demo", "--port", "0")

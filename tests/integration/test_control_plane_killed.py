@@ -11,11 +11,10 @@ import psutil
 import pytest
 import redis
 
-from ftdash.embedded.dashboard_client import DashboardClient
+from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.installation import Account
-from ftdash.embedded.ledger import LEDGER_NAME, living
 from ftdash.embedded.stack import web_answers
-from ftdash.embedded.supervisor import wait_until
+from ftdash.embedded.supervisor import LEDGER_NAME, living, wait_until
 from pipelines.bus.journal_reading import every_envelope
 from pipelines.domain.events import (
     CheckpointCompleted,

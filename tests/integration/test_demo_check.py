@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ftdash.embedded.dashboard_client import DashboardClient
+from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.installation import Account
-from ftdash.embedded.ledger import LEDGER_NAME, Ledger, living, new_token
-from ftdash.embedded.supervisor import wait_until
+from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, living, new_token, wait_until
 from tests.integration.demonstration import ROOT, Demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from ftdash.embedded import redis_server
+from ftdash.embedded import installation
 from ftdash.embedded.supervisor import wait_until
-from ftdash.supervision import java
-from ftdash.supervision.java import write_executable
+from ftdash.supervision import launcher
+from ftdash.supervision.launcher import write_executable
 
 BARRIER_JOB = """
 import sys
@@ -41,7 +41,7 @@ MASTERS = ("local[2]", "local-cluster[2,2,1024]")
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_barrier_jobs_on_the_java_of_the_wheel(bare_machine: dict[str, str]) -> None:
-    environment = bare_machine | java.environment()
+    environment = bare_machine | launcher.environment()
 
     ran = subprocess.run(
         [sys.executable, "-c", BARRIER_JOB, *MASTERS],
@@ -57,9 +57,9 @@ def test_spark_runs_barrier_jobs_on_the_java_of_the_wheel(bare_machine: dict[str
 
 @pytest.mark.slow
 def test_the_redis_of_the_wheel_serves_with_its_password_only(tmp_path: Path, monkeypatch) -> None:
-    address = redis_server.new_address()
-    configuration = redis_server.write_configuration(tmp_path, address)
-    server = subprocess.Popen([redis_server.find_redis_server().executable, configuration])
+    address = installation.new_address()
+    configuration = installation.write_configuration(tmp_path, address)
+    server = subprocess.Popen([installation.find_redis_server().executable, configuration])
     try:
         client = redis.Redis.from_url(address.url)
         wait_until(lambda: answers(client), within_s=60, otherwise=lambda: "no answer")
@@ -82,9 +82,9 @@ def bare_machine(tmp_path: Path, monkeypatch, settings) -> dict[str, str]:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{commands}")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     settings.FTDASH_HOME = tmp_path
-    java.find_java.cache_clear()
+    launcher.find_java.cache_clear()
     yield dict(os.environ)
-    java.find_java.cache_clear()
+    launcher.find_java.cache_clear()
 
 
 def answers(client: redis.Redis) -> bool:

@@ -57,7 +57,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "no message of an alert reaches a private address": (
         Mutant(
-            "ftdash/alerts/webhooks.py",
+            "ftdash/alerts/delivery.py",
             "plain = _unwrapped(address)",
             "plain = address",
             ("tests/web/test_alert_delivery.py::test_no_message_goes_to_a_private_address"),
@@ -85,7 +85,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "a form whose answer shows a secret counts once": (
         Mutant(
-            "ftdash/accounts/sent_forms.py",
+            "ftdash/accounts/services.py",
             "        _use(value)\n",
             "",
             (
@@ -96,7 +96,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "who sends slowly or listens for long holds nobody up": (
         Mutant(
-            "ftdash/page_handler.py",
+            "ftdash/asgi.py",
             "                place.close()",
             "                pass",
             (
@@ -157,7 +157,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "somebody who may act always remains": (
         Mutant(
-            "ftdash/accounts/people.py",
+            "ftdash/accounts/services.py",
             ("        _check_another_admin(user)\n        User.objects"),
             "        User.objects",
             "tests/web/test_people.py::test_the_last_admin_stays",

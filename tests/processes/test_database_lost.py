@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftdash.embedded.ports import free_port
+from ftdash.embedded.installation import free_port
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun

@@ -13,7 +13,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 from tenacity import retry, stop_after_delay, wait_fixed
 
-from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.installation import LOOPBACK
 from tests.reserved_ports import reserved_port
 
 ROOT = Path(__file__).parents[2]

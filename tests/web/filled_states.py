@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from ftdash.accounts import services
 from ftdash.accounts.models import ApiToken, TokenScope
-from ftdash.alerts import rules
+from ftdash.alerts import services as alert_services
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, Evaluation, Watched
 from ftdash.checkpoints.models import Audit, Checkpoint
@@ -175,7 +175,7 @@ def settings() -> None:
     services.create_token(
         name="grafana", scope=TokenScope.READ, created_by="admin", reason="the board in the hall"
     )
-    rules.make_rule(
+    alert_services.make_rule(
         name="much waits in channels",
         watched=Watched.BUFFERED_BYTES,
         pipeline=None,

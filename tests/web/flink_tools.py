@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.installation import LOOPBACK
 from tests.java_programs import JavaProgram
 from tests.reserved_ports import reserved_port
 

@@ -15,10 +15,8 @@ from django.core import mail
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
-from ftdash.alerts import channels, delivery, evaluation, queries, webhooks
-from ftdash.alerts import webhooks as webhook_sender
-from ftdash.alerts.delivery import LASTS, take_turn
-from ftdash.alerts.message import Message
+from ftdash.alerts import delivery, evaluation, queries, services
+from ftdash.alerts.delivery import LASTS, Message, take_turn
 from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News, SendingTurn, Watched
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
@@ -114,8 +112,8 @@ def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Re
     assert (message["news"], message["rule"], message["pipeline"]) == ("FIRED", "late", "flights")
     assert (message["value"], message["threshold"], message["unit"]) == (95.0, 60.0, "seconds")
     assert "1 min 35 s; it fires above 1 min 00 s" in message["text"]
-    sent_at_s = int(headers[webhooks.SIGNATURE_HEADER].partition(",")[0].removeprefix("t="))
-    assert headers[webhooks.SIGNATURE_HEADER] == webhooks.signature(key, sent_at_s, body)
+    sent_at_s = int(headers[delivery.SIGNATURE_HEADER].partition(",")[0].removeprefix("t="))
+    assert headers[delivery.SIGNATURE_HEADER] == delivery.signature(key, sent_at_s, body)
     assert abs(sent_at_s - timezone.now().timestamp()) < 60
     newest = queries.channel("ops").newest
     assert newest.sent_at is not None
@@ -123,12 +121,12 @@ def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Re
 
 
 def test_another_key_or_body_or_time_gives_another_signature() -> None:
-    given = webhooks.signature("key", 1, b"body")
+    given = delivery.signature("key", 1, b"body")
 
-    assert given != webhooks.signature("kez", 1, b"body")
-    assert given != webhooks.signature("key", 2, b"body")
-    assert given != webhooks.signature("key", 1, b"bodz")
-    assert webhooks.key_of("a") != webhooks.key_of("b")
+    assert given != delivery.signature("kez", 1, b"body")
+    assert given != delivery.signature("key", 2, b"body")
+    assert given != delivery.signature("key", 1, b"bodz")
+    assert delivery.key_of("a") != delivery.key_of("b")
 
 
 def test_nothing_secret_is_stored_shown_or_logged(receiver: Receiver) -> None:
@@ -248,7 +246,7 @@ def test_while_one_worker_waits_for_a_receiver_that_hangs_the_others_are_free(
 ) -> None:
     webhook(receiver)
     fire()
-    channels.send_test(name="ops", requester="ada", reason="is it on?")
+    services.send_test(name="ops", requester="ada", reason="is it on?")
     asked: list[int] = []
 
     def hang(_: Channel, message: Message) -> None:
@@ -257,7 +255,7 @@ def test_while_one_worker_waits_for_a_receiver_that_hangs_the_others_are_free(
             assert not delivery.deliver_due()  # a second worker, meanwhile
         raise httpx.ReadTimeout("It timed out.")
 
-    monkeypatch.setattr(webhook_sender, "send", hang)
+    monkeypatch.setattr(delivery, "post_message", hang)
 
     assert not delivery.deliver_due()
     assert len(asked) == 1
@@ -266,7 +264,7 @@ def test_while_one_worker_waits_for_a_receiver_that_hangs_the_others_are_free(
 def test_a_receiver_that_hangs_is_left_alone_and_the_others_hear_of_everything(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_sender, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(delivery, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(delivery, "FIRST_RETRY_S", 300.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         made(f"http://127.0.0.1:{silent.getsockname()[1]}/", name="silent")
@@ -338,7 +336,7 @@ def test_the_turn_is_free_again_after_trouble(
         raise RuntimeError("Nobody thought of this.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(webhook_sender, "send", broken)
+        patched.setattr(delivery, "post_message", broken)
         with pytest.raises(RuntimeError):
             delivery.deliver_due()
     make_due()
@@ -356,7 +354,7 @@ def test_what_cannot_be_put_into_a_message_is_a_failed_try(
     def unwritable(*_: object) -> None:
         raise ValueError("A header holds a line break.")
 
-    monkeypatch.setattr(webhook_sender, "send", unwritable)
+    monkeypatch.setattr(delivery, "post_message", unwritable)
     delivery.deliver_due()
 
     assert Delivery.objects.get().problem == "A header holds a line break."
@@ -373,7 +371,7 @@ def test_what_nobody_thought_of_is_given_up_after_as_many_tries(
         tries.append(message)
         raise RuntimeError("Nobody thought of this.")
 
-    monkeypatch.setattr(webhook_sender, "send", broken)
+    monkeypatch.setattr(delivery, "post_message", broken)
     for _ in range(delivery.ATTEMPTS_MAX):
         make_due()
         with pytest.raises(RuntimeError):
@@ -402,11 +400,11 @@ def test_a_test_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
     webhook(receiver)
     receiver.answers = [503]
 
-    channels.send_test(name="ops", requester="ada", reason="is it on?")
+    services.send_test(name="ops", requester="ada", reason="is it on?")
     delivery.deliver_due()
     assert queries.channel("ops").newest.problem == "It answered 503."
     assert queries.channel("ops").newest.given_up_at is not None
-    channels.send_test(name="ops", requester="ada", reason="again")
+    services.send_test(name="ops", requester="ada", reason="again")
     delivery.deliver_due()
 
     assert queries.channel("ops").newest.sent_at is not None
@@ -415,7 +413,7 @@ def test_a_test_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
 
 def test_a_machine_that_is_away_is_told_in_words(receiver: Receiver, settings: Any) -> None:
     webhook(receiver)
-    channels.send_test(name="ops", requester="ada", reason="is it on?")
+    services.send_test(name="ops", requester="ada", reason="is it on?")
 
     with reserved_port() as port:
         Channel.objects.update(address=f"http://127.0.0.1:{port}/")
@@ -433,7 +431,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 @pytest.mark.parametrize("address", PRIVATE)
 def test_no_message_goes_to_a_private_address(address: str) -> None:
     with pytest.raises(Rejected, match="no public address"):
-        webhooks.check_address(
+        delivery.check_address(
             httpx.URL("https://example.org"), ip_address(address), allows_private=False
         )
 
@@ -443,7 +441,7 @@ def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is
 ) -> None:
     made(f"http://localhost:{receiver.server_port}/")
     settings.WEBHOOK_PRIVATE = False
-    channels.send_test(name="ops", requester="ada", reason="is it on?")
+    services.send_test(name="ops", requester="ada", reason="is it on?")
 
     delivery.deliver_due()
 
@@ -456,7 +454,7 @@ def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is
 def test_plain_http_is_for_loopback_alone() -> None:
     for address in ("10.1.2.3", "93.184.216.34"):
         with pytest.raises(Rejected, match="http is for loopback alone"):
-            webhooks.check_address(
+            delivery.check_address(
                 httpx.URL("http://example.org"), ip_address(address), allows_private=True
             )
 
@@ -464,7 +462,7 @@ def test_plain_http_is_for_loopback_alone() -> None:
 def test_a_message_goes_to_the_machine_that_was_checked_under_its_own_name(
     receiver: Receiver,
 ) -> None:
-    target = webhooks.resolve(f"http://localhost:{receiver.server_port}/hook", allows_private=True)
+    target = delivery.resolve(f"http://localhost:{receiver.server_port}/hook", allows_private=True)
 
     assert target.url.host in ("127.0.0.1", "::1")
     assert target.host == "localhost"
@@ -473,7 +471,7 @@ def test_a_message_goes_to_the_machine_that_was_checked_under_its_own_name(
 
 def test_a_mail_goes_to_each_address(settings: Any) -> None:
     settings.MAIL_IS_SET = True
-    channels.make_mail(
+    services.make_mail(
         name="team",
         addresses="a@example.org, b@example.org",
         pipeline=None,
@@ -495,14 +493,14 @@ def test_what_is_no_mail_address_is_refused(settings: Any, given: str) -> None:
     settings.MAIL_IS_SET = True
 
     with pytest.raises(Rejected, match="mail address"):
-        channels.make_mail(
+        services.make_mail(
             name="team", addresses=given, pipeline=None, requester="ada", reason="drill"
         )
 
 
 def test_without_a_mail_server_there_is_no_mail() -> None:
     with pytest.raises(Rejected, match="FTDASH_MAIL_HOST"):
-        channels.make_mail(
+        services.make_mail(
             name="team", addresses="a@example.org", pipeline=None, requester="ada", reason="x"
         )
 
@@ -511,7 +509,7 @@ def test_a_channel_that_is_deleted_is_told_nothing_more(receiver: Receiver) -> N
     webhook(receiver)
     fire()
 
-    channels.delete_channel(name="ops", requester="ada", reason="moved")
+    services.delete_channel(name="ops", requester="ada", reason="moved")
     delivery.deliver_due()
 
     assert receiver.taken == []
@@ -522,7 +520,7 @@ def webhook(receiver: Receiver, pipeline: str | None = None) -> str:
 
 
 def made(address: str, name: str = "ops", pipeline: str | None = None) -> str:
-    return channels.make_webhook(
+    return services.make_webhook(
         name=name, address=address, pipeline=pipeline, requester="ada", reason="drill"
     ).key
 

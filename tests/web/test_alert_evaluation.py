@@ -10,16 +10,15 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from ftdash.alerts import queries, rules
-from ftdash.alerts.evaluation import evaluate
+from ftdash.alerts import queries, services
+from ftdash.alerts.evaluation import evaluate, readings
 from ftdash.alerts.hysteresis import Absent, Band, Reading
 from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
-from ftdash.alerts.readings import readings
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.projection.projector import Projector
-from ftdash.runs.queries.run_view import WITH_THE_ATTEMPT
+from ftdash.runs.queries.runs import WITH_THE_ATTEMPT
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCommitted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
@@ -135,25 +134,25 @@ def test_a_rule_of_one_pipeline_looks_at_no_other(began: datetime) -> None:
 def test_a_rule_that_is_off_or_gone_clears_what_it_fired(began: datetime) -> None:
     fired(began)
 
-    rules.switch_rule(name="late", is_on=False, requester="ada", reason="planned")
+    services.switch_rule(name="late", is_on=False, requester="ada", reason="planned")
     assert Alert.objects.get().cleared_because == "The rule was switched off by ada."
     evaluate(began + timedelta(seconds=15))
     evaluate(began + timedelta(seconds=30))
     assert Alert.objects.count() == 1
 
-    rules.switch_rule(name="late", is_on=True, requester="ada", reason="done")
+    services.switch_rule(name="late", is_on=True, requester="ada", reason="done")
     evaluate(began + timedelta(seconds=35))
     evaluate(began + timedelta(seconds=50))
     assert len(queries.firing()) == 1
-    rules.delete_rule(name="late", requester="ada", reason="noise")
+    services.delete_rule(name="late", requester="ada", reason="noise")
     assert queries.firing() == []
     assert [each.rule for each in queries.history(1, 10).rows] == ["late", "late"]
 
 
 CHANGES: dict[str, Callable[..., None]] = {
-    "switched off": partial(rules.switch_rule, is_on=False),
-    "changed": partial(rules.change_rule, band=AT_ONCE),
-    "deleted": rules.delete_rule,
+    "switched off": partial(services.switch_rule, is_on=False),
+    "changed": partial(services.change_rule, band=AT_ONCE),
+    "deleted": services.delete_rule,
 }
 
 
@@ -421,7 +420,7 @@ def fired(began: datetime) -> None:
 def made(
     watched: Watched, band: Band = BAND, pipeline: str | None = None, name: str = "late"
 ) -> None:
-    rules.make_rule(
+    services.make_rule(
         name=name, watched=watched, pipeline=pipeline, band=band, requester="ada", reason="drill"
     )
 

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
-from ftdash.alerts import evaluation, queries, rules
+from ftdash.alerts import evaluation, queries, services
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Delivery, Evaluation, Watched
 from ftdash.jobs.models import Pipeline
@@ -159,7 +159,7 @@ def test_an_admin_makes_changes_and_ends_a_rule(admin: Client) -> None:
 def test_bytes_in_the_log_of_rules_are_readable() -> None:
     band = Band(64e6, 0.0, 16e6, 60.0)
 
-    rules.make_rule(
+    services.make_rule(
         name="full",
         watched=Watched.BUFFERED_BYTES,
         pipeline=None,
@@ -199,13 +199,13 @@ def test_a_rule_that_cannot_be_is_refused_in_words(
 
 
 def test_there_is_an_end_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "RULES_MAX", 1)
+    monkeypatch.setattr(services, "RULES_MAX", 1)
     band = Band(60.0, 0.0, 30.0, 0.0)
     values: dict[str, Any] = {"watched": Watched.SINCE_OUTPUT, "pipeline": None, "band": band}
-    rules.make_rule(name="one", requester="ada", reason="x", **values)
+    services.make_rule(name="one", requester="ada", reason="x", **values)
 
     with pytest.raises(Rejected, match="There are 1 rules already"):
-        rules.make_rule(name="two", requester="ada", reason="x", **values)
+        services.make_rule(name="two", requester="ada", reason="x", **values)
 
 
 def test_an_admin_makes_tests_and_deletes_a_channel(admin: Client, settings: Any) -> None:

@@ -7,7 +7,6 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from ftdash.audits import services as audit_process
 from ftdash.audits import services as audits
 from ftdash.audits import tasks
 from ftdash.checkpoints.models import Audit
@@ -46,7 +45,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         def wait(self) -> int:
             return 0
 
-    monkeypatch.setattr(audit_process.subprocess, "Popen", Started)
+    monkeypatch.setattr(audits.subprocess, "Popen", Started)
     return commands
 
 
@@ -79,11 +78,11 @@ def test_one_that_no_worker_was_told_of_is_started_by_the_next_round(
     run: Run, started: list[list[str]]
 ) -> None:
     audits.ask(NAME, "ada")
-    audit_process.start_forgotten()
+    audits.start_forgotten()
     just_asked = list(started)
-    Audit.objects.update(created_at=timezone.now() - 2 * audit_process.FORGOTTEN_AFTER)
+    Audit.objects.update(created_at=timezone.now() - 2 * audits.FORGOTTEN_AFTER)
 
-    audit_process.start_forgotten()
+    audits.start_forgotten()
 
     assert (len(just_asked), len(started)) == (0, 1)
 
@@ -93,9 +92,9 @@ def test_one_that_cannot_be_started_holds_up_no_other(started: list[list[str]]) 
         run = new_run(name)
         audits.ask(name, "ada")
     run_directory(run).path.mkdir(parents=True)
-    Audit.objects.update(created_at=timezone.now() - 2 * audit_process.FORGOTTEN_AFTER)
+    Audit.objects.update(created_at=timezone.now() - 2 * audits.FORGOTTEN_AFTER)
 
-    audit_process.start_forgotten()
+    audits.start_forgotten()
 
     (command,) = started
     assert command[-1] == str(Audit.objects.get(run=run).pk)
@@ -187,7 +186,7 @@ def test_an_interrupted_one_that_speaks_up_again_changes_nothing(
     Audit.objects.update(moved_at=F("moved_at") - SILENT_AFTER - timedelta(seconds=1))
     audits.ask(NAME, "ada")
 
-    audit_process.carry_out(first)
+    audits.carry_out(first)
 
     assert audit_views(NAME, 2)[1].state is AuditState.IMPOSSIBLE
 
@@ -195,14 +194,14 @@ def test_an_interrupted_one_that_speaks_up_again_changes_nothing(
 def test_whoever_reads_for_long_gives_signs_of_life(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, transactional_db: Any
 ) -> None:
-    monkeypatch.setattr(audit_process, "SIGN_OF_LIFE_S", 0.01)
+    monkeypatch.setattr(audits, "SIGN_OF_LIFE_S", 0.01)
     key = audits.ask(NAME, "ada")
     tasks.start_audit(key)
     old = timezone.now() - timedelta(hours=1)
     Audit.objects.update(moved_at=old)
     deadline = timezone.now() + timedelta(seconds=20)
 
-    with audit_process.signs_of_life(key):
+    with audits.signs_of_life(key):
         while Audit.objects.get(pk=key).moved_at == old:
             assert timezone.now() < deadline
 
@@ -210,7 +209,7 @@ def test_whoever_reads_for_long_gives_signs_of_life(
 def carry_out() -> None:
     key = audits.ask(NAME, "ada")
     tasks.start_audit(key)
-    audit_process.carry_out(key)
+    audits.carry_out(key)
 
 
 def newest() -> AuditView:

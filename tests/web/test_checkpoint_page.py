@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from ftdash.checkpoints.answers import ChannelTimeline, SubtaskTimeline
-from ftdash.checkpoints.comparison import longest_growth
 from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
+from ftdash.checkpoints.queries.detail import longest_growth
 from ftdash.jobs.models import RequestKind
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason

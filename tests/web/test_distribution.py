@@ -5,7 +5,7 @@ import statistics as library
 
 import pytest
 
-from ftdash.checkpoints.distribution import QUANTILES, distribution
+from ftdash.checkpoints.answers import QUANTILES, distribution
 
 
 @pytest.mark.parametrize("seed", range(20))

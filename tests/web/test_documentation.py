@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from ftdash.documentation import generated_pages
 from ftdash.documentation import site as documentation_site
-from ftdash.documentation.views import inline_scripts
+from ftdash.documentation.site import inline_scripts
 from ftdash.prometheus.families import FAMILIES
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.protocol.job import MOVES
@@ -39,7 +39,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "index.html").write_text(PAGE)
     (directory / "how-to" / "index.html").write_text("<p>guides</p>")
     (tmp_path / "secret").write_text("secret")
-    monkeypatch.setattr("ftdash.documentation.views.current_site", lambda: directory)
+    monkeypatch.setattr("ftdash.documentation.site.current_site", lambda: directory)
     return directory
 
 
@@ -82,7 +82,7 @@ def test_the_inline_scripts_of_a_page_are_allowed_and_no_others(
 def test_a_missing_site_names_the_command_that_builds_it(
     reader: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftdash.documentation.views.current_site", lambda: tmp_path / "none")
+    monkeypatch.setattr("ftdash.documentation.site.current_site", lambda: tmp_path / "none")
 
     answer = reader.get("/docs/")
 

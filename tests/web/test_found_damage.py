@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings as configuration
+from ftdash.checkpoints.queries.contents import Looked
 
 from ftdash.checkpoints.queries import contents
-from ftdash.checkpoints.queries.contents import Looked
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run
 from ftdash.points.services import comparisons, inspection, replays

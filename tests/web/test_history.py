@@ -12,7 +12,7 @@ from django.utils import timezone
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert, Channel, ChannelKind, Delivery, News
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-from ftdash.checkpoints.queries.counts import (
+from ftdash.checkpoints.queries.checkpoints import (
     FailureCount,
     StatusCounts,
     counts_of,

@@ -28,7 +28,7 @@ from ftdash.jobs.models import DesiredState, Failure, Run
 from ftdash.projection.projector import Projector
 from ftdash.supervision import drivers as supervision
 from ftdash.supervision import launcher
-from ftdash.supervision.driver_watches import DriverWatches
+from ftdash.supervision.drivers import DriverWatches
 from pipelines.bus.journal_reading import read_journal
 from pipelines.bus.lease import Owner, owner_of
 from pipelines.bus.signs_of_life import newest_sign

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftdash.embedded.demo_pipeline import NAME
+from ftdash.embedded.demo import NAME
 from ftdash.embedded.observer import Observer
 from ftdash.jobs.answers import RunView
 from ftdash.projection.projector import Projector

@@ -9,9 +9,9 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import URLPattern, reverse
 
-from ftdash.accounts import people
+from ftdash.accounts import services
 from ftdash.accounts.models import AdminAction, TokenScope
-from ftdash.accounts.people import Role
+from ftdash.accounts.services import Role
 from ftdash.api.own import urls
 from ftdash.api.own.door import description
 from ftdash.checkpoints.models import Audit
@@ -147,7 +147,7 @@ def test_nothing_is_answered_without_a_token_or_session(header: str | None) -> N
 
 def test_who_came_with_a_one_time_password_chooses_their_own_before_anything() -> None:
     running()
-    made = people.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
+    made = services.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
     client, before = came_in(made.name, made.password), what_was_done()
 
     for route in routes():

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from ftdash.accounts import queries
 from ftdash.accounts.models import ApiToken, TokenScope
-from ftdash.accounts.people import Role
-from ftdash.alerts import evaluation, webhooks
+from ftdash.accounts.services import Role
+from ftdash.alerts import delivery, evaluation
 from ftdash.alerts import queries as alert_queries
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import AlertRule, Channel, Delivery, News
@@ -104,7 +104,7 @@ def test_the_key_of_a_webhook_is_in_the_answer_that_makes_it(program: Client) ->
 
     assert answer.status_code == 200, answer.content
     made = Channel.objects.get()
-    assert answer.json() == {"name": "ops", "key": webhooks.key_of(made.key_salt)}
+    assert answer.json() == {"name": "ops", "key": delivery.key_of(made.key_salt)}
     assert made.address == WEBHOOK["address"]
 
 

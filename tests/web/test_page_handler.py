@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import override_settings
 from django.urls import path
 
-from ftdash.page_handler import THREADS, PageHandler
+from ftdash.asgi import THREADS, PageHandler
 
 PATIENCE_S = 60.0
 released = threading.Event()

@@ -7,9 +7,9 @@ from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.accounts import people, queries
+from ftdash.accounts import queries, services
 from ftdash.accounts.models import AdminAction
-from ftdash.accounts.people import NewPassword, Role
+from ftdash.accounts.services import NewPassword, Role
 from pipelines.domain.errors import Rejected
 from tests.web.people import admin_user, came_in, opens, operator_user, signed_in
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.usefixtures("site")
 CHOSEN = "correct horse battery"
 Change = Callable[[str], object]
 AGAINST_THE_LAST_ADMIN: dict[str, Change] = {
-    "deactivate": lambda name: people.deactivate(name=name, requester="ada", reason="leaves"),
-    "demote": lambda name: people.change_role(
+    "deactivate": lambda name: services.deactivate(name=name, requester="ada", reason="leaves"),
+    "demote": lambda name: services.change_role(
         name=name, role=Role.OPERATOR, requester="ada", reason="moves"
     ),
-    "reset": lambda name: people.reset_password(name=name, requester="ada", reason="forgot"),
+    "reset": lambda name: services.reset_password(name=name, requester="ada", reason="forgot"),
 }
 
 
@@ -92,10 +92,10 @@ def test_a_role_holds_at_the_next_click() -> None:
     client = signed_in(olaf)
     assert client.get("/settings/invite/").status_code == 403
 
-    people.change_role(name="olaf", role=Role.ADMIN, requester="ada", reason="on call")
+    services.change_role(name="olaf", role=Role.ADMIN, requester="ada", reason="on call")
     assert client.get("/settings/invite/").status_code == 200
 
-    people.change_role(name="olaf", role=Role.OPERATOR, requester="ada", reason="off call")
+    services.change_role(name="olaf", role=Role.OPERATOR, requester="ada", reason="off call")
     assert client.get("/settings/invite/").status_code == 403
 
 
@@ -106,7 +106,7 @@ def test_whoever_is_made_operator_keeps_no_other_way_to_act() -> None:
     root = User.objects.create_superuser("root")
     root.groups.add(group)
 
-    people.change_role(name="root", role=Role.OPERATOR, requester="ada", reason="tidying")
+    services.change_role(name="root", role=Role.OPERATOR, requester="ada", reason="tidying")
 
     assert not User.objects.get(username="root").has_perm("jobs.operate")
 
@@ -116,10 +116,10 @@ def test_who_is_deactivated_is_out_at_once_and_comes_back_with_a_new_password() 
     olaf = operator_user("olaf")
     client = signed_in(olaf)
 
-    people.deactivate(name="olaf", requester="ada", reason="leaves")
+    services.deactivate(name="olaf", requester="ada", reason="leaves")
 
     assert client.get("/")["Location"].startswith(reverse("login"))
-    made = people.reactivate(name="olaf", requester="ada", reason="is back")
+    made = services.reactivate(name="olaf", requester="ada", reason="is back")
     assert first_time(made).get("/")["Location"] == reverse("password")
 
 
@@ -156,26 +156,26 @@ def test_what_would_change_nothing_is_refused() -> None:
     operator_user("olaf")
 
     with pytest.raises(Rejected, match="has the role operator already"):
-        people.change_role(name="olaf", role=Role.OPERATOR, requester="ada", reason="x")
+        services.change_role(name="olaf", role=Role.OPERATOR, requester="ada", reason="x")
     with pytest.raises(Rejected, match="is active already"):
-        people.reactivate(name="olaf", requester="ada", reason="x")
-    people.deactivate(name="olaf", requester="ada", reason="x")
+        services.reactivate(name="olaf", requester="ada", reason="x")
+    services.deactivate(name="olaf", requester="ada", reason="x")
     with pytest.raises(Rejected, match="is deactivated already"):
-        people.deactivate(name="olaf", requester="ada", reason="x")
+        services.deactivate(name="olaf", requester="ada", reason="x")
     with pytest.raises(Rejected, match="nobody named 'nobody'"):
-        people.deactivate(name="nobody", requester="ada", reason="x")
+        services.deactivate(name="nobody", requester="ada", reason="x")
 
 
 def test_nothing_is_changed_without_a_reason() -> None:
     with pytest.raises(Rejected, match="Say why"):
-        people.invite(name="olaf", role=Role.OPERATOR, requester="ada", reason=" ")
+        services.invite(name="olaf", role=Role.OPERATOR, requester="ada", reason=" ")
     assert not User.objects.exists()
 
 
 def test_every_change_is_logged_with_who_what_and_why() -> None:
     admin_user("ada")
     invited("olaf")
-    people.deactivate(name="olaf", requester="ada", reason="leaves")
+    services.deactivate(name="olaf", requester="ada", reason="leaves")
 
     left, came = queries.admin_actions()
 
@@ -185,7 +185,7 @@ def test_every_change_is_logged_with_who_what_and_why() -> None:
 
 
 def invited(name: str, role: Role = Role.OPERATOR) -> NewPassword:
-    return people.invite(name=name, role=role, requester="ada", reason="new here")
+    return services.invite(name=name, role=role, requester="ada", reason="new here")
 
 
 def first_time(made: NewPassword) -> Client:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ftdash.jobs.directories import run_directory
-from ftdash.retention.run_files import shorten_logs
+from ftdash.retention.pruning import shorten_logs
 from ftdash.supervision.launcher import last_log_line
 from pipelines.domain.run import RunDirectory
 from tests.web.journals import new_run

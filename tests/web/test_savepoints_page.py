@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from ftdash.checkpoints.queries import contents
+from ftdash.checkpoints.queries import savepoints
 from ftdash.errands import Errand
 from ftdash.jobs.models import (
     PointComparison,
@@ -558,10 +558,10 @@ def test_its_shelf_life_is_told_with_its_reason(
     later = round(timezone.now().timestamp() * 1000) + day_ms
     limits = [Limit(later, "Kafka forgets."), Limit(later + day_ms, "So does the other.")]
     known = ShelfLife([], limits, ["How long the third keeps it is not known."])
-    monkeypatch.setattr(contents, "shelf_life_of", lambda _: known)
+    monkeypatch.setattr(savepoints, "shelf_life_of", lambda _: known)
     limited = words(operator.get(f"{ONE}shelf-life/"))
     monkeypatch.setattr(
-        contents, "shelf_life_of", lambda _: ShelfLife([], [Limit(day_ms, "It is old.")], [])
+        savepoints, "shelf_life_of", lambda _: ShelfLife([], [Limit(day_ms, "It is old.")], [])
     )
     passed = words(operator.get(f"{ONE}shelf-life/"))
 

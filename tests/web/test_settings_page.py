@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.accounts import people, queries, sent_forms, services
+from ftdash.accounts import queries, services
 from ftdash.accounts.models import AdminAction, ApiToken, SentForm, TokenScope
-from ftdash.accounts.people import Role
+from ftdash.accounts.services import Role
 from tests.web.people import opens, operator_user
 from tests.web.settings_posts import hidden, post, settings_address
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("site")
 def test_an_operator_reads_who_and_what_may_come_in_and_is_offered_no_change(
     operator: Client,
 ) -> None:
-    people.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
+    services.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
     services.create_token(name="ci", scope=TokenScope.ACT, created_by="ada", reason="nightly")
 
     for name in ("settings", "settings-regions"):
@@ -109,7 +109,7 @@ def test_a_password_that_was_handed_over_outlives_a_reload_and_a_new_form_makes_
 
 
 def test_a_form_that_was_refused_can_be_sent_again(admin: Client) -> None:
-    people.invite(name="eve", role=Role.OPERATOR, requester="ada", reason="new here")
+    services.invite(name="eve", role=Role.OPERATOR, requester="ada", reason="new here")
     where = settings_address("invite")
     mark = hidden(admin.get(where).content.decode())
     given = mark | {"role": "operator", "reason": "new here"}
@@ -138,7 +138,7 @@ def test_a_form_too_old_to_be_known_again_is_refused(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator_user("olaf")
-    monkeypatch.setattr(sent_forms, "VALID_FOR", timedelta(seconds=-1))
+    monkeypatch.setattr(services, "VALID_FOR", timedelta(seconds=-1))
 
     answer = post(admin, "reset-password", {"reason": "forgot"}, of="olaf")
 

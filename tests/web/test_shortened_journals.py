@@ -12,7 +12,7 @@ from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Failure, Run, StatusChange
 from ftdash.projection.projector import Projector, project, rebuild
-from ftdash.retention.run_files import shorten_journals
+from ftdash.retention.pruning import shorten_journals
 from ftdash.runs.queries import pipelines as queries
 from pipelines.bus.journal_segments import closed_segments, delete_segments, segments_of
 from pipelines.domain.events import CheckpointDiscarded, FailureOccurred

@@ -21,7 +21,7 @@ from django.urls import reverse
 from kombu.utils import functional
 
 from ftdash.celery import application
-from ftdash.embedded.redis_server import find_redis_server
+from ftdash.embedded.installation import find_redis_server
 from ftdash.metrics.models import Heartbeat
 from ftdash.supervision import tasks
 from ftdash.times import moment

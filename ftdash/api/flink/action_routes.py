@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from ftdash.accounts.authentication import check_may_act_by_get
 from ftdash.api.flink import shapes_actions as shapes
 from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
-from ftdash.api.flink.shapes_jobs import Status
+from ftdash.api.flink.shapes import Status
 from ftdash.api.flink.throwable import serialized_throwable
 from ftdash.jobs.answers import RequestView, ShownState
 from ftdash.jobs.models import RequestKind, RequestPhase

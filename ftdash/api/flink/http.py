@@ -1,12 +1,12 @@
-"""The entry to Flink's routes: callers, request bodies and answers. Errors have Flink's one shape.
+"""The entry to Flink's routes: callers, request bodies, answers, and Flink's own web page.
 
 A GET may carry a body (Flink's command line sends `{}`), which is ignored. Answers only what a
-route offers, and only callers whom `ftdash.accounts.authentication` knows.
+route offers, and only callers whom `ftdash.accounts.authentication` knows. Errors have Flink's one
+shape.
 
-Serves Flink's own web page, unmodified, from a local directory, to people who have signed in.
-
-The page calls Flink's routes next to itself and needs more browser rights than ours: elements and
-attributes with styles, and one handler in its head, which is allowed only by its digest.
+The web page is served unmodified from a local directory to people who have signed in. It needs more
+browser rights than our pages: elements and attributes with styles, and one handler in its head,
+which is allowed only by its digest.
 """
 
 import base64
@@ -30,7 +30,7 @@ from django.views.static import serve
 
 from ftdash.accounts.authentication import Caller, Refused, caller_of, check_may_act
 from ftdash.api.flink.names import HEX_ID, run_id_of
-from ftdash.api.flink.shapes_jobs import Errors
+from ftdash.api.flink.shapes import Errors
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.errors import Rejected

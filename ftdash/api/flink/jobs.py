@@ -1,8 +1,12 @@
-"""Makes Flink's bodies about jobs from the facts about runs."""
+"""Flink's addresses that read jobs, with their bodies, from the facts about runs."""
+
+import re
 
 import msgspec
 
-from ftdash.api.flink import shapes_jobs as shapes
+from ftdash.api.flink import metrics, shapes
+from ftdash.api.flink.http import Asked, Problem, Reply, check_id, job_of
+from ftdash.api.flink.metrics import aggregated, listed
 from ftdash.api.flink.names import (
     JOB_STATES,
     duration_ms,
@@ -16,8 +20,11 @@ from ftdash.api.flink.names import (
     vertex_id,
     vertex_name,
 )
+from ftdash.checkpoints.queries.statistics import statistics_of
 from ftdash.jobs.answers import FailureView, SubtaskView, VertexView
 from ftdash.metrics.queries.loads import sum_known
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.recovery_axis import failures
 from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.settings import RestartStrategy, Settings
 from pipelines.domain.settings.parsing import parse_settings
@@ -46,7 +53,7 @@ def line(run: RunFacts) -> shapes.JobLine:
     )
 
 
-def detail(run: RunFacts, subtasks: list[SubtaskView]) -> shapes.JobDetail:
+def detail_body(run: RunFacts, subtasks: list[SubtaskView]) -> shapes.JobDetail:
     state = task_state(run.state)
     return shapes.JobDetail(
         jid=job_id(run.run_id),
@@ -64,7 +71,7 @@ def detail(run: RunFacts, subtasks: list[SubtaskView]) -> shapes.JobDetail:
         timestamps=timestamps(run),
         vertices=[_vertex(run, vertex, subtasks) for vertex in run.vertices],
         status_counts=state_counts(state, len(run.vertices)),
-        plan=plan(run),
+        plan=plan_body(run),
         pending_operators=0,
     )
 
@@ -75,7 +82,7 @@ def timestamps(run: RunFacts) -> dict[str, int]:
     return {state: epoch_ms(entered[state]) if state in entered else 0 for state in JOB_STATES}
 
 
-def plan(run: RunFacts) -> shapes.Plan:
+def plan_body(run: RunFacts) -> shapes.Plan:
     by_uid = {vertex.uid: vertex for vertex in run.vertices}
     return shapes.Plan(
         jid=job_id(run.run_id),
@@ -149,7 +156,7 @@ def io_metrics(subtasks: list[SubtaskView]) -> shapes.IoMetrics:
     )
 
 
-def config(run: RunFacts) -> shapes.JobConfig:
+def config_body(run: RunFacts) -> shapes.JobConfig:
     return shapes.JobConfig(
         jid=job_id(run.run_id),
         name=run.pipeline,
@@ -162,7 +169,7 @@ def config(run: RunFacts) -> shapes.JobConfig:
     )
 
 
-def settings(run: RunFacts) -> list[shapes.ConfigEntry]:
+def settings_body(run: RunFacts) -> list[shapes.ConfigEntry]:
     return [shapes.ConfigEntry(key=key, value=run.settings[key]) for key in sorted(run.settings)]
 
 
@@ -219,3 +226,116 @@ def exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
         task_manager_id=msgspec.UNSET if slot is None else task_manager_id(run.run_id, slot),
         concurrent_exceptions=[],
     )
+
+
+EXCEPTIONS = 20
+"""The default of Flink's maxExceptions."""
+
+EXCEPTIONS_MAX = 1000
+SWITCHED_OFF = "Rescaling is temporarily disabled. See FLINK-12312."
+_LABEL = re.compile("[^:]*:[^:]+")
+NOT_ADAPTIVE = (
+    "java.lang.UnsupportedOperationException: The parallelism of a job that runs cannot change;"
+    " restore it from a savepoint with another one."
+)
+
+
+def ids(asked: Asked) -> object:
+    found = run_queries.runs()
+    listed = [shapes.JobId(id=job_id(run.run_id), status=job_state(run.state)) for run in found]
+    return shapes.JobIds(jobs=listed)
+
+
+def overview(asked: Asked) -> object:
+    return shapes.JobsOverview(jobs=[line(run) for run in run_queries.runs()])
+
+
+def detail(asked: Asked, job: str) -> object:
+    run = job_of(job)
+    return detail_body(run, run_queries.newest_samples(run.run_id).subtasks)
+
+
+def status(asked: Asked, job: str) -> object:
+    return shapes.JobState(status=job_state(job_of(job).state))
+
+
+def plan(asked: Asked, job: str) -> object:
+    return shapes.PlanAnswer(plan=plan_body(job_of(job)))
+
+
+def config(asked: Asked, job: str) -> object:
+    return config_body(job_of(job))
+
+
+def settings(asked: Asked, job: str) -> object:
+    return settings_body(job_of(job))
+
+
+def requirements(asked: Asked, job: str) -> object:
+    """As with Flink's default scheduler, it can neither be read nor changed."""
+    job_of(job)
+    told = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
+    return Reply(shapes.Errors(errors=["Internal server error.", told]), 500)
+
+
+def rescaling(asked: Asked, job: str) -> object:
+    """Flink's rescaling is switched off, for any job."""
+    check_id("jobid", job)
+    raise Problem(503, SWITCHED_OFF)
+
+
+def rescaling_progress(asked: Asked, job: str, trigger: str) -> object:
+    check_id("triggerid", trigger)
+    return rescaling(asked, job)
+
+
+def accumulators(asked: Asked, job: str) -> object:
+    job_of(job)
+    return {
+        "job-accumulators": [],
+        "user-task-accumulators": [],
+        "serialized-user-task-accumulators": {},
+    }
+
+
+def exceptions(asked: Asked, job: str) -> object:
+    run = job_of(job)
+    limit = min(asked.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
+    if _asks_for_labels(asked):
+        return exception_history(run, [], limit)
+    return exception_history(run, failures(run.run_id, limit + 1), limit)
+
+
+def _asks_for_labels(asked: Asked) -> bool:
+    """No failure has labels here, so no filter matches. Raises Problem unless it is `key:value`."""
+    given = asked.values("failureLabelFilter")
+    for each in given:
+        if not _LABEL.fullmatch(each):
+            raise Problem(
+                400,
+                f"Cannot resolve query parameter (failureLabelFilter) from value {each!r}: a label"
+                " is key:value.",
+            )
+    return bool(given)
+
+
+def metrics_of(asked: Asked, job: str) -> object:
+    run = job_of(job)
+    found = statistics_of(run.run_id)
+    return listed(asked, metrics.of_job(run, found) if found else {})
+
+
+def metrics_of_all(asked: Asked) -> object:
+    """Over the listed jobs, or those of them that `jobs` names."""
+    named = asked.values("jobs")
+    for job in named:
+        check_id("jobs", job, "query")
+    wanted = [run for run in run_queries.runs() if not named or job_id(run.run_id) in named]
+    runs = [(run, statistics_of(run.run_id)) for run in wanted]
+    return aggregated(asked, [metrics.of_job(run, found) for run, found in runs if found])
+
+
+def execution_result(asked: Asked, job: str) -> object:
+    """Says only if there is a result: here, jobs do not return one as Flink's do."""
+    is_over = job_of(job).state.is_terminal
+    return {"status": shapes.Status(id="COMPLETED" if is_over else "IN_PROGRESS")}

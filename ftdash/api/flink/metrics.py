@@ -1,26 +1,21 @@
 """The metrics that Flink's pages request by name, with their values, for a job or a vertex.
 
-Unknown metrics are left out, name and value: Flink's page shows N/A for them.
+Without `get` a client receives names, with `get` the values it names. Unknown metrics are left out,
+name and value: Flink's page shows N/A for them.
 
-How a client picks metrics: without `get` it receives names, with `get` the values it names.
-
-Source: Flink, `AbstractMetricsHandler`, `AbstractAggregatingMetricsHandler` and
-`AggregatingSubtasksMetricsHandler`.
-
-Flink's statistics over the same number of several subtasks.
-
-Source: Flink, `JobVertexDetailsHandler` (spread) and `MetricsAggregator` (skew).
+Source: Flink, `AbstractMetricsHandler`, `AbstractAggregatingMetricsHandler`,
+`AggregatingSubtasksMetricsHandler`, `JobVertexDetailsHandler` (spread), `MetricsAggregator` (skew).
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from ftdash.api.flink import shapes_vertices as shapes
+from ftdash.api.flink import shapes as shapes
 from ftdash.api.flink.http import Asked, Problem
 from ftdash.api.flink.names import epoch_ms
-from ftdash.api.flink.shapes_vertices import MetricOverSubtasks, Spread
-from ftdash.checkpoints.distribution import quantile
+from ftdash.api.flink.shapes import MetricOverSubtasks, Spread
+from ftdash.checkpoints.answers import quantile
 from ftdash.checkpoints.queries.statistics import RunStatistics
 from ftdash.jobs.answers import SubtaskView
 from ftdash.runs.queries.runs import RunFacts

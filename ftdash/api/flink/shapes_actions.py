@@ -8,7 +8,7 @@ Source: Flink, `rest.messages.job.savepoints`, `.checkpoints` and `rest.handler.
 
 import msgspec
 
-from ftdash.api.flink.shapes_jobs import Kebab, Status
+from ftdash.api.flink.shapes import Kebab, Status
 
 
 class SavepointTrigger(Kebab, frozen=True, kw_only=True):

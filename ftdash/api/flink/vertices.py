@@ -1,15 +1,18 @@
-"""Makes Flink's bodies about one vertex and its subtasks, from the newest sample of its run.
+"""Flink's addresses that read one vertex of a job, or one subtask of it, with their bodies.
 
-A slot hosts one subtask of every vertex: subtask n runs in slot n, for as long as its run.
+A slot hosts one subtask of every vertex: subtask n runs in slot n, for as long as its run. The
+figures are those of the run's newest sample, so only the present attempt is known.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ftdash.api.flink import shapes_vertices as shapes
+from ftdash.api.flink import metrics, shapes
+from ftdash.api.flink.http import Asked, Problem, check_id, job_of
 from ftdash.api.flink.jobs import io_metrics
-from ftdash.api.flink.metrics import spread
+from ftdash.api.flink.metrics import aggregated, listed, spread, within
 from ftdash.api.flink.names import (
     EXECUTION_STATES,
     duration_ms,
@@ -22,6 +25,7 @@ from ftdash.api.flink.names import (
     vertex_name,
 )
 from ftdash.jobs.answers import SubtaskView, VertexView
+from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.runs import RunFacts, SubtaskSamples
 from pipelines.domain.status import JobStatus
 
@@ -53,9 +57,9 @@ class Seen:
         return [] if found is None else [found]
 
 
-def detail(seen: Seen) -> shapes.VertexDetail:
+def detail_body(seen: Seen) -> shapes.VertexDetail:
     run = seen.run
-    attempts = [attempt(seen, index) for index in range(run.parallelism)]
+    attempts = [attempt_body(seen, index) for index in range(run.parallelism)]
     return shapes.VertexDetail(
         id=vertex_id(seen.vertex),
         name=vertex_name(seen.vertex),
@@ -63,11 +67,11 @@ def detail(seen: Seen) -> shapes.VertexDetail:
         max_parallelism=run.max_parallelism,
         now=epoch_ms(run.now),
         subtasks=attempts,
-        aggregated=aggregated(seen, list(range(run.parallelism))),
+        aggregated=aggregated_body(seen, list(range(run.parallelism))),
     )
 
 
-def attempt(seen: Seen, index: int) -> shapes.SubtaskAttempt:
+def attempt_body(seen: Seen, index: int) -> shapes.SubtaskAttempt:
     run = seen.run
     return shapes.SubtaskAttempt(
         subtask=index,
@@ -84,7 +88,7 @@ def attempt(seen: Seen, index: int) -> shapes.SubtaskAttempt:
     )
 
 
-def aggregated(seen: Seen, indices: list[int]) -> shapes.Aggregated:
+def aggregated_body(seen: Seen, indices: list[int]) -> shapes.Aggregated:
     """Over these subtasks. Every subtask of a run has spent the same time in each state."""
     found = [io_metrics(seen.of(index)) for index in indices]
     columns = {
@@ -122,7 +126,7 @@ def status_durations(run: RunFacts) -> dict[str, int]:
     }
 
 
-def times(seen: Seen) -> shapes.SubtaskTimes:
+def times_body(seen: Seen) -> shapes.SubtaskTimes:
     run = seen.run
     stamps = task_timestamps(run)
     return shapes.SubtaskTimes(
@@ -154,7 +158,7 @@ def task_timestamps(run: RunFacts) -> dict[str, int]:
     }
 
 
-def task_managers(seen: Seen) -> shapes.VertexTaskManagers:
+def task_managers_body(seen: Seen) -> shapes.VertexTaskManagers:
     run, state = seen.run, task_state(seen.run.state)
     return shapes.VertexTaskManagers(
         id=vertex_id(seen.vertex),
@@ -170,7 +174,7 @@ def task_managers(seen: Seen) -> shapes.VertexTaskManagers:
                 metrics=io_metrics(seen.of(index)),
                 status_counts=state_counts(state, 1),
                 taskmanager_id=_task_manager(run, index),
-                aggregated=aggregated(seen, [index]),
+                aggregated=aggregated_body(seen, [index]),
             )
             for index in range(run.parallelism)
         ],
@@ -181,7 +185,7 @@ def _task_manager(run: RunFacts, index: int) -> str:
     return task_manager_id(run.run_id, index) if index in run.slots else UNASSIGNED
 
 
-def backpressure(seen: Seen) -> shapes.BackPressure | shapes.BackPressureUnknown:
+def backpressure_body(seen: Seen) -> shapes.BackPressure | shapes.BackPressureUnknown:
     subtasks, at = seen.subtasks, seen.samples.at
     if not subtasks or at is None:
         return shapes.BackPressureUnknown(status="deprecated")
@@ -214,3 +218,123 @@ def find(run: RunFacts, vertex: str, samples: Callable[[str], SubtaskSamples]) -
     """The vertex of that id; None: the run has none."""
     named = next((each for each in run.vertices if vertex_id(each) == vertex), None)
     return None if named is None else Seen(run, named, samples(run.run_id))
+
+
+def detail(asked: Asked, job: str, vertex: str) -> object:
+    return detail_body(seen(job, vertex))
+
+
+def backpressure(asked: Asked, job: str, vertex: str) -> object:
+    return backpressure_body(seen(job, vertex))
+
+
+def times(asked: Asked, job: str, vertex: str) -> object:
+    return times_body(seen(job, vertex))
+
+
+def task_managers(asked: Asked, job: str, vertex: str) -> object:
+    return task_managers_body(seen(job, vertex))
+
+
+def accumulators(asked: Asked, job: str, vertex: str) -> object:
+    seen(job, vertex)
+    return shapes.VertexAccumulators(id=vertex, user_accumulators=[])
+
+
+def watermarks(asked: Asked, job: str, vertex: str) -> object:
+    """Empty for sources: they receive no watermarks."""
+    found = seen(job, vertex)
+    if found.vertex.is_source:
+        return []
+    return [
+        shapes.MetricValue(
+            id=f"{index}.{metrics.WATERMARK}",
+            value=str(metrics.of_subtask(view)[metrics.WATERMARK]),
+        )
+        for index, view in sorted(found.subtasks.items())
+    ]
+
+
+def all_metrics(asked: Asked, job: str, vertex: str) -> object:
+    return listed(
+        asked,
+        {
+            f"{index}.{name}": value
+            for index, view in sorted(seen(job, vertex).subtasks.items())
+            for name, value in metrics.of_subtask(view).items()
+        },
+    )
+
+
+def subtask_metrics(asked: Asked, job: str, vertex: str) -> object:
+    found = seen(job, vertex).subtasks
+    selected = within(asked.values("subtasks"), found)
+    return aggregated(asked, [metrics.of_subtask(found[index]) for index in selected])
+
+
+def operator_metrics(asked: Asked, job: str, vertex: str) -> object:
+    """Empty: these are metrics of Flink's operator coordinators, which we do not have."""
+    seen(job, vertex)
+    return []
+
+
+def seen(job: str, vertex: str) -> Seen:
+    check_id("vertexid", vertex)
+    found = find(job_of(job), vertex, run_queries.newest_samples)
+    if found is None:
+        raise Problem(404, f"There is no vertex {vertex} in job {job}.")
+    return found
+
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def current(asked: Asked, job: str, vertex: str, index: str) -> object:
+    return _attempt(seen(job, vertex), index)
+
+
+def attempt(asked: Asked, job: str, vertex: str, index: str, attempt: str) -> object:
+    number, found = _number("attempt", attempt), _attempt(seen(job, vertex), index)
+    if found.attempt != number:
+        raise Problem(404, f"Attempt {number} of subtask {index} is not known; {found.attempt} is.")
+    return found
+
+
+def all_metrics_of_subtask(asked: Asked, job: str, vertex: str, index: str) -> object:
+    """Empty before the first sample."""
+    found = seen(job, vertex)
+    sampled = found.of(_attempt(found, index).subtask)
+    return listed(asked, metrics.of_subtask(sampled[0]) if sampled else {})
+
+
+def accumulators_of_subtask(asked: Asked, job: str, vertex: str) -> object:
+    """Empty: user functions have no accumulators here."""
+    found = seen(job, vertex)
+    attempts = detail_body(found).subtasks
+    return shapes.SubtasksAccumulators(
+        id=vertex,
+        parallelism=len(attempts),
+        subtasks=[
+            shapes.SubtaskAccumulators(
+                subtask=each.subtask,
+                attempt=each.attempt,
+                endpoint=each.endpoint,
+                user_accumulators=[],
+            )
+            for each in attempts
+        ],
+    )
+
+
+def _attempt(found: Seen, index: str) -> shapes.SubtaskAttempt:
+    number = _number("subtaskindex", index)
+    if number >= found.run.parallelism:
+        raise Problem(404, f"There is no subtask {number}; there are {found.run.parallelism}.")
+    return attempt_body(found, number)
+
+
+def _number(parameter: str, value: str) -> int:
+    """Raises Problem unless it is a whole number, 0 or above."""
+    if not _NUMBER.fullmatch(value):
+        raise Problem(400, f"Cannot resolve path parameter ({parameter}) from value {value!r}.")
+    return int(value)

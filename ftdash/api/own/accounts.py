@@ -6,10 +6,9 @@ ask again for a one-time password, you get a new one, and the older one is void.
 
 from django.http import HttpRequest
 
-from ftdash.accounts import people, queries, services
-from ftdash.accounts.people import NewPassword
+from ftdash.accounts import queries, services
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
-from ftdash.accounts.services import NewToken
+from ftdash.accounts.services import NewPassword, NewToken
 from ftdash.api.own import shapes as shapes
 from ftdash.api.own.door import IN_PERSON, Entered, api, known
 from ftdash.api.own.shapes import Changing, InPath, Limit, PersonInPath
@@ -55,14 +54,14 @@ def revoke_token(request: Entered, token: InPath, asked: Changing) -> TokenView:
 @api.post("/people", response=NewPassword, **IN_PERSON)
 def invite(request: Entered, asked: shapes.Inviting) -> NewPassword:
     """The password works once: at the first sign-in its person has to choose one."""
-    return people.invite(
+    return services.invite(
         name=asked.name, role=asked.role, requester=request.auth.name, reason=asked.reason
     )
 
 
 @api.post("/people/{person}/role", response=PersonView, **IN_PERSON)
 def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRole) -> PersonView:
-    people.change_role(
+    services.change_role(
         name=person, role=asked.role, requester=request.auth.name, reason=asked.reason
     )
     return _person(person)
@@ -71,20 +70,20 @@ def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRo
 @api.post("/people/{person}/password", response=NewPassword, **IN_PERSON)
 def reset_password(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
     """Gives a new one-time password, and ends their sessions."""
-    return people.reset_password(name=person, requester=request.auth.name, reason=asked.reason)
+    return services.reset_password(name=person, requester=request.auth.name, reason=asked.reason)
 
 
 @api.post("/people/{person}/deactivate", response=PersonView, **IN_PERSON)
 def deactivate(request: Entered, person: PersonInPath, asked: Changing) -> PersonView:
     """Ends their access at once, sessions included; tokens that they made keep working."""
-    people.deactivate(name=person, requester=request.auth.name, reason=asked.reason)
+    services.deactivate(name=person, requester=request.auth.name, reason=asked.reason)
     return _person(person)
 
 
 @api.post("/people/{person}/reactivate", response=NewPassword, **IN_PERSON)
 def reactivate(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
     """Restores access with the former role and a new one-time password."""
-    return people.reactivate(name=person, requester=request.auth.name, reason=asked.reason)
+    return services.reactivate(name=person, requester=request.auth.name, reason=asked.reason)
 
 
 def _person(name: str) -> PersonView:

@@ -6,10 +6,9 @@ Addresses that change alert rules and channels; a change is done when it is answ
 from django.http import HttpRequest
 from ninja import Status
 
-from ftdash.alerts import channels, queries, rules
-from ftdash.alerts import queries as alert_queries
-from ftdash.alerts.channels import NewWebhook
+from ftdash.alerts import queries, services
 from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
+from ftdash.alerts.services import NewWebhook
 from ftdash.api.own import shapes
 from ftdash.api.own.door import CONFIGURING, Entered, api, known
 from ftdash.api.own.shapes import Changing, InPath, Limit, Page
@@ -21,13 +20,13 @@ ASKED = 202
 @api.get("/alerts", response=list[AlertView])
 def firing_alerts(request: HttpRequest) -> list[AlertView]:
     """Alerts that fire now, unacknowledged ones first."""
-    return alert_queries.firing()
+    return queries.firing()
 
 
 @api.get("/alerts/history", response=AlertHistory)
 def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) -> AlertHistory:
     """Alerts that fired and cleared, newest first; a page beyond the last is the last."""
-    return alert_queries.history(page, per_page)
+    return queries.history(page, per_page)
 
 
 @api.post("/alerts/{key}/acknowledgement", response={ASKED: AlertView})
@@ -35,8 +34,8 @@ def acknowledge_alert(
     request: Entered, key: shapes.NumberInPath, asked: shapes.Changing
 ) -> Status[AlertView]:
     """Acknowledge that you look after it; it fires until it clears."""
-    rules.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
-    found = alert_queries.alert(key)
+    services.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
+    found = queries.alert(key)
     if found is None:
         raise InvariantViolated("an alert that somebody looks after is found")
     return Status(ASKED, found)
@@ -56,7 +55,7 @@ def alert_channels(request: HttpRequest) -> list[ChannelView]:
 
 @api.post("/alerts/rules", response=RuleView, **CONFIGURING)
 def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
-    name = rules.make_rule(
+    name = services.make_rule(
         name=asked.name,
         watched=asked.watched,
         pipeline=asked.pipeline,
@@ -70,7 +69,7 @@ def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
 @api.post("/alerts/rules/change", response=RuleView, **CONFIGURING)
 def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
     """Change its band; a firing alert goes on until it clears by the new one."""
-    rules.change_rule(
+    services.change_rule(
         name=asked.name,
         band=asked.band.band,
         requester=request.auth.name,
@@ -82,7 +81,7 @@ def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
 @api.post("/alerts/rules/switch", response=RuleView, **CONFIGURING)
 def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
     """Off: its alerts clear, and none fires until it is on again."""
-    rules.switch_rule(
+    services.switch_rule(
         name=asked.name, is_on=asked.is_on, requester=request.auth.name, reason=asked.reason
     )
     return _rule(asked.name)
@@ -91,14 +90,14 @@ def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
 @api.post("/alerts/rules/delete", response=list[RuleView], **CONFIGURING)
 def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
     """Its alerts clear; the answer lists the remaining rules."""
-    rules.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
+    services.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
     return queries.rules()
 
 
 @api.post("/alerts/channels/webhooks", response=NewWebhook, **CONFIGURING)
 def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
     """`key` signs its messages, and is only in this answer."""
-    return channels.make_webhook(
+    return services.make_webhook(
         name=asked.name,
         address=asked.address,
         pipeline=asked.pipeline,
@@ -109,7 +108,7 @@ def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
 
 @api.post("/alerts/channels/mails", response=ChannelView, **CONFIGURING)
 def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
-    channels.make_mail(
+    services.make_mail(
         name=asked.name,
         addresses=asked.addresses,
         pipeline=asked.pipeline,
@@ -122,14 +121,14 @@ def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
 @api.post("/alerts/channels/{channel}/test", response=ChannelView, **CONFIGURING)
 def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
     """Send one message there; ask for the channel again to see the outcome."""
-    channels.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
+    services.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
     return _channel(channel)
 
 
 @api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], **CONFIGURING)
 def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
     """Drops the messages that wait for it; the answer lists the remaining channels."""
-    channels.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
+    services.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
     return queries.channels()
 
 

@@ -19,7 +19,7 @@ from ftdash.accounts.authentication import (
     check_may_configure,
 )
 from ftdash.accounts.models import TokenScope
-from ftdash.accounts.people import Role
+from ftdash.accounts.services import Role
 from ftdash.api.flink.http import route
 from pipelines.domain.errors import InvariantViolated, Rejected
 

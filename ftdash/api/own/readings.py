@@ -19,9 +19,9 @@ from ftdash.api.own.shapes import (
     Text,
 )
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
-from ftdash.checkpoints.comparison import ComparedCheckpoints, compared
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries import guarantee, history
+from ftdash.checkpoints.queries.detail import ComparedCheckpoints, compared
 from ftdash.checkpoints.queries.guarantee import AuditView, Ledger
 from ftdash.checkpoints.queries.history import HistoryPart
 from ftdash.checkpoints.queries.statistics import RunStatistics, statistics_of

@@ -10,7 +10,6 @@ from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import Count, InPath, Limit, Page, Text
 from ftdash.checkpoints.answers import Savepoint, SavepointPage
-from ftdash.checkpoints.queries import contents
 from ftdash.checkpoints.queries import savepoints as savepoint_queries
 from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
@@ -37,7 +36,7 @@ def savepoint(request: HttpRequest, savepoint_key: InPath) -> Savepoint:
 @api.get("/savepoints/{savepoint_key}/operators", response=list[OperatorInside])
 def operators_in_savepoint(request: HttpRequest, savepoint_key: InPath) -> list[OperatorInside]:
     """Its operators, according to its manifest."""
-    return contents.operators_in(_savepoint(savepoint_key).path)
+    return savepoint_queries.operators_in(_savepoint(savepoint_key).path)
 
 
 @api.get("/savepoints/{savepoint_key}/rows", response=RowsPage)
@@ -52,14 +51,14 @@ def rows_in_savepoint(
     row: Count = 0,
 ) -> RowsPage:
     """Some rows of one state, from the place that the previous page gave as `next`."""
-    looked = contents.Looked(uid, state, column, value, part, row)
-    return contents.rows_in(_savepoint(savepoint_key).path, looked)
+    looked = savepoint_queries.Looked(uid, state, column, value, part, row)
+    return savepoint_queries.rows_in(_savepoint(savepoint_key).path, looked)
 
 
 @api.get("/savepoints/{savepoint_key}/shelf-life", response=ShelfLife)
 def shelf_life(request: HttpRequest, savepoint_key: InPath) -> ShelfLife:
     """How long it can be restored, as far as its sources and sinks know now."""
-    return contents.shelf_life_of(_savepoint(savepoint_key))
+    return savepoint_queries.shelf_life_of(_savepoint(savepoint_key))
 
 
 @api.get("/savepoints/{savepoint_key}/comparison", response=Comparison)

@@ -1,7 +1,4 @@
-"""The requests, with the bounds of each value. Unknown fields are refused.
-
-Requests about settings, with the bounds of each value; otherwise as in `shapes`.
-"""
+"""The requests to our addresses, with the bounds of each value. Unknown fields are refused."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -10,7 +7,7 @@ from ninja import Path, Query, Schema
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from ftdash.accounts.models import TokenScope
-from ftdash.accounts.people import Role
+from ftdash.accounts.services import Role
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Watched
 from ftdash.checkpoints.queries.history import HistoryFilter, StatusChoice

@@ -1,9 +1,8 @@
 """The figures of every completed checkpoint of a run, in columns, oldest first.
 
-A completed checkpoint does not change any more, so this process keeps what it has read, and reads
-only newer ones. If retention has deleted rows, it reads all of them again.
-
-How a run's checkpoints changed over time: a few figures of each, oldest first.
+They show how a run's checkpoints changed over time. A completed checkpoint does not change any
+more, so this process keeps what it has read, and reads only newer ones. If retention has deleted
+rows, it reads all of them again.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import Any
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
-from ftdash.checkpoints.queries.counts import COMMITTED_ID
+from ftdash.checkpoints.queries.checkpoints import COMMITTED_ID
 from ftdash.jobs.models import Run
 from pipelines.domain.status import JobStatus
 

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from ftdash.checkpoints.answers import CheckpointRow
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.checkpoints import row_of
-from ftdash.checkpoints.queries.measured import MeasuredCheckpoint, measured
+from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint, measured
 from ftdash.jobs.models import Run
 from pipelines.domain.status import CheckpointKind
 

@@ -1,11 +1,20 @@
-"""Facts about savepoints: their labels, who asked for them, which runs were restored from them.
+"""Savepoints and their contents: labels, origin, runs restored from them, rows of a state.
 
-Reads rows; asks the disk only if the manifest is there.
+Facts are read from rows; the disk is asked only if the manifest is there. Contents are read from
+the point. A page of a state's rows is read within seconds or not at all; see
+`pipelines.points.browsing`. Arrow is loaded only when a person looks into a point. Of a point that
+is to be restored only the head is read, to refuse a wrong one before anything starts: the driver
+that restores it verifies that every file is there and unaltered.
 """
 
+import stat
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
+import msgspec
 from django.core.paginator import Paginator
 from django.db.models import QuerySet, Sum
 
@@ -16,11 +25,181 @@ from ftdash.checkpoints.answers import (
     Savepoint,
     SavepointPage,
 )
+from ftdash.checkpoints.found_damage import passing_on_damage
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.checkpoints.points import may_be_read
 from ftdash.jobs.models import PointInspection, PointLabel, Request, RequestKind, Run
+from ftdash.jobs.validation import check_place, roots
 from ftdash.times import watermark_moment
+from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
+from pipelines.points.descriptions import (
+    OperatorInside,
+    Place,
+    RowsPage,
+    RowsQuestion,
+    ShelfLife,
+    Wanted,
+)
+
+ROWS_PER_PAGE = 50
+PAGE_S = 2.0
+"""A page searches for rows no longer than this, and then says how far it got."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Which state and rows a person looks at, and from which place on."""
+
+    uid: str
+    state: str
+    column: str = ""  # empty: all rows
+    value: str = ""
+    part: int = 0
+    row: int = 0
+
+
+def operators_in(path: str) -> list[OperatorInside]:
+    """Raises Rejected if the point cannot be read, or is outside the storage."""
+    from pipelines.points.contents import contents
+    from pipelines.storage.stores import CheckpointStores
+
+    check_place(path)
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    try:
+        with passing_on_damage(path):
+            return contents(store.manifest(path))
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be read: {error}") from error
+
+
+def rows_in(path: str, looked: Looked) -> RowsPage:
+    """Raises Rejected if there is no such state, column or value, or if it cannot be read."""
+    from pipelines.points.browsing import rows_page
+    from pipelines.storage.stores import CheckpointStores
+
+    check_place(path)
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    until_s = time.monotonic() + PAGE_S
+    wanted = Wanted(looked.column, looked.value) if looked.column and looked.value else None
+    begin = Place(looked.part, looked.row)
+    question = RowsQuestion(looked.uid, looked.state, begin, ROWS_PER_PAGE, wanted)
+    try:
+        with passing_on_damage(path):
+            manifest = store.manifest(path)
+            return rows_page(store, path, manifest, question, lambda: time.monotonic() >= until_s)
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be read: {error}") from error
+
+
+def shelf_life_of(point: Savepoint) -> ShelfLife:
+    """For the pipeline and parameters that wrote it; asks the sources, which takes a moment.
+
+    Raises Rejected if the point cannot be read, or its pipeline can no longer be built.
+    """
+    from pipelines.points.shelf_life import shelf_life
+    from pipelines.storage.stores import CheckpointStores
+
+    check_place(point.path)
+    run = Run.objects.filter(run_id=point.run_id).first()
+    try:
+        with passing_on_damage(point.path):
+            manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(point.path)
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{point.path} cannot be read: {error}") from error
+    return shelf_life(
+        manifest,
+        manifest.pipeline,
+        run.parameters if run else {},
+        is_committed=point.committed_at is not None,
+    )
+
+
+MANIFEST_NAME = "manifest.json"
+
+
+class PointHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of `domain.snapshots.Manifest` that decides whether a run may start from it."""
+
+    pipeline: str  # the flow that wrote it
+    run_id: RunId
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    max_parallelism: int
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    """The manifest's file: the manifest and its digest."""
+
+    manifest: PointHead
+
+
+def may_be_read(path: str) -> bool:
+    """True if its manifest is there, as far as the page can tell: the page cannot wait for an
+    object store, and a disk that does not answer has lost nothing."""
+    scheme = scheme_of(path)
+    if scheme:
+        return scheme in OBJECT_SCHEMES
+    try:
+        return stat.S_ISREG((Path(path) / MANIFEST_NAME).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def read_head(path: str) -> PointHead:
+    """Raises Rejected if there is no recovery point at `path`."""
+    return _head_of_objects(path) if scheme_of(path) else _head_of_files(path)
+
+
+def manifest_bytes(path: str) -> bytes:
+    """The manifest with its digest, as stored. Raises Rejected if it cannot be read."""
+    if not scheme_of(path):
+        return _content(path)
+    from pipelines.storage.manifest_file import seal
+    from pipelines.storage.stores import CheckpointStores
+
+    try:
+        return seal(CheckpointStores([path], max_memory_state_bytes=0).manifest(path))
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be used: {error}") from error
+
+
+def _head_of_objects(path: str) -> PointHead:
+    # The stores load Arrow, which takes longer than a page should; most points are files.
+    from pipelines.storage.stores import CheckpointStores
+
+    try:
+        manifest = CheckpointStores([path], max_memory_state_bytes=0).manifest(path)
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be used: {error}") from error
+    return msgspec.convert(manifest, PointHead, from_attributes=True)
+
+
+def _head_of_files(path: str) -> PointHead:
+    try:
+        return msgspec.json.decode(_content(path), type=_Sealed).manifest
+    except UNDECODABLE as error:
+        manifest = Path(path) / MANIFEST_NAME
+        raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error
+
+
+def _content(path: str) -> bytes:
+    try:
+        return (Path(path) / MANIFEST_NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Rejected(
+            f"There is no recovery point at {path}: its {MANIFEST_NAME} is missing; choose another"
+            " point."
+        ) from error
+    except OSError as error:
+        raise Rejected(
+            f"{Path(path) / MANIFEST_NAME} cannot be read at the moment ({error.strerror}); try"
+            " again when the storage answers."
+        ) from error
+
 
 COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 

@@ -15,7 +15,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.checkpoints.points import read_head
+from ftdash.checkpoints.queries.savepoints import read_head
 from ftdash.jobs.models import (
     TERMINAL_STATUSES,
     PointLabel,

@@ -16,9 +16,8 @@ from django.utils import timezone
 
 from ftdash.checkpoints.answers import Reading
 from ftdash.checkpoints.found_damage import on_damage_found
-from ftdash.checkpoints.points import read_head
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
-from ftdash.checkpoints.queries.savepoints import reading_of
+from ftdash.checkpoints.queries.savepoints import read_head, reading_of
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run

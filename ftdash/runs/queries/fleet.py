@@ -1,6 +1,4 @@
-"""Every pipeline in one line, those that need attention first.
-
-Decides which pipeline a person should look at first, and why. Pure.
+"""Every pipeline in one line, ordered by which of them a person should look at first, and why.
 
 Each pipeline has one concern, the most pressing; pipelines are ordered by their concerns. A failed
 pipeline does no work, and the state of a silent one is unknown: they come before one whose clocks
@@ -16,10 +14,14 @@ from ftdash.formats import age
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import Pipeline, Run, StatusChange
 from ftdash.runs.fleet_answers import Attention, Concern, Fleet, PipelineSummary, RunPulse
-from ftdash.runs.queries.freshness import Observation, observe, shown_state
-from ftdash.runs.queries.run_view import run_pulse
-from ftdash.runs.queries.runs import newest_runs, version
-from ftdash.runs.timeliness import checkpoint_interval_s, late_after_s
+from ftdash.runs.queries.freshness import (
+    Observation,
+    checkpoint_interval_s,
+    late_after_s,
+    observe,
+    shown_state,
+)
+from ftdash.runs.queries.runs import newest_runs, run_pulse, version
 from pipelines.domain.status import JobStatus
 
 RESTARTS_OFTEN = 3

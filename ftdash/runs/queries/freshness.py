@@ -1,12 +1,13 @@
-"""Decides what may honestly be said about a run: its state as reported, or that it is not known.
+"""Decides what may honestly be said about a run: its state, or unknown, and if it is late.
 
 A running driver reports once a second. Rows say what it said last, so they are only as good as the
-chain that filled them: the driver, and the projector that folds its journal.
+chain that filled them: the driver, and the projector that folds its journal. Pages, alerts,
+monitors and estimates share the rule for lateness and the formula for the length of a recovery.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from django.conf import settings
@@ -17,7 +18,8 @@ from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from pipelines.domain.events import RestoreProgress
-from pipelines.domain.status import JobStatus
+from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.status import JobStatus, RecoveryPhase
 
 RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S
 """One beat missed: a page that asks again at that moment says so within 5 s."""
@@ -145,3 +147,30 @@ def _liveness(
         since = f"has been silent for {age(1000 * silent_s)}"
         return Liveness(False, beat.at, _SILENT[name].format(since=since))
     return Liveness(True, beat.at, beat.note)
+
+
+LATE_AFTER_INTERVALS = 3
+"""For a run whose interval is so long that the general bound would always be exceeded."""
+
+
+def checkpoint_interval_s(run: Run) -> float | None:
+    """None: it completes checkpoints only on request."""
+    interval_ms = parse_settings(run.settings_now).checkpoint_interval_ms
+    return None if interval_ms is None else interval_ms / 1000
+
+
+def late_after_s(interval_s: float | None, general_s: float) -> float:
+    """`general_s`, or that many intervals if that is longer."""
+    return max(general_s, LATE_AFTER_INTERVALS * (interval_s or 0.0))
+
+
+_PHASES = [phase.value for phase in RecoveryPhase]
+UP_TO_RUNNING = frozenset(_PHASES[: _PHASES.index(RecoveryPhase.RESTORE.value) + 1])
+
+
+def to_running_ms(running_at: datetime | None, phases: list[dict[str, Any]]) -> float | None:
+    """From the failure to all subtasks running; None: not yet. Takes fields of a recovery."""
+    if running_at is None:
+        return None
+    reached = (each for each in phases if each["phase"] in UP_TO_RUNNING)
+    return float(sum(phase["duration_ms"] for phase in reached))

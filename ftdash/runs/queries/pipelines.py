@@ -23,8 +23,7 @@ from ftdash.requests.offers import offers
 from ftdash.runs.queries.fleet import fleet
 from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.recovery_axis import recovery_axis
-from ftdash.runs.queries.run_view import run_view
-from ftdash.runs.queries.runs import newest_runs, version
+from ftdash.runs.queries.runs import newest_runs, run_view, version
 
 __all__ = [
     "fleet",

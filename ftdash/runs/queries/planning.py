@@ -1,8 +1,7 @@
 """Measurements of a pipeline for planning: costs, failures, speeds, recoveries.
 
-Reads rows only. What was never measured is None; nothing is guessed here.
-
-Earlier measurements of a pipeline, for the preflight's estimates.
+Reads rows only. What was never measured is None; nothing is guessed here. The preflight estimates
+from the same measurements.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from ftdash.history.limits import kept_for
 from ftdash.history.models import Kind
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
-from ftdash.runs.timeliness import UP_TO_RUNNING, to_running_ms
+from ftdash.runs.queries.freshness import UP_TO_RUNNING, to_running_ms
 from pipelines.domain.planning import Costs, FailureRate, advice, lost_ratio
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase

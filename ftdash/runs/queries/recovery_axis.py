@@ -1,9 +1,8 @@
 """Failures, recoveries and recovery points of one run, for one time axis.
 
-One failure for people and programs: what died, what caused it, and at which records.
-
-Source of the label: Flink, `TypeFailureEnricher`, whose key "type" is USER if a function of the
-pipeline raised, and SYSTEM if a process, a connection or Spark failed.
+A failure says what died, what caused it, and at which records. Source of its label: Flink,
+`TypeFailureEnricher`, whose key "type" is USER if a function of the pipeline raised, and SYSTEM if
+a process, a connection or Spark failed.
 """
 
 import re
@@ -44,7 +43,7 @@ from ftdash.jobs.models import (
     TargetTakeover,
     ZombieRefusal,
 )
-from ftdash.runs.timeliness import to_running_ms
+from ftdash.runs.queries.freshness import to_running_ms
 from ftdash.times import moment
 from pipelines.domain.output_figures import published_again
 

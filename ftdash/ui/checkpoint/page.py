@@ -16,11 +16,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.checkpoints.answers import AlignmentTimeline, SubtaskTimeline
-from ftdash.checkpoints.comparison import longest_growth
 from ftdash.checkpoints.queries.detail import (
     CHECKPOINT_ID_MAX,
     CheckpointDetail,
     checkpoint_detail,
+    longest_growth,
 )
 from ftdash.formats import UNKNOWN, count, duration, size
 from ftdash.jobs.answers import PipelinePage, RunBrief

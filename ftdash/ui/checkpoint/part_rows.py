@@ -9,11 +9,15 @@ from datetime import datetime, timedelta
 
 from django.utils.text import slugify
 
-from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
-from ftdash.checkpoints.distribution import Distribution
+from ftdash.checkpoints.answers import (
+    AlignmentTimeline,
+    ChannelTimeline,
+    Distribution,
+    SubtaskTimeline,
+)
 from ftdash.checkpoints.parts import SubtaskSpread, VertexPart
 from ftdash.checkpoints.queries.detail import CheckpointDetail
-from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
+from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout
 from ftdash.ui.metrics.operators import SYMBOLS

@@ -27,8 +27,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from ftdash.checkpoints.answers import CheckpointRow
-from ftdash.checkpoints.distribution import QUANTILES, Distribution
+from ftdash.checkpoints.answers import QUANTILES, CheckpointRow, Distribution
 from ftdash.checkpoints.queries.completed_history import COMPLETED_MAX, trend
 from ftdash.checkpoints.queries.history import (
     HistoryFilter,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftdash import times
-from ftdash.checkpoints.distribution import quantile
+from ftdash.checkpoints.answers import quantile
 from ftdash.checkpoints.queries.completed_history import (
     CompletedHistory,
     FailedPoint,

@@ -31,7 +31,6 @@ from ftdash.jobs.answers import (
 from ftdash.jobs.models import RequestKind
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import SamplePoint, run_loads
-from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import events, sentences
 from ftdash.ui.events import shared
@@ -155,13 +154,13 @@ class PipelineView:
 
 def pipeline_view(name: str, address: Address) -> PipelineView:
     """Raises Http404 if the pipeline or its run does not exist."""
-    page = job_queries.pipeline_page(name)
+    page = queries.pipeline_page(name)
     if page is None:
         raise Http404(f"There is no pipeline named {name}.")
     shown = shown_run(page, address)
     run_id = shown.run_id if shown else ""
     timeline = checkpoint_queries.alignment(run_id, address.checkpoint_id)
-    axis = job_queries.recovery_axis(run_id)
+    axis = queries.recovery_axis(run_id)
     samples = metric_queries.samples(run_id)
     return PipelineView(
         page=page,
@@ -172,10 +171,10 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
         history=checkpoint_queries.checkpoints(run_id, address.history_page, CHECKPOINTS_PER_PAGE),
         timeline=timeline,
         axis=axis,
-        quarantine=job_queries.quarantine(run_id, QUARANTINED_MAX),
+        quarantine=queries.quarantine(run_id, QUARANTINED_MAX),
         newest_samples=samples[: -SAMPLES_LISTED - 1 : -1],
         points=checkpoint_queries.recovery_points(name, RECOVERY_POINTS_MAX),
-        requests=job_queries.requests(name, REQUESTS_MAX),
+        requests=queries.requests(name, REQUESTS_MAX),
         buttons=[button(page, slug) for slug in BUTTONS if worth_showing(page, slug)],
         dataflow=dataflow(page.run, run_loads(page.run.run_id) if page.run else None),
         **charts(timeline, axis, samples),

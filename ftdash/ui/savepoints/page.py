@@ -20,10 +20,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from ftdash.checkpoints.answers import Savepoint, SavepointPage
-from ftdash.checkpoints.points import manifest_bytes
-from ftdash.checkpoints.queries import contents
 from ftdash.checkpoints.queries import savepoints as savepoint_queries
-from ftdash.checkpoints.queries.contents import Looked
+from ftdash.checkpoints.queries.savepoints import Looked, manifest_bytes
 from ftdash.jobs.answers import ActionOffer, PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.jobs.validation import check_place
@@ -192,7 +190,7 @@ def shelf_life(request: HttpRequest, savepoint_key: str) -> HttpResponse:
     point = existing(savepoint_key)
     context: dict[str, object] = {"point": point, "now": timezone.now()}
     try:
-        found = contents.shelf_life_of(point)
+        found = savepoint_queries.shelf_life_of(point)
     except Rejected as refusal:
         return render(request, PART_SHELF_LIFE, {**context, "refusal": str(refusal)})
     limits = [(datetime.fromtimestamp(each.until_ms / 1000, UTC), each) for each in found.limits]
@@ -205,7 +203,7 @@ def operators(request: HttpRequest, savepoint_key: str) -> HttpResponse:
     """A part of the savepoint's page, which does not wait for it; or a separate page."""
     context: dict[str, object] = {"point": existing(savepoint_key)}
     try:
-        context["operators"] = contents.operators_in(existing(savepoint_key).path)
+        context["operators"] = savepoint_queries.operators_in(existing(savepoint_key).path)
     except Rejected as refusal:
         context["refusal"] = str(refusal)
     is_part = request.htmx  # type: ignore[attr-defined]
@@ -219,7 +217,7 @@ def rows(request: HttpRequest, savepoint_key: str) -> HttpResponse:
     looked = _looked(request.GET)
     context: dict[str, object] = {"point": existing(savepoint_key), "looked": looked}
     try:
-        found = contents.rows_in(existing(savepoint_key).path, looked)
+        found = savepoint_queries.rows_in(existing(savepoint_key).path, looked)
     except Rejected as refusal:
         return render(request, "savepoints/state/page.html", {**context, "refusal": str(refusal)})
     form = FilterForm(initial=request.GET.dict())

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.http import Http404
 
-from ftdash.alerts import channels, queries, rules
+from ftdash.alerts import queries, services
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Watched
 from ftdash.formats import plural
@@ -107,7 +107,7 @@ class MailForm(ChannelForm):
 
 
 def make_rule(_: str, values: Values, who: str) -> Done:
-    rules.make_rule(
+    services.make_rule(
         name=values["name"],
         watched=Watched(values["watched"]),
         pipeline=values["pipeline"],
@@ -119,33 +119,33 @@ def make_rule(_: str, values: Values, who: str) -> Done:
 
 
 def change_rule(of: str, values: Values, who: str) -> Done:
-    rules.change_rule(name=of, band=values["band"], requester=who, reason=values["reason"])
+    services.change_rule(name=of, band=values["band"], requester=who, reason=values["reason"])
     return Done(f"The rule {of} is changed.")
 
 
 def switch_on(of: str, values: Values, who: str) -> Done:
-    rules.switch_rule(name=of, is_on=True, requester=who, reason=values["reason"])
+    services.switch_rule(name=of, is_on=True, requester=who, reason=values["reason"])
     return Done(f"The rule {of} is on.")
 
 
 def switch_off(of: str, values: Values, who: str) -> Done:
-    rules.switch_rule(name=of, is_on=False, requester=who, reason=values["reason"])
+    services.switch_rule(name=of, is_on=False, requester=who, reason=values["reason"])
     return Done(f"The rule {of} is off.")
 
 
 def delete_rule(of: str, values: Values, who: str) -> Done:
-    rules.delete_rule(name=of, requester=who, reason=values["reason"])
+    services.delete_rule(name=of, requester=who, reason=values["reason"])
     return Done(f"The rule {of} is deleted.")
 
 
 def acknowledge(of: str, values: Values, who: str) -> Done:
     alert = _alert(of)
-    rules.acknowledge(alert=alert.key, requester=who, reason=values["reason"])
+    services.acknowledge(alert=alert.key, requester=who, reason=values["reason"])
     return Done(f"You look after {_called(of)}.")
 
 
 def make_webhook(_: str, values: Values, who: str) -> Done:
-    made = channels.make_webhook(
+    made = services.make_webhook(
         name=values["name"],
         address=values["address"],
         pipeline=values["pipeline"],
@@ -156,7 +156,7 @@ def make_webhook(_: str, values: Values, who: str) -> Done:
 
 
 def make_mail(_: str, values: Values, who: str) -> Done:
-    channels.make_mail(
+    services.make_mail(
         name=values["name"],
         addresses=values["address"],
         pipeline=values["pipeline"],
@@ -167,12 +167,12 @@ def make_mail(_: str, values: Values, who: str) -> Done:
 
 
 def send_test(of: str, values: Values, who: str) -> Done:
-    channels.send_test(name=of, requester=who, reason=values["reason"])
+    services.send_test(name=of, requester=who, reason=values["reason"])
     return Done(f"A test is on its way to {of}; what becomes of it is shown with the channel.")
 
 
 def delete_channel(of: str, values: Values, who: str) -> Done:
-    channels.delete_channel(name=of, requester=who, reason=values["reason"])
+    services.delete_channel(name=of, requester=who, reason=values["reason"])
     return Done(f"The channel {of} is deleted.")
 
 

@@ -16,7 +16,7 @@ from django.contrib.auth.password_validation import password_validators_help_tex
 
 from ftdash.accounts import queries
 from ftdash.accounts.models import TokenScope
-from ftdash.accounts.people import Role
+from ftdash.accounts.services import Role
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 
 ROLES = (
@@ -120,7 +120,7 @@ class Done:
 class SettingsAction:
     """`consequence` is shown before the button, and raises Http404 if `of` names nothing.
 
-    `shows_secret`: its answer may show one, so a form counts once (`ftdash.accounts.sent_forms`).
+    `shows_secret`: its answer may show one, so a form counts once (`ftdash.accounts.services`).
     """
 
     title: str

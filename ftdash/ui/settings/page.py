@@ -17,14 +17,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
-from ftdash.accounts import first_sign_in, people, queries
-from ftdash.accounts.sent_forms import new_mark, sent_once
+from ftdash.accounts import authentication, queries, services
+from ftdash.accounts.services import new_mark, sent_once
 from ftdash.alerts import queries as alert_queries
 from ftdash.retention import queries as history_queries
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.settings import alert_rules as alert_actions
-from ftdash.ui.settings import people as history_actions
 from ftdash.ui.settings import people as people_actions
 from ftdash.ui.settings.forms import Done, OwnPasswordForm, SettingsAction, SettingsForm
 from pipelines.domain.errors import Rejected, check
@@ -63,7 +62,7 @@ def settings_context() -> dict[str, object]:
 def password(request: HttpRequest) -> HttpResponse:
     """For everyone; a person with a one-time password sees nothing else before."""
     form = OwnPasswordForm(request.user, request.POST if request.method == "POST" else None)
-    is_first = first_sign_in.MUST_CHOOSE in request.session
+    is_first = authentication.MUST_CHOOSE in request.session
     context = {"form": form, "is_first": is_first}
     if request.method == "GET":
         return render(request, "settings/password.html", context)
@@ -77,12 +76,12 @@ def password(request: HttpRequest) -> HttpResponse:
 def _keep(request: HttpRequest, form: OwnPasswordForm) -> None:
     with transaction.atomic():
         user = form.save()
-        people.note_own_password(user)
+        services.note_own_password(user)
     update_session_auth_hash(request, user)
-    first_sign_in.has_chosen(request)
+    authentication.has_chosen(request)
 
 
-ACTIONS = people_actions.PEOPLE_ACTIONS | alert_actions.ACTIONS | history_actions.HISTORY_ACTIONS
+ACTIONS = people_actions.PEOPLE_ACTIONS | alert_actions.ACTIONS | people_actions.HISTORY_ACTIONS
 
 
 @never_cache

@@ -10,9 +10,9 @@ from django import forms
 from django.http import Http404
 from django.utils import timezone
 
-from ftdash.accounts import people, queries, services
+from ftdash.accounts import queries, services
 from ftdash.accounts.models import TokenScope
-from ftdash.accounts.people import NewPassword, Role
+from ftdash.accounts.services import NewPassword, Role
 from ftdash.formats import count, period, plural, utc
 from ftdash.history import limits
 from ftdash.history.models import Kind
@@ -31,27 +31,27 @@ from ftdash.ui.settings.forms import (
 
 def invite(_: str, values: Values, who: str) -> Done:
     role = Role(values["role"])
-    made = people.invite(name=values["name"], role=role, requester=who, reason=values["reason"])
+    made = services.invite(name=values["name"], role=role, requester=who, reason=values["reason"])
     return _password(made)
 
 
 def change_role(of: str, values: Values, who: str) -> Done:
     role = Role(values["role"])
-    people.change_role(name=of, role=role, requester=who, reason=values["reason"])
+    services.change_role(name=of, role=role, requester=who, reason=values["reason"])
     return Done(f"{of} has the role {role.value} now.")
 
 
 def deactivate(of: str, values: Values, who: str) -> Done:
-    people.deactivate(name=of, requester=who, reason=values["reason"])
+    services.deactivate(name=of, requester=who, reason=values["reason"])
     return Done(f"{of} is shut out.")
 
 
 def reactivate(of: str, values: Values, who: str) -> Done:
-    return _password(people.reactivate(name=of, requester=who, reason=values["reason"]))
+    return _password(services.reactivate(name=of, requester=who, reason=values["reason"]))
 
 
 def reset_password(of: str, values: Values, who: str) -> Done:
-    return _password(people.reset_password(name=of, requester=who, reason=values["reason"]))
+    return _password(services.reset_password(name=of, requester=who, reason=values["reason"]))
 
 
 def make_token(_: str, values: Values, who: str) -> Done:

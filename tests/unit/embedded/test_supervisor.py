@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ftdash.embedded import ledger as ledgers
-from ftdash.embedded.ledger import TOKEN_VARIABLE, Ledger
+from ftdash.embedded import supervisor as ledgers
 from ftdash.embedded.supervisor import (
     RESTARTS_MAX,
+    TOKEN_VARIABLE,
+    Ledger,
     Service,
     Supervisor,
     last_words,
@@ -47,7 +48,7 @@ import sys, time
 from pathlib import Path
 import django
 django.setup()
-from ftdash.embedded.ledger import Ledger
+from ftdash.embedded.supervisor import Ledger
 from ftdash.embedded.supervisor import Service, Supervisor
 home = Path(sys.argv[1])
 orphan = home / "orphan"

@@ -12,14 +12,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ftdash.embedded import demo_pipeline, installation, page_views
+from ftdash.embedded import demo, installation, page_views
 from ftdash.embedded.check import run_check
 from ftdash.embedded.checked import checked
 from ftdash.embedded.console import Console, end_when_asked
-from ftdash.embedded.demo import Demonstration, DemoOptions, run_demo
-from ftdash.embedded.demo_pipeline import FlightDelays
-from ftdash.embedded.ledger import LEDGER_NAME, Ledger, new_token
+from ftdash.embedded.demo import Demonstration, DemoOptions, FlightDelays, run_demo
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
+from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_token
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_logs import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
@@ -69,8 +68,8 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--pipeline",
-            choices=(demo_pipeline.NAME, page_views.NAME),
-            default=demo_pipeline.NAME,
+            choices=(demo.NAME, page_views.NAME),
+            default=demo.NAME,
             help="which one to run (default: %(default)s)",
         )
         parser.add_argument(

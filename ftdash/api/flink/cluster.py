@@ -1,22 +1,86 @@
-"""Addresses about the cluster: this installation, whose task managers are the connected slots.
+"""Flink's addresses about the cluster: this installation, its applications and task managers.
 
-Makes Flink's bodies about applications: each job is an application of its own, with its id.
+Each job is an application of its own, with its id. Each connected slot is a task manager, with one
+slot; values that a Java process has and a slot lacks are 0.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
-from ftdash.api.flink import shapes_jobs, shapes_vertices
-from ftdash.api.flink import shapes_jobs as shapes
-from ftdash.api.flink import task_managers as managers
+import msgspec
+
+from ftdash.api.flink import shapes
 from ftdash.api.flink.http import Asked, Problem, job_of
 from ftdash.api.flink.jobs import exception, line, timestamps
 from ftdash.api.flink.metrics import aggregated, listed
-from ftdash.api.flink.names import duration_ms, epoch_ms, job_id, job_state, started_ms
+from ftdash.api.flink.names import (
+    duration_ms,
+    epoch_ms,
+    job_id,
+    job_state,
+    started_ms,
+    task_manager_id,
+)
 from ftdash.jobs.answers import FailureView, ShownState
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.recovery_axis import failures
 from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.settings.table import DEFINITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A slot that is connected to the driver of a run."""
+
+    run: RunFacts
+    slot: int
+
+
+def connected() -> list[shapes.TaskManager]:
+    return [_body(each) for each in _all()]
+
+
+def find(manager: str) -> Connected | None:
+    """None: no slot of that name is connected."""
+    named = (each for each in _all() if task_manager_id(each.run.run_id, each.slot) == manager)
+    return next(named, None)
+
+
+def detail_body(found: Connected) -> shapes.TaskManagerDetail:
+    return shapes.TaskManagerDetail(
+        **msgspec.structs.asdict(_body(found)),
+        allocated_slots=[
+            shapes.AllocatedSlot(
+                job_id=job_id(found.run.run_id),
+                resource=shapes.Resources(),
+                assigned_tasks=len(found.run.vertices),
+            )
+        ],
+        metrics=shapes.TaskManagerMetrics(),
+    )
+
+
+def _all() -> list[Connected]:
+    return [Connected(run, slot) for run in run_queries.runs() for slot in sorted(run.slots)]
+
+
+def _body(found: Connected) -> shapes.TaskManager:
+    run, slot = found.run, found.slot
+    return shapes.TaskManager(
+        id=task_manager_id(run.run_id, slot),
+        path=f"{run.slots[slot]}/{run.pipeline}/{slot}",
+        data_port=-1,
+        jmx_port=-1,
+        time_since_last_heartbeat=0 if run.last_event_at is None else epoch_ms(run.last_event_at),
+        slots_number=1,
+        free_slots=0,
+        assigned_tasks=len(run.vertices),
+        total_resource=shapes.Resources(),
+        free_resource=shapes.Resources(),
+        hardware=shapes.Hardware(),
+        memory_configuration=shapes.MemoryConfiguration(),
+    )
+
 
 _APPLICATION_STATES = {  # to the state of its one job
     "CREATED": "CREATED",
@@ -83,13 +147,13 @@ REFRESH_MS = 3000
 
 
 def config(asked: Asked) -> object:
-    return shapes_jobs.DashboardConfiguration(
+    return shapes.DashboardConfiguration(
         refresh_interval=REFRESH_MS,
         timezone_name="Coordinated Universal Time",
         timezone_offset=0,
         flink_version=FLINK_VERSION,
         flink_revision=REVISION,
-        features=shapes_jobs.Features(
+        features=shapes.Features(
             web_submit=False,
             web_cancel=asked.caller.may_act,
             web_rescale=False,
@@ -102,12 +166,12 @@ def overview(asked: Asked) -> object:
     return _overview()
 
 
-def _overview() -> shapes_jobs.ClusterOverview:
+def _overview() -> shapes.ClusterOverview:
     runs = run_queries.runs()
     states = Counter(job_state(run.state) for run in runs)
     slots = sum(len(run.slots) for run in runs)
     ended = {name: states[name] for name in ("FINISHED", "CANCELED", "FAILED")}
-    return shapes_jobs.ClusterOverview(
+    return shapes.ClusterOverview(
         taskmanagers=slots,
         slots_total=slots,
         slots_available=0,
@@ -122,7 +186,7 @@ def _overview() -> shapes_jobs.ClusterOverview:
 
 def applications(asked: Asked) -> object:
     lines = [brief(run) for run in run_queries.runs()]
-    return shapes_jobs.Applications(applications=lines)
+    return shapes.Applications(applications=lines)
 
 
 def application(asked: Asked, application: str) -> object:
@@ -138,7 +202,7 @@ def application_exceptions(asked: Asked, application: str) -> object:
 def settings(asked: Asked) -> object:
     """The defaults for a job that sets nothing else."""
     found = {each.key: each.default for each in DEFINITIONS}
-    return [shapes_jobs.ConfigEntry(key=key, value=found[key]) for key in sorted(found)]
+    return [shapes.ConfigEntry(key=key, value=found[key]) for key in sorted(found)]
 
 
 def metrics(asked: Asked) -> object:
@@ -155,11 +219,11 @@ def metrics(asked: Asked) -> object:
 
 
 def task_managers(asked: Asked) -> object:
-    return shapes_vertices.TaskManagers(taskmanagers=managers.connected())
+    return shapes.TaskManagers(taskmanagers=connected())
 
 
 def task_manager(asked: Asked, manager: str) -> object:
-    return managers.detail(_known(manager))
+    return detail_body(_known(manager))
 
 
 def task_manager_metrics(asked: Asked, manager: str) -> object:
@@ -172,8 +236,8 @@ def metrics_of_task_managers(asked: Asked) -> object:
     return aggregated(asked, [])
 
 
-def _known(manager: str) -> managers.Connected:
-    found = managers.find(manager)
+def _known(manager: str) -> Connected:
+    found = find(manager)
     if found is None:
         raise Problem(404, f"There is no task manager {manager}.")
     return found

@@ -1,18 +1,130 @@
-"""The only writer of alert rules and acknowledgements: people's decisions, each logged."""
+"""The only writers of what people decide about alerts: channels, rules and acknowledgements.
 
+Each change is logged, without secrets.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from ftdash.accounts import services
-from ftdash.alerts import evaluation
+from ftdash.alerts import delivery, evaluation
+from ftdash.alerts.delivery import written
 from ftdash.alerts.evaluation import wait_between_rounds
 from ftdash.alerts.hysteresis import Band
-from ftdash.alerts.message import written
-from ftdash.alerts.models import Alert, AlertRule, Watched
+from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, News, Watched
 from ftdash.formats import held_for
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.asking import pipeline_named
 from pipelines.domain.errors import Rejected
+
+CHANNELS_MAX = 20
+ADDRESS_LENGTH_MAX = 2_000
+_CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """`key` signs its messages, and is shown only here and now."""
+
+    name: str
+    key: str
+
+
+def make_webhook(
+    *, name: str, address: str, pipeline: str | None, requester: str, reason: str
+) -> NewWebhook:
+    """`pipeline` None: all. Raises Rejected for an address to which no message may go."""
+    try:
+        target = delivery.resolve(address, allows_private=settings.WEBHOOK_PRIVATE)
+    except OSError as error:
+        host = delivery.parse(address).host
+        raise Rejected(f"The name {host!r} of the webhook is not known: {error}.") from error
+    kind = ChannelKind.WEBHOOK
+    made = _make(name, kind, address, pipeline, requester, reason, told=target.host_header)
+    return NewWebhook(name, delivery.key_of(made.key_salt))
+
+
+def make_mail(
+    *, name: str, addresses: str, pipeline: str | None, requester: str, reason: str
+) -> None:
+    delivery.check_can_send()
+    address = ", ".join(delivery.addresses(addresses))
+    _make(name, ChannelKind.MAIL, address, pipeline, requester, reason, told=address)
+
+
+def delete_channel(*, name: str, requester: str, reason: str) -> None:
+    """Messages that wait for it are not sent any more."""
+    reason = check_reason(reason)
+    with transaction.atomic():
+        _channel(name).delete()
+        _log_channel(requester, "deleted", name, reason)
+
+
+def send_test(*, name: str, requester: str, reason: str) -> None:
+    """The channel shows the outcome."""
+    reason = check_reason(reason)
+    with transaction.atomic():
+        evaluation.tell(_channel(name), None, News.TEST, timezone.now())
+        _log_channel(requester, "tested", name, reason)
+
+
+def _make(
+    name: str,
+    kind: ChannelKind,
+    address: str,
+    pipeline: str | None,
+    requester: str,
+    reason: str,
+    *,
+    told: str,
+) -> Channel:
+    reason = check_reason(reason)
+    _check_channel_name(name)
+    if len(address) > ADDRESS_LENGTH_MAX:
+        raise Rejected(f"An address has at most {ADDRESS_LENGTH_MAX} letters.")
+    if Channel.objects.count() >= CHANNELS_MAX:
+        raise Rejected(f"There are {CHANNELS_MAX} channels already; delete one.")
+    only = None if pipeline is None else pipeline_named(pipeline)
+    try:
+        with transaction.atomic():
+            made = Channel.objects.create(
+                name=name,
+                kind=kind,
+                address=address,
+                pipeline=only,
+                key_salt=secrets.token_hex(16),
+                created_by=requester,
+                created_at=timezone.now(),
+            )
+            _log_channel(requester, "made", name, reason, f"{kind.label} to {told}")
+    except IntegrityError as error:
+        raise Rejected(f"There is a channel {name!r}; choose another name.") from error
+    return made
+
+
+def _check_channel_name(name: str) -> None:
+    if not _CHANNEL_NAME.fullmatch(name):
+        raise Rejected(
+            f"The channel name {name!r} cannot be used; take up to 80 lower-case letters, digits,"
+            " '-' and '_', and begin with a letter or digit."
+        )
+
+
+def _channel(name: str) -> Channel:
+    row = Channel.objects.filter(name=name).first()
+    if row is None:
+        raise Rejected(f"There is no channel {name!r}.")
+    return row
+
+
+def _log_channel(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
+    services.record(who=who, what=what, subject=f"channel {name}", reason=reason, detail=detail)
+
 
 RULES_MAX = 100
 """Each rule is judged for every pipeline, every few seconds."""
@@ -24,7 +136,7 @@ def make_rule(
     """Returns its name, without surrounding blanks. `pipeline` None: all. Raises Rejected if the
     rule is not possible, or the name is taken."""
     reason, name = check_reason(reason), name.strip()
-    _check_name(name)
+    _check_rule_name(name)
     band.check()
     if AlertRule.objects.count() >= RULES_MAX:
         raise Rejected(f"There are {RULES_MAX} rules already; delete one that nobody needs.")
@@ -34,7 +146,7 @@ def make_rule(
             AlertRule.objects.create(
                 name=name, watched=watched.value, pipeline=only, **_columns(band)
             )
-            _log(requester, "made", name, reason, f"{watched.label}, {_words(watched, band)}")
+            _log_rule(requester, "made", name, reason, f"{watched.label}, {_words(watched, band)}")
     except IntegrityError as error:
         raise Rejected(f"There is a rule {name!r}; choose another name.") from error
     return name
@@ -47,7 +159,7 @@ def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:
     with transaction.atomic():
         rule = _rule(name)
         AlertRule.objects.filter(pk=rule.pk).update(**_columns(band))
-        _log(requester, "changed", name, reason, _words(Watched(rule.watched), band))
+        _log_rule(requester, "changed", name, reason, _words(Watched(rule.watched), band))
 
 
 def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
@@ -60,7 +172,7 @@ def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
         AlertRule.objects.filter(pk=rule.pk).update(is_on=is_on)
         if not is_on:
             _end_alerts(rule, f"The rule was switched off by {requester}.")
-        _log(requester, "switched on" if is_on else "switched off", name, reason)
+        _log_rule(requester, "switched on" if is_on else "switched off", name, reason)
 
 
 def delete_rule(*, name: str, requester: str, reason: str) -> None:
@@ -70,7 +182,7 @@ def delete_rule(*, name: str, requester: str, reason: str) -> None:
         rule = _rule(name)
         _end_alerts(rule, f"The rule was deleted by {requester}.")
         rule.delete()
-        _log(requester, "deleted", name, reason)
+        _log_rule(requester, "deleted", name, reason)
 
 
 def acknowledge(*, alert: int, requester: str, reason: str) -> None:
@@ -107,7 +219,7 @@ def _rule(name: str) -> AlertRule:
     return row
 
 
-def _check_name(name: str) -> None:
+def _check_rule_name(name: str) -> None:
     if not (1 <= len(name) <= 80 and name.isprintable()):
         raise Rejected("The name of a rule is 1 to 80 letters, digits, signs and blanks.")
 
@@ -128,5 +240,5 @@ def _words(watched: Watched, band: Band) -> str:
     )
 
 
-def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
+def _log_rule(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
     services.record(who=who, what=what, subject=f"rule {name}", reason=reason, detail=detail)
