@@ -19,6 +19,7 @@ from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import read_journal
 from pipelines.bus.lease import Lease
+from pipelines.domain.clock import Clock
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import CheckpointCompleted, Event
@@ -50,6 +51,7 @@ from pipelines.runtime.faults import NO_FAULTS, FaultOnPurpose, Faults
 from pipelines.runtime.master.driving import EXECUTOR_THREADS, control_server, given_settings
 from pipelines.runtime.master.job_events import (
     JobEvent,
+    LocationPrepared,
     SlotArrived,
     SlotGone,
     SlotSpoke,
@@ -104,7 +106,9 @@ class ScriptedSlots:
         self.post(SlotArrived(address.attempt, hello, link))  # type: ignore[arg-type]
 
     def cancel(self, address: SlotAddress) -> None:
-        pass  # its slot ends with its connection
+        """A slot ends with its connection, and a stage without slots here."""
+        if not self.are_brought_up:
+            self.post(StageEnded(address.attempt, "cancelled"))
 
     def say(self, attempt: Attempt, message: FromSlot) -> None:
         self.post(SlotSpoke(attempt, 0, message))
@@ -204,10 +208,11 @@ class ScriptedRun:
         faults: Faults = NO_FAULTS,
         store: CheckpointStore | None = None,
         slots: ScriptedSlots | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
-        clock = SystemClock()
+        clock = clock or SystemClock()
         run_id = self.directory.run_id
         self._journal = JournalWriter(self.directory, run_id, clock, lambda run, number: None)
         spec = spec_of(settings=settings or {})
@@ -268,6 +273,10 @@ class ScriptedRun:
     def of(self, kind: type[E]) -> list[E]:
         envelopes, _ = read_journal(self.directory.journal_file, 0)
         return [e.event for e in envelopes if isinstance(e.event, kind)]
+
+    def wake(self) -> None:
+        """The driver looks at its clock."""
+        self.master.post(LocationPrepared(CheckpointId(10**9)))
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
         """Raises TimeoutError when it does not come true, and what the driver has raised."""

@@ -56,6 +56,7 @@ from pipelines.runtime.master.job_events import StageEnded, StrangerRefused, Wor
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import Publication
+from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.points import places_in
 from tests.unit.runtime.scripted_slots import ScriptedRun, ScriptedSlots, acknowledgement
@@ -166,32 +167,41 @@ LOADING = RestoreProgress(read_bytes=10, total_bytes=90, read_files=1, total_fil
 
 
 def test_slots_that_are_not_brought_up_in_time_fail_the_attempt(tmp_path: Path) -> None:
-    settings = {**NO_RESTART, "slot.request.timeout": "100 ms"}
+    settings, clock = {**NO_RESTART, "slot.request.timeout": "1 min"}, ManualClock()
+    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(are_brought_up=False), clock=clock)
+    run.wait_for(lambda: run.slots.attempts == [1])
 
-    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(are_brought_up=False))
+    clock.now_ms += 60_001
+    run.wake()
 
     assert run.wait_until_over() is JobStatus.FAILED
     (failed,) = run.of(FailureOccurred)
     assert failed.cause == (
-        "Spark on local[1] brought up 0 of 1 slots, and no other within 0.1 s"
+        "Spark on local[1] brought up 0 of 1 slots, and no other within 60 s"
         " (slot.request.timeout)."
     )
 
 
 def test_slots_that_load_have_as_much_time_as_they_need_and_are_shown(tmp_path: Path) -> None:
-    settings = {**NO_RESTART, "slot.request.timeout": "2 s"}
-    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(loads=True))
+    settings, clock = {**NO_RESTART, "slot.request.timeout": "2 s"}, ManualClock()
+    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(loads=True), clock=clock)
     run.wait_for(lambda: run.slots.attempts == [1])
 
     run.slots.say(Attempt(1), Restoring(progress=LOADING))
-    run.wait_for(lambda: LOADING in [sample.restoring for sample in run.of(MetricsSampled)])
-    samples = len(run.of(MetricsSampled))
-    run.wait_for(lambda: len(run.of(MetricsSampled)) >= samples + 3)  # one a second
+    for _ in range(4):  # a sample a second
+        samples = len(run.of(MetricsSampled))
+        clock.now_ms += 1_000
+        run.wake()
+        run.wait_for(lambda seen=samples: len(run.of(MetricsSampled)) > seen)  # type: ignore[misc]
+    loading = run.of(MetricsSampled)[-1].restoring
     run.slots.say(Attempt(1), Deployed())
     run.wait_for(lambda: run.of(JobStatusChanged)[-1].status is JobStatus.RUNNING)
     samples = len(run.of(MetricsSampled))
+    clock.now_ms += 1_000
+    run.wake()
     run.wait_for(lambda: len(run.of(MetricsSampled)) > samples)
 
+    assert loading == LOADING
     assert run.of(MetricsSampled)[-1].restoring is None
     assert run.of(FailureOccurred) == []
     cancel(run)
