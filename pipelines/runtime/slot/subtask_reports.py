@@ -39,6 +39,7 @@ from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
     damaged_file_of,
     described,
+    is_damage,
     is_fatal,
     lost_output_of,
 )
@@ -147,6 +148,7 @@ class SubtaskReports:
                 is_fatal=is_fatal(error),
                 lost_output_of=lost_output_of(error),
                 damaged_file=damaged_file_of(error),
+                is_damage=is_damage(error),
                 error=described(error) if isinstance(error, OperatorFailed) else None,
             )
         )

@@ -5,7 +5,7 @@ The operator that raised wraps it, once; the operators around it in the chain pa
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.elements import Firing, Origins, RecordOrigin
-from pipelines.domain.errors import DamagedFile, OutputLost, Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, DamagedFile, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.protocol.repeated_failures import OperatorError
 
@@ -105,6 +105,11 @@ def damaged_file_of(error: BaseException) -> str | None:
     """The file of the recovery point that could not be read. None: it is another failure."""
     cause = _cause_of(error)
     return cause.name if isinstance(cause, DamagedFile) else None
+
+
+def is_damage(error: BaseException) -> bool:
+    """True if what is stored makes no sense, whether that is one file's fault or not."""
+    return isinstance(_cause_of(error), CorruptSnapshot)
 
 
 def _cause_of(error: BaseException) -> BaseException:

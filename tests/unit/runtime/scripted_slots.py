@@ -276,7 +276,7 @@ class ScriptedRun:
 
     def wake(self) -> None:
         """The driver looks at its clock."""
-        self.master.post(LocationPrepared(CheckpointId(10**9)))
+        self.slots.post(LocationPrepared(CheckpointId(10**9)))
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
         """Raises TimeoutError when it does not come true, and what the driver has raised."""

@@ -276,7 +276,7 @@ class Attempts:
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
         self._next.on_output_lost(checkpoint_id, why)
 
-    def on_damage_met(self, file: str, why: str) -> bool:
+    def on_damage_met(self, file: str | None, why: str) -> bool:
         """True if there is another point to go back to."""
         return self._next.on_damage_met(file, why)
 

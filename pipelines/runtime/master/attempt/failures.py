@@ -113,9 +113,12 @@ class Failures:
             self._attempts.on_output_lost(lost_output_of, message.cause)
 
     def _goes_back(self, message: Failed) -> bool:
-        """True if a slot has met a damaged file and the next attempt has a point without it."""
+        """True if a slot could not load what the point holds, and there is another point. Damage
+        without a file may be of a later point once the attempt runs."""
         file = message.damaged_file
-        return file is not None and self._attempts.on_damage_met(file, message.cause)
+        is_loading = self._record.status is JobStatus.INITIALIZING
+        is_of_the_point = file is not None or (message.is_damage and is_loading)
+        return is_of_the_point and self._attempts.on_damage_met(file, message.cause)
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
         cause = f"Slot {slot} lost a data connection: {problem}"

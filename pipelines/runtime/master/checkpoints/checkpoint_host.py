@@ -5,6 +5,7 @@ the outcome of a manifest as an event. Decides nothing itself.
 """
 
 from collections.abc import Collection
+from concurrent.futures import Future
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import SubtaskAcknowledged
@@ -104,9 +105,9 @@ class CheckpointHost:
         Waits for a manifest that is being written: it may make a point.
         """
         while (writing := self._writing()) is not None:
-            if writing.publication is not None:
-                writing.publication.result()  # posts ManifestWritten; its outcome is read below
-            self.on_manifest(self._files.read_back(writing))
+            underway, publication = writing
+            said = publication.result()  # it was posted too, which changes nothing any more
+            self.on_manifest(self._files.read_back(underway, said))
         self._attempt = None
         self._carry_out(self._coordinator.on_stopped(reason, why, failed))
         self.triggers.on_stopped()
@@ -221,9 +222,10 @@ class CheckpointHost:
         self._listener.checkpoint_publishing(effect.request, underway.location)
         underway.publication = self._files.publish(attempt.attempt, underway.location, manifest)
 
-    def _writing(self) -> Underway | None:
+    def _writing(self) -> tuple[Underway, Future[ManifestWritten]] | None:
         """The checkpoint whose manifest is being written."""
-        return next((u for u in self._underway.values() if u.publication is not None), None)
+        every = ((u, u.publication) for u in self._underway.values())
+        return next(((u, written) for u, written in every if written is not None), None)
 
     def _complete(self, effect: Complete) -> None:
         context = self._context

@@ -53,12 +53,17 @@ class PointFiles:
         """Prepares the checkpoint's location; posts the outcome."""
         self._executor.submit(self._prepare, attempt, checkpoint_id, location)
 
-    def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
+    def publish(
+        self, attempt: Attempt, location: str, manifest: Manifest
+    ) -> Future[ManifestWritten]:
         """Posts the outcome. Checks the lease right before the point becomes durable."""
         return self._executor.submit(self._publish, attempt, location, manifest)
 
-    def read_back(self, underway: Underway) -> ManifestWritten:
-        """The result of a publication that the caller has waited for; the one call that blocks."""
+    def read_back(self, underway: Underway, said: ManifestWritten) -> ManifestWritten:
+        """The result of a publication that the caller has waited for, and that has `said` its own.
+        What was refused was not written; after an error, the storage knows. Blocks."""
+        if isinstance(said.outcome, FilesMissing):
+            return said
         try:
             found = self._store.manifest(underway.location)
         except (CorruptSnapshot, Retryable) as error:
@@ -98,11 +103,13 @@ class PointFiles:
             reason, why = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, str(error)
         self._post(LocationPrepared(checkpoint_id, reason, why))
 
-    def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> None:
+    def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> ManifestWritten:
         self._faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
         outcome = self._try_publish(attempt, location, manifest)
         self._faults.reach(FaultPoint.PUBLISHED, attempt)
-        self._post(ManifestWritten(manifest.checkpoint_id, outcome))
+        written = ManifestWritten(manifest.checkpoint_id, outcome)
+        self._post(written)
+        return written
 
     def _try_publish(
         self, attempt: Attempt, location: str, manifest: Manifest

@@ -20,6 +20,7 @@ from pipelines.protocol.checkpoint_effects import AbortCheckpoint
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged
+from pipelines.runtime.master.job_events import ManifestWritten
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Underway:
     source_records: int = 0
     watermarks_ms: list[int] = field(default_factory=list)
     manifest: Manifest | None = None
-    publication: Future[None] | None = None
+    publication: Future[ManifestWritten] | None = None
     is_ours: bool = True  # False: another driver has published under this id
 
     @property

@@ -113,14 +113,15 @@ class NextStart:
                 refused = f"A run that starts from it fails: {why}"
                 self._record.emit(RestorePointRefused(path=location, message=refused))
 
-    def on_damage_met(self, file: str, why: str) -> bool:
-        """A slot could not read a file of the starting point. True if there is another point to go
-        back to that is not known to be damaged."""
+    def on_damage_met(self, file: str | None, why: str) -> bool:
+        """A slot could not read the starting point; `file` None: no one file is at fault. True if
+        there is another point to go back to that is not known to be damaged."""
         point = None if self._start is None else self._start.point
         if point is None or self._start is None or not self._start.is_own:
             return False
         damage = self._watchers.checkpoints.damage
-        damage.on_found(point, [Damage(file, why, is_shared=True)], DamageFinder.RESTORE, why)
+        damages = [] if file is None else [Damage(file, why, is_shared=True)]
+        damage.on_found(point, damages, DamageFinder.RESTORE, why)
         points = self._watchers.checkpoints.points
         return self._context.settings.may_fall_back and bool(points.newest_first())
 

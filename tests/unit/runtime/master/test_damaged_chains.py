@@ -25,6 +25,7 @@ from tests.unit.runtime.recording_attempt import phases_of
 from tests.unit.runtime.shared_points import sharing
 
 TOLERATES_NONE = {"execution.checkpointing.tolerable-failed-checkpoints": "0"}
+SUSPENDED = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
 CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
 
 
@@ -48,6 +49,26 @@ def test_a_file_that_is_gone_fails_the_checkpoint_that_refers_to_it_and_no_later
     [found] = run.master.of(DamageRemembered)
     assert (found.files, found.found_by) == ([base], DamageFinder.CHECKPOINT)
     assert [e.path for e in run.master.of(RestorePointRefused)] == [run.place(1)]
+
+
+def test_a_manifest_that_was_refused_while_the_attempt_died_fails_for_the_same_reason(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, TOLERATES_NONE)
+    base = run.complete_with("base")
+    (run.shared / base).unlink()
+    run.master.trigger()
+    run.acknowledge(2, [base], deliver=False)
+
+    run.master.host.on_stopped(SUSPENDED, "slot 1 was killed")
+    run.master.deliver()
+
+    [failed] = run.master.failed
+    assert failed.reason is CheckpointFailureReason.DAMAGED_FILE
+    assert f"{run.shared / base} is missing." in failed.message
+    assert run.master.listener.too_many == []
+    [found] = run.master.of(DamageRemembered)
+    assert found.files == [base]
 
 
 def test_what_was_found_while_a_checkpoint_was_under_way_fails_it_before_its_manifest(

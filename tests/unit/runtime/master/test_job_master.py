@@ -710,8 +710,9 @@ def test_a_point_that_was_found_damaged_is_passed_over_only_where_older_ones_may
         ("fail", 2, JobStatus.FAILED),
     ],
 )
+@pytest.mark.parametrize("file", ["c1-a1-base", None], ids=["a file", "no one file"])
 def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_one(
-    tmp_path: Path, on_damaged: str, points: int, ends: JobStatus
+    tmp_path: Path, on_damaged: str, points: int, ends: JobStatus, file: str | None
 ) -> None:
     """The driver has found the point whole; what the slot reads of it is not."""
     settings = {
@@ -727,7 +728,7 @@ def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_on
     run.wait_for(lambda: run.slots.attempts == [1, 2])
 
     met = msgspec.structs.replace(
-        failure("c1-a1-base is missing."), is_fatal=True, damaged_file="c1-a1-base"
+        failure("c1-a1-base is missing."), is_fatal=True, damaged_file=file, is_damage=True
     )
     run.slots.loads = False
     run.slots.say(Attempt(2), met)
@@ -741,6 +742,25 @@ def test_damage_that_a_slot_meets_sends_the_run_to_an_older_point_if_there_is_on
     decided = [e for e in run.of(RecoveryPhaseReached) if e.phase is RecoveryPhase.DECIDE]
     restored = [event.restored_path != newest.path for event in decided]
     assert restored == ([False, True] if ends is JobStatus.CANCELED else [False])
+
+
+def test_damage_without_a_file_that_a_running_slot_meets_marks_no_point_and_ends_the_run(
+    tmp_path: Path,
+) -> None:
+    """It may be in what a later checkpoint has written, so it says nothing about the start."""
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
+    for number in (1, 2):
+        run.ask(TriggerCheckpoint(**WHO, request_id=RequestId(f"point-{number}")))
+        run.wait_for_checkpoints(number)
+    run.slots.say(Attempt(1), failure("a slot died"))
+    run.wait_for(lambda: run.slots.attempts == [1, 2])
+    run.wait_for(lambda: run.of(JobStatusChanged)[-1].status is JobStatus.RUNNING)
+
+    met = msgspec.structs.replace(failure("a segment is torn"), is_fatal=True, is_damage=True)
+    run.slots.say(Attempt(2), met)
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    assert run.of(RestorePointRefused) == []
 
 
 def failure(cause: str) -> Failed:

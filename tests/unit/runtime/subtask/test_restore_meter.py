@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.errors import CorruptSnapshot, DamagedFile
+from pipelines.domain.errors import CorruptSnapshot, DamagedFile, Rejected
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import FileHandle
-from pipelines.runtime.subtask.operator_failure import OperatorFailed, damaged_file_of
+from pipelines.runtime.subtask.operator_failure import OperatorFailed, damaged_file_of, is_damage
 from pipelines.runtime.subtask.snapshots.restore_meter import MeteredFiles, RestoreMeter
 
 BATCH = pa.record_batch([pa.array(range(10), pa.int64())], ["n"])  # 80 bytes
@@ -81,7 +81,14 @@ def test_damage_says_in_which_file_it_is(tmp_path: Path) -> None:
         with pytest.raises(DamagedFile, match="is torn") as met:
             read()
         assert damaged_file_of(OperatorFailed(Uid("both"), (), met.value)) == "large"
-    assert damaged_file_of(CorruptSnapshot("it is torn")) is None
+        assert is_damage(OperatorFailed(Uid("both"), (), met.value))
+
+
+def test_damage_may_be_tied_to_no_one_file() -> None:
+    torn = CorruptSnapshot("the database cannot be opened")
+
+    assert (is_damage(torn), damaged_file_of(torn)) == (True, None)
+    assert not is_damage(Rejected("the flow has changed"))
 
 
 class ThreeBatches:
