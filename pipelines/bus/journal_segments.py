@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pipelines.disk.files import FOR_ALL, create_if_absent, make_durable
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import check
 from pipelines.domain.events import (
     CheckpointCommitted,
@@ -154,12 +155,16 @@ most this many are under way at once."""
 REPEATS_KEPT = 20
 """An attempt that begins where the last one began reports none again; one for each sink."""
 
+UNPUBLISHED_KEPT = 100
+"""A checkpoint whose publication failed is deleted soon, unless the storage is away."""
+
 _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RunStarted: 1,
     SettingsChanged: 1,
     RunStopping: 1,
     CheckpointTriggered: 1,
     CheckpointCompleted: 1,
+    CheckpointFailed: UNPUBLISHED_KEPT,  # those whose manifest may be there all the same
     CheckpointCommitted: 1,
     DamageRemembered: 1,
     LedgerBegun: 1,
@@ -173,6 +178,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
 SUMMED_UP: frozenset[type[Event]] = frozenset({*_KEPT, JobStatusChanged})
 """Kinds of which the kept events are all that readers need."""
 
+_UNPUBLISHED = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
 _ONE_EACH = (JobStatusChanged, SlotConnected)
 _UNDER_WAY = (CheckpointTriggered, SubtaskAcknowledged, RecoveryPhaseReached)
 _ENDS = (SlotLost, CheckpointCompleted, CheckpointFailed)
@@ -234,6 +240,8 @@ class JournalSummary:
                     del self._kept[key]
             case SlotLost(slot=slot):
                 self._kept.pop((SlotConnected, slot), None)
+            case CheckpointFailed(reason=reason) if reason is not _UNPUBLISHED:
+                return
         if isinstance(event, (*_KEPT, *_ONE_EACH)):
             newest = deque[Told](maxlen=_KEPT.get(type(event), 1))
             self._kept.setdefault(_matter_of(event), newest).append(told)

@@ -367,6 +367,77 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/storage/test_roots.py::test_no_object_outside_is_touched",
         ),
     ),
+    (
+        "a checkpoint that was reported as failed is no point for its run, and is gone before its "
+        "output is rolled back"
+    ): (
+        Mutant(
+            "pipelines/runtime/master/start/next_start.py",
+            "        self._delete_given_up()\n",
+            "",
+            (
+                "tests/unit/runtime/test_given_up_points.py::test_it_is_gone_before_outp"
+                "ut_is_rolled_back"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/checkpoints/point_files.py",
+            "            if may_be_complete:\n",
+            "            if False:\n",
+            (
+                "tests/unit/runtime/test_given_up_points.py::test_it_is_gone_before_outp"
+                "ut_is_rolled_back"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/checkpoints/checkpoint_host.py",
+            "        self._files.discard_given_up(context.fence.current)\n",
+            "",
+            (
+                "tests/unit/runtime/test_given_up_points.py::test_it_is_deleted_as_soon_"
+                "as_the_storage_answers_again"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/assembly.py",
+            "        found.given_up,\n",
+            "",
+            (
+                "tests/unit/runtime/test_given_up_points.py::test_a_later_driver_deletes"
+                "_it_and_goes_back_to_the_point_before"
+            ),
+        ),
+        Mutant(
+            "pipelines/storage/filesystem.py",
+            (
+                "            with contextlib.suppress(FileNotFoundError):\n"
+                "                make_durable(directory)\n"
+            ),
+            "",
+            (
+                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_point_tha"
+                "t_was_given_up_is_whole_or_gone_and_never_comes_back[fails]"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/start/run_opening.py",
+            "point.checkpoint_id in ids or point.location == location",
+            "point.location == location",
+            (
+                "tests/unit/runtime/master/test_run_opening.py::test_a_point_that_was_re"
+                "ported_as_failed_is_none_though_its_manifest_is_there"
+            ),
+        ),
+        Mutant(
+            "pipelines/bus/journal_segments.py",
+            "    CheckpointFailed: UNPUBLISHED_KEPT,",
+            "    ",
+            (
+                "tests/unit/runtime/master/test_run_opening.py::test_a_point_that_was_re"
+                "ported_as_failed_is_none_though_its_manifest_is_there"
+            ),
+        ),
+    ),
     "a damaged point is never restored silently": (
         Mutant(
             "pipelines/protocol/recovery.py",

@@ -89,6 +89,11 @@ def every_point_stays_whole(outcome: Outcome) -> list[str]:
     return outcome.disk.problems
 
 
+def every_point_can_be_restored(outcome: Outcome) -> list[str]:
+    """No output was rolled back that a point names, as long as the point is there."""
+    return outcome.disk.useless
+
+
 def nothing_is_left_open(outcome: Outcome) -> list[str]:
     """No transaction waits, every checkpoint and request has one end, every file has a point."""
     problems = [f"{name} is still prepared" for name in _prepared(outcome)]
@@ -115,6 +120,7 @@ CHECKERS: tuple[Checker, ...] = (
     poison_is_set_aside_once,
     every_cut_is_exact,
     nothing_is_seen_early,
+    every_point_can_be_restored,
     every_point_stays_whole,
     nothing_is_left_open,
 )

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.runtime.master.output.leftovers import named_by
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import Damage, Publication, WatchVerification, location_of
@@ -47,6 +48,7 @@ class Disk:
         self._undeletable: set[str] = set()  # nobody knows them, and they could not be deleted
         self.ended: set[RunId] = set()
         self.problems: list[str] = []
+        self.useless: list[str] = []  # complete points that no run can restore any more
         self.kept: list[str] = []
         self.newest: str | None = None  # a copy of the newest point, where `keeps_newest`
         self.failed: Counter[str] = Counter()  # by operation
@@ -92,6 +94,15 @@ class Disk:
             if location in self._undeletable - self._known:
                 continue
             self.problems += [f"{location} has lost {file}" for file in sorted(files & gone)]
+
+    def rolled_back(self, names: set[str]) -> None:
+        """What a complete point has prepared is committed by a run that restores it, or lost."""
+        if not names:
+            return
+        store = FileSystemCheckpointStore([str(self.root)])
+        for location in self.complete:
+            needed = sorted(names.intersection(named_by(store.manifest(location))))
+            self.useless += [f"{location} needs {name}, which is rolled back" for name in needed]
 
     def _copied(self, location: str, files: list[str], copy: Path) -> str:
         """A point, and beside it the files that it shares; linked, as no file ever changes."""

@@ -83,6 +83,10 @@ def never() -> bool:
     return False
 
 
+def unnoticed(names: set[str]) -> None:
+    del names
+
+
 @dataclass
 class World:
     """What a reader of the output sees, and what lies ready to be seen.
@@ -99,6 +103,7 @@ class World:
     early: list[str] = field(default_factory=list)
     names: int = 0
     fails: Callable[[], bool] = never
+    on_rolled_back: Callable[[set[str]], None] = unnoticed  # hears the names of transactions
 
     def output(self) -> Counter[tuple[Any, ...]]:
         return Counter(row for each in self.visible.values() for row in each.rows)
@@ -114,6 +119,7 @@ class World:
             completed=dict(self.completed),
             early=[],
             fails=never,
+            on_rolled_back=unnoticed,
         )
 
     def on_published(self, run_id: RunId, checkpoint_id: CheckpointId) -> None:
@@ -168,9 +174,11 @@ class OutsideSink:
             world.superseded[name] = world.visible.pop(name)
         for name in returning:
             world.visible[name] = world.superseded.pop(name)
-        for name, each in list(world.prepared.items()):
-            if each.run_id == run_id and not belongs(each):
-                del world.prepared[name]
+        own = {name for name, each in world.prepared.items() if each.run_id == run_id}
+        rolled_back = {name for name in own if not belongs(world.prepared[name])}
+        for name in rolled_back:
+            del world.prepared[name]
+        world.on_rolled_back(rolled_back)
         return Superseded(len(foreign), "aside")
 
 

@@ -99,7 +99,9 @@ class Simulation:
             self._on_published,
             keeps_newest=self.plan.has_lists,
         )
-        world = WORLDS[self.world_name] = World(fails=self._world_fails)
+        world = WORLDS[self.world_name] = World(
+            fails=self._world_fails, on_rolled_back=disk.rolled_back
+        )
         store = FileSystemCheckpointStore([str(root)])
         self.outcome = Outcome(
             seed, root, self.circumstances, self.plan, world, disk, store, seen=seen

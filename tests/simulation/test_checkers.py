@@ -30,6 +30,7 @@ from tests.simulation.checkers import (
     CHECKERS,
     Checker,
     every_cut_is_exact,
+    every_point_can_be_restored,
     every_point_stays_whole,
     every_run_has_ended,
     nothing_comes_twice,
@@ -127,6 +128,10 @@ def files_of_failed_checkpoints_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PointFiles, "_discard", _do_nothing)
 
 
+def points_that_were_given_up_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PointFiles, "delete_given_up", _do_nothing)
+
+
 def the_end_is_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JobMaster, "_close", lambda self, status, reason: status)
 
@@ -150,6 +155,7 @@ FOUND_BY: dict[Plant, int] = {
     in_flight_records_are_forgotten: 20,
     quarantines_are_not_rewound: 38,
     prepared_output_is_forgotten: 73,
+    points_that_were_given_up_stay: 359,
 }
 """The seed that finds a rare one is tried first; should it cease to, the search begins at 0."""
 
@@ -168,6 +174,7 @@ FOUND_BY: dict[Plant, int] = {
         (nothing_is_seen_early, commits_are_announced_before_the_manifest),
         (every_point_stays_whole, shared_files_are_needed_by_nobody),
         (every_point_stays_whole, files_are_acknowledged_unwritten),
+        (every_point_can_be_restored, points_that_were_given_up_stay),
         (nothing_is_left_open, files_of_failed_checkpoints_stay),
         (every_run_has_ended, the_end_is_not_told),
     ],

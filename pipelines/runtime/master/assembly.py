@@ -24,7 +24,7 @@ from pipelines.runtime.master.slots.slot_reports import SlotReports
 from pipelines.runtime.master.start.run_opening import (
     damaged_files,
     first_checkpoint_id,
-    retained_points,
+    found_points,
     stopping_of,
 )
 
@@ -89,12 +89,14 @@ def assembled(context: RunContext, listener: CheckpointListener) -> Assembly:
 
 def _watchers(context: RunContext, listener: CheckpointListener) -> RunWatchers:
     journal, emit = context.journal, context.record.emit
+    found = found_points(context)
     checkpoints = CheckpointHost(
         context,
-        retained_points(context),
+        found.retained,
         first_checkpoint_id(context),
         listener,
         damaged_files(journal),
+        found.given_up,
     )
     sampled = journal.newest(MetricsSampled)
     reached = sampled.reached_records if sampled is not None else None

@@ -51,8 +51,10 @@ class CheckpointHost:
         first_id: CheckpointId,
         listener: CheckpointListener,
         damaged_files: Collection[str] = (),
+        given_up: Collection[str] = (),
     ) -> None:
-        """`damaged_files`: those that earlier drivers of the run remember."""
+        """`damaged_files`: those that earlier drivers of the run remember. `given_up`: locations of
+        points that they have given up."""
         self._context = context
         self._listener = listener
         self._settings = context.settings
@@ -63,7 +65,7 @@ class CheckpointHost:
         self._coordinator = CheckpointCoordinator(
             first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
         )
-        self._files = PointFiles(context)
+        self._files = PointFiles(context, given_up)
         self._shared = SharedFilesHost(
             context.store,
             context.places.checkpoints,
@@ -96,6 +98,13 @@ class CheckpointHost:
         self._files.sweep(attempt.attempt, self._coordinator.next_id)
         self._shared.sweep(attempt.attempt)
         self.triggers.on_running()
+
+    def delete_given_up(self) -> None:
+        """Call before output is rolled back: a point that names it is gone first. Blocks.
+
+        Raises Retryable.
+        """
+        self._files.delete_given_up()
 
     def on_stopped(
         self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
@@ -236,6 +245,7 @@ class CheckpointHost:
             return
         self.last_completed_ms = context.clock.wall_ms()
         context.record.emit(underway.completed_event(underway.manifest, now_ms))
+        self._files.discard_given_up(context.fence.current)
         self._shared.on_completed(context.fence.current, underway.manifest)
         self._keeper.on_completed(underway)
         self.ledger.on_completed(underway.manifest)
@@ -255,5 +265,9 @@ class CheckpointHost:
             may_be_complete=underway.manifest is not None,
         )
         if underway.is_ours:
-            self._files.discard(self._context.fence.current, underway.location)
+            self._files.discard(
+                self._context.fence.current,
+                underway.location,
+                may_be_complete=underway.manifest is not None,
+            )
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")

@@ -3,12 +3,16 @@
 Checks the lease before it makes or deletes anything: a successor may use the same place. Does not
 decide which points are kept (`protocol.retention`).
 
+A checkpoint that failed after its publication began is given up: its manifest may be there all the
+same. As long as it is there, the checkpoint can be restored, and the output that it names must not
+be rolled back. So the manifest is deleted first (`delete_given_up`).
+
 Writes down what a checkpoint holds, once all of its subtasks have acknowledged.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -33,7 +37,8 @@ log = logging.getLogger(__name__)
 
 
 class PointFiles:
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, given_up: Collection[str] = ()) -> None:
+        """`given_up`: locations of points that earlier drivers of the run have given up."""
         self._places = context.places
         self._store = context.store
         self._executor = context.executor
@@ -42,7 +47,7 @@ class PointFiles:
         self._faults = context.faults
         self._lock = threading.Lock()
         self._waiting: set[str] = set()  # locations whose sweep has not begun
-        self._given_up: set[str] = set()  # are no points any more, whatever is still there
+        self._given_up = set(given_up)  # are no points any more, though a manifest may be there
 
     def location(self, kind: CheckpointKind, checkpoint_id: CheckpointId) -> str:
         is_savepoint = kind is CheckpointKind.SAVEPOINT
@@ -78,14 +83,44 @@ class PointFiles:
         """Deletes a point that retention has given up; calls `then` once it is gone, if it goes."""
         self._executor.submit(self._discard_retained, attempt, point, then)
 
-    def discard(self, attempt: Attempt, location: str) -> None:
-        """Repeated calls for one location count once until the first is served."""
+    def discard(self, attempt: Attempt, location: str, *, may_be_complete: bool = False) -> None:
+        """Repeated calls for one location count once until the first is served.
+
+        `may_be_complete`: its manifest may exist, so the point is given up until it is deleted.
+        """
         with self._lock:
+            if may_be_complete:
+                self._given_up.add(location)
             if location in self._waiting:
                 return
             self._waiting.add(location)
-            self._given_up.add(location)
         self._executor.submit(self._discard, attempt, location)
+
+    def discard_given_up(self, attempt: Attempt) -> None:
+        """Tries again to delete what could not be deleted, when the storage answers again."""
+        with self._lock:
+            locations = sorted(self._given_up)
+        for location in locations:
+            self.discard(attempt, location)
+
+    def delete_given_up(self) -> None:
+        """Call while this driver holds the lease, before output is rolled back. Blocks.
+
+        Raises Retryable: one is still there, so the output that it names has to stay.
+        """
+        with self._lock:
+            locations = sorted(self._given_up)
+        for location in locations:
+            try:
+                self._store.discard(location)
+            except (Retryable, Rejected, OSError) as error:
+                raise Retryable(
+                    f"{location} was given up and cannot be deleted ({error}). A run that is"
+                    " restored from it needs output that this attempt would roll back: see that"
+                    " the storage can be written."
+                ) from error
+            with self._lock:
+                self._given_up.discard(location)
 
     def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
         """Deletes what earlier attempts wrote for checkpoints that never completed."""

@@ -90,6 +90,7 @@ class NextStart:
         checkpoints, start = self._watchers.checkpoints, self._start
         if start is None:
             raise InvariantViolated("an attempt begins where it was decided")
+        self._delete_given_up()
         self._say_what_comes_again(start)
         checkpoints.ancestors = start.ancestors_of(self._context.spec.run_id)
         checkpoints.ledger.begin(start.lineage, start.ledger)
@@ -144,6 +145,14 @@ class NextStart:
         for event in repeats(run, self._context.pipeline.sinks, start.output, published):
             if not self._record.has_said(event):
                 self._record.emit(event)
+
+    def _delete_given_up(self) -> None:
+        """What follows may roll back output that such a point names."""
+        self._context.lease.check_held()
+        try:
+            self._watchers.checkpoints.delete_given_up()
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def _look_at_sources(self) -> None:
         try:

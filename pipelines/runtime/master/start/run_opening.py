@@ -1,13 +1,16 @@
 """What a driver reports and finds when it opens a run: settings, points, the next id."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.bus.journal import JournalWriter
 from pipelines.connectors.two_phase_commit import HoldsTransactions
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
+    CheckpointFailed,
     CheckpointTriggered,
     DamageRemembered,
     JobStatusChanged,
@@ -50,15 +53,25 @@ def run_started(context: RunContext) -> RunStarted:
     )
 
 
-def retained_points(context: RunContext) -> RetainedPoints:
+@dataclass(frozen=True, slots=True)
+class FoundPoints:
+    """What earlier drivers of a run have left in its storage."""
+
+    retained: RetainedPoints
+    given_up: list[str]
+    """Locations. These checkpoints failed while they were published, and could not be deleted."""
+
+
+def found_points(context: RunContext) -> FoundPoints:
     """Raises Retryable: the storage does not answer, or without the points that are in it."""
-    given_up = _given_up(context.journal)
+    is_given_up = _given_up(context.journal)
     found = own_points(context.places, context.store)
-    own = [point for point in found if point.location != given_up]
+    own = [point for point in found if not is_given_up(point)]
+    given_up = [point.location for point in found if is_given_up(point)]
     if how_it_ended(context.journal) is None:
         _check_newest_is_there(context, own)
     points = (*claimed_point(context.spec, context.store), *own)
-    return RetainedPoints(context.settings.retained_checkpoints, points)
+    return FoundPoints(RetainedPoints(context.settings.retained_checkpoints, points), given_up)
 
 
 def damaged_files(journal: JournalWriter) -> list[str]:
@@ -67,10 +80,19 @@ def damaged_files(journal: JournalWriter) -> list[str]:
     return newest.remembered if newest is not None else []
 
 
-def _given_up(journal: JournalWriter) -> str | None:
-    """A point that was to end the run and did not; drained, it would lose what is read after it."""
+def _given_up(journal: JournalWriter) -> Callable[[RetainedPoint], bool]:
+    """True for a point that an earlier driver reported as failed: the run went on without it. If it
+    was drained, a run that goes on from it would lose what is read after it.
+
+    Older journals name only the newest point that was to end the run and did not.
+    """
+    unpublished = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+    failed = journal.every(CheckpointFailed)
+    ids = {event.checkpoint_id for event in failed if event.reason is unpublished}
     newest = journal.newest(RunStopping)
-    return newest.path if newest is not None and newest.stage is StopStage.GIVEN_UP else None
+    is_over = newest is not None and newest.stage is StopStage.GIVEN_UP
+    location = newest.path if newest is not None and is_over else None
+    return lambda point: point.checkpoint_id in ids or point.location == location
 
 
 def _check_newest_is_there(context: RunContext, own: Collection[RetainedPoint]) -> None:

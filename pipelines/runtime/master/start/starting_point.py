@@ -31,7 +31,7 @@ from pipelines.stream import Pipeline
 
 class EndsNotReady(Exception):
     """No slot of the attempt was started, because a source of its records or a target of its output
-    does not answer."""
+    does not answer, or because a point that was given up could not be deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The real parts of the master that touch points, one after another on one thread,
 any of their steps is the end of all of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +41,7 @@ class Driver:
         attempt: Attempt,
         *,
         retained: int = 1,
+        given_up: Collection[str] = (),
     ) -> None:
         self._places = places
         self._attempt = attempt
@@ -55,7 +56,7 @@ class Driver:
             post=lambda _: None,
             faults=Faults(),
         )
-        self._files = PointFiles(context)  # type: ignore[arg-type]
+        self._files = PointFiles(context, given_up)  # type: ignore[arg-type]
         self._shared = SharedFilesHost(
             self._store, places.checkpoints, context.executor, context.lease.is_current, found
         )
@@ -92,6 +93,9 @@ class Driver:
         for point in self.points.on_completed(RetainedPoint(checkpoint_id, location)):
             self._discard(point)
         self._shared.on_completed(self._attempt, manifest)
+
+    def delete_given_up(self) -> None:
+        self._files.delete_given_up()
 
     def leave_unfinished(self, checkpoint_id: CheckpointId) -> None:
         self._shared.on_triggered(checkpoint_id)

@@ -80,6 +80,35 @@ def test_a_deletion_that_a_death_has_cut_short_is_finished_by_the_next_driver(
     pytest.fail("a deletion takes a bounded number of steps")
 
 
+@pytest.mark.parametrize("power", ["stays", "fails"])
+def test_a_point_that_was_given_up_is_whole_or_gone_and_never_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
+) -> None:
+    for step in range(1, STEPS_MAX):
+        root = tmp_path / f"{power}-{step}"
+        disk, places = disk_with_a_run(monkeypatch, root)
+        first = driver(root, places, OLD, retained=2)
+        for checkpoint_id in (1, 2):
+            first.take(CheckpointId(checkpoint_id))
+        given_up = places.checkpoint(CheckpointId(2))
+        second = Driver(
+            FileSystemCheckpointStore([str(root)]), places, NEW, retained=2, given_up=[given_up]
+        )
+
+        was_killed = disk.kill_at(step, second.delete_given_up)
+        if power == "fails":
+            disk.lose_power()
+
+        found = driver(root, places, NEW, retained=2).points.newest_first()
+        assert all(second.problem_of(point) is None for point in found)
+        if not was_killed:
+            assert [point.checkpoint_id for point in found] == [1]
+            return
+        assert [point.checkpoint_id for point in found] in ([2, 1], [1])
+        shutil.rmtree(root)
+    pytest.fail("a deletion takes a bounded number of steps")
+
+
 def test_of_two_runs_in_one_directory_each_sweeps_only_what_is_its_own(tmp_path: Path) -> None:
     settings = parse_settings({"execution.checkpointing.dir": str(tmp_path)})
     mine, others = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ import pytest
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_segments import closed_segments, delete_segments
-from pipelines.domain.events import DamageRemembered, RunStopping
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import CheckpointFailed, DamageRemembered, Event, RunStopping
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import CheckpointKind, StopStage
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.master.start.run_opening import damaged_files, stopping_of
+from pipelines.runtime.master.start.run_opening import damaged_files, found_points, stopping_of
+from tests.unit.runtime.points import manifest_of, places_in, spec_of, store_in
 
 OLDER, LAST, NEWER = (
     RetainedPoint(CheckpointId(1), "/checkpoints/chk-1"),
@@ -77,3 +80,60 @@ def test_a_driver_knows_the_damage_that_the_newest_word_of_the_journal_names(
         delete_segments([each.segment for each in closed_segments(directory.journal_file)])
 
         assert (before, damaged_files(journal)) == ([], ["b"])
+
+
+UNPUBLISHED = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
+
+
+@pytest.mark.parametrize(
+    ("said", "given_up"),
+    [
+        ([("fail", 2, UNPUBLISHED)], [2]),
+        ([("fail", 2, UNPUBLISHED), ("fail", 3, UNPUBLISHED)], [2, 3]),
+        ([("fail", 2, UNPUBLISHED), ("stop", 3, StopStage.PUBLISHING)], [2]),
+        ([("stop", 2, StopStage.GIVEN_UP)], [2]),  # all that an older journal says of it
+        ([("stop", 2, StopStage.PUBLISHED)], []),
+        ([("fail", 2, DECLINED)], []),  # before anything was published
+    ],
+)
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20], ids=["cut short", "whole"])
+def test_a_point_that_was_reported_as_failed_is_none_though_its_manifest_is_there(
+    tmp_path: Path, said: list[tuple[str, int, Any]], given_up: list[int], segment_bytes: int
+) -> None:
+    places, store = places_in(tmp_path), store_in(tmp_path)
+    for number in (1, 2, 3):
+        changes: dict[str, Any] = {"checkpoint_id": CheckpointId(number)}
+        store.publish(places.checkpoint(CheckpointId(number)), manifest_of([], **changes))
+    directory = RunDirectory.of(tmp_path, "flights", RunId("run-1"))
+    with JournalWriter(
+        directory, RunId("run-1"), SystemClock(), announce_nothing, segment_bytes=segment_bytes
+    ) as journal:
+        for what, number, how in said:
+            path = places.checkpoint(CheckpointId(number))
+            journal.append(failed(number, how) if what == "fail" else stops(path, how), Attempt(1))
+        for _ in range(3):
+            journal.append(failed(9, DECLINED), Attempt(1))
+        delete_segments([each.segment for each in closed_segments(directory.journal_file)])
+
+        context: Any = SimpleNamespace(
+            places=places,
+            store=store,
+            journal=journal,
+            spec=spec_of(),
+            settings=SimpleNamespace(retained_checkpoints=3),
+        )
+
+        found = found_points(context)
+
+    kept = [number for number in (3, 2, 1) if number not in given_up]
+    assert [point.checkpoint_id for point in found.retained.every_newest_first()] == kept
+    assert sorted(found.given_up) == [places.checkpoint(CheckpointId(n)) for n in given_up]
+
+
+def failed(number: int, reason: CheckpointFailureReason) -> Event:
+    return CheckpointFailed(checkpoint_id=CheckpointId(number), reason=reason, message="")
+
+
+def stops(path: str, stage: StopStage) -> Event:
+    return RunStopping(path=path, **{**STOPPING, "stage": stage})
