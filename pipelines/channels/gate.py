@@ -202,7 +202,7 @@ class Gate:
             served = [inlet]
             if not is_whole:
                 served += self._ready
-            self._extend(run, served)
+                self._extend(run, served)
             self._list_if_servable(inlet)
             self._work.size_bytes += run.size_bytes
             credits: list[tuple[Inlet, int]] = []
