@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.benchmark import Fields, progress
 from bench.events import repeated_files
 from bench.page_views import Work
-from ftdash.supervision.launcher import environment as java_environment
+from ftdash.supervision.java import environment as java_environment
 
 PROGRAMS = Path(__file__).parent / "peers"
 PROBE_TIMEOUT_S, RUN_TIMEOUT_S = 60.0, 900.0

@@ -21,7 +21,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from ftdash.supervision import launcher
+from ftdash.supervision import java
 from tests.shared_machine import SharedMachine
 from tests.thorough import is_slow, runs_slow_tests
 
@@ -136,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         leave_out_slow(config, items)
     items.sort(key=turn_of)
     if any(item.get_closest_marker("spark") for item in items):
-        os.environ.update(launcher.environment(), JDK_JAVA_OPTIONS=SHORT_LIVED_JAVA)
+        os.environ.update(java.environment(), JDK_JAVA_OPTIONS=SHORT_LIVED_JAVA)
 
 
 def leave_out_slow(config: pytest.Config, items: list[pytest.Item]) -> None:

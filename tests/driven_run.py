@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from ftdash.supervision.launcher import environment as java_environment
+from ftdash.supervision.java import environment as java_environment
 from pipelines.bus.journal_reading import read_journal
 from pipelines.domain.events import (
     CheckpointCompleted,

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from ftdash.supervision.launcher import environment as java_environment
+from ftdash.supervision.java import environment as java_environment
 
 MASTER_PORT = 7077  # of the master's own namespace, so it is always free
 START_TIMEOUT_S = 60.0

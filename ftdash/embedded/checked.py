@@ -24,7 +24,7 @@ from ftdash.embedded.stack import module
 from ftdash.embedded.supervisor import Service, last_words
 from ftdash.jobs.answers import RunView, ShownState
 from ftdash.requests import services
-from ftdash.supervision import launcher
+from ftdash.supervision import java
 from pipelines.domain.errors import Rejected
 
 WITHIN_S = 120
@@ -41,7 +41,7 @@ def compare_with_batch(paths: DemoPaths) -> OracleAnswer:
 def ask(paths: DemoPaths, answer: Path, log: Path) -> None:
     arguments = (paths.data, paths.files_output, paths.sql_output, answer)
     command = module("pipelines.spark.flight_oracle", *map(str, arguments))
-    environment = os.environ | launcher.environment()
+    environment = os.environ | java.environment()
     with log.open("wb") as output:
         try:
             subprocess.run(

@@ -23,7 +23,7 @@ from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, Service, Supervisor
 from ftdash.jobs.answers import RunView
 from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
-from ftdash.supervision import launcher
+from ftdash.supervision import java
 from pipelines.domain.ids import RequestId
 from pipelines.flows.flight_data import prepare
 
@@ -46,7 +46,7 @@ def open_installation(
     home = Path(settings.FTDASH_HOME)
     console.step(f"Everything is kept in {home}.")
     ledger = Ledger(home / LEDGER_NAME, own_token())
-    console.step(launcher.describe())
+    console.step(java.describe())
     console.step(installation.describe())
     provision(console)
     with (

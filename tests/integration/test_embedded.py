@@ -10,8 +10,8 @@ import redis
 
 from ftdash.embedded import installation
 from ftdash.embedded.supervisor import wait_until
-from ftdash.supervision import launcher
-from ftdash.supervision.launcher import write_executable
+from ftdash.supervision import java
+from ftdash.supervision.java import write_executable
 
 BARRIER_JOB = """
 import sys
@@ -41,7 +41,7 @@ MASTERS = ("local[2]", "local-cluster[2,2,1024]")
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_barrier_jobs_on_the_java_of_the_wheel(bare_machine: dict[str, str]) -> None:
-    environment = bare_machine | launcher.environment()
+    environment = bare_machine | java.environment()
 
     ran = subprocess.run(
         [sys.executable, "-c", BARRIER_JOB, *MASTERS],
@@ -82,9 +82,9 @@ def bare_machine(tmp_path: Path, monkeypatch, settings) -> dict[str, str]:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{commands}")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     settings.FTDASH_HOME = tmp_path
-    launcher.find_java.cache_clear()
+    java.find_java.cache_clear()
     yield dict(os.environ)
-    launcher.find_java.cache_clear()
+    java.find_java.cache_clear()
 
 
 def answers(client: redis.Redis) -> bool:

