@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings as configuration
-from ftdash.checkpoints.queries.contents import Looked
 
-from ftdash.checkpoints.queries import contents
+from ftdash.checkpoints.queries import savepoints
+from ftdash.checkpoints.queries.savepoints import Looked
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run
 from ftdash.points.services import comparisons, inspection, replays
@@ -61,7 +61,7 @@ def by_inspection(path: str) -> None:
 
 def by_a_page_of_rows(path: str) -> None:
     with pytest.raises(Rejected, match="was altered"):
-        contents.rows_in(path, Looked("views", "totals"))
+        savepoints.rows_in(path, Looked("views", "totals"))
 
 
 def by_comparison(path: str) -> None:
@@ -94,7 +94,7 @@ def test_the_driver_of_the_run_that_wrote_the_point_is_asked_once(
 @pytest.mark.parametrize(
     "find",
     [
-        lambda path: contents.operators_in(path),
+        lambda path: savepoints.operators_in(path),
         lambda path: replays.replayable(Pipeline.objects.get(), path, {}),
     ],
     ids=["a page of operators", "a replay"],
