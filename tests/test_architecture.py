@@ -4,8 +4,11 @@ import ast
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from pipelines.domain.commands import AnyCommand
 
 ROOT = Path(__file__).parents[1]
 DOMAIN = {"pipelines.domain"}
@@ -74,6 +77,35 @@ NOT_IN_ENGINE = {"django", "celery", "ftdash"}
 DOORS = ("ftdash.ui", "ftdash.api")
 """Pages and interfaces read by queries that others have too, and ask no table themselves."""
 
+COMMAND_PLACES = (  # what a new command touches
+    "pipelines.domain.commands",  # its type, which says what people read about it
+    "pipelines.runtime.master.requests",  # its handler in the driver
+    "ftdash.ui.actions",  # its form
+)
+COMMAND_DOORS = (  # which may offer it as well
+    "ftdash.api.own.actions",
+    "ftdash.api.flink.action_routes",
+    "ftdash.command_line",
+)
+KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
+    "ftdash.requests.services": {"AllowFaults", "Cancel", "ChangeSettings", "KillSlot"}
+    | {"StartPipeline"},  # it checks their values, or notes what follows from them
+    "ftdash.points.services.disposal": {"DisposeSavepoint", "LabelSavepoint"},
+    "ftdash.points.services.restore": {"DisposeSavepoint", "RestorePipeline"},
+    "ftdash.supervision.delivery": {"DisposeSavepoint"},  # a worker carries it out
+    "ftdash.projection.run_fold": {"Cancel"},  # it succeeds by the end of its run
+    "ftdash.checkpoints.queries.statistics": {"StopWithSavepoint"},  # its savepoint is the last
+    "ftdash.eventlog.sources": {"LabelSavepoint"},  # the log says which name it gives
+    "ftdash.gameday.injection": {"KillDriver", "KillSlot", "SlowSlot"},  # faults of a game day
+    "ftdash.gameday.queries": {"KillSlot"},  # a game day needs what a kill needs
+    "ftdash.gameday.services": {"KillSlot"},
+    "ftdash.ui.gameday.page": {"KillSlot"},
+    "ftdash.ui.pipelines.page": {"RestorePipeline"},  # pages that offer a restore at each point
+    "ftdash.ui.recovery.page": {"RestorePipeline"},
+    "ftdash.ui.savepoints.page": {"RestorePipeline", "TakeSavepoint"},
+    "ftdash.embedded.checked": {"StopWithSavepoint"},  # the demonstration ends a pipeline
+    "pipelines.lab.trial": {"Cancel"},  # the lab ends a trial
+}
 MANAGERS = ("objects", "_default_manager", "_base_manager")
 NO_TABLES = ("models.TextChoices", "models.IntegerChoices", "StrEnum")
 TABLES = {
@@ -117,6 +149,32 @@ def test_no_modules_of_the_dashboard_import_each_other() -> None:
     }
 
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_a_new_command_touches_its_type_its_handler_and_its_form() -> None:
+    """Elsewhere a command is one of many, or it is in `KNOW_A_COMMAND`, with the reason."""
+    commands = {each.__name__ for each in get_args(AnyCommand)}
+    told = {module_of(path): imported_from(path, "pipelines.domain.commands") for path in FILES}
+    known = {module: names & commands for module, names in told.items() if names & commands}
+
+    elsewhere = {
+        module: names
+        for module, names in known.items()
+        if not module.startswith(COMMAND_PLACES + COMMAND_DOORS)
+    }
+    assert elsewhere == KNOW_A_COMMAND
+
+
+def test_the_kind_of_a_command_is_written_beside_it_alone() -> None:
+    """Rows and answers have the kind; code takes the command, whose kind it knows."""
+    written = [
+        module_of(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "RequestKind"
+    ]
+
+    assert set(written) == {"pipelines.domain.commands"}
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -185,6 +243,12 @@ def imports(tree: ast.Module) -> list[str]:
             assert node.module, "a module is imported from"
             names.append(node.module)
     return names
+
+
+def imported_from(path: Path, module: str) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    taken = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == module]
+    return {each.name for node in taken for each in node.names}
 
 
 def module_of(path: Path) -> str:

@@ -25,6 +25,7 @@ from ftdash.embedded.supervisor import Service, last_words
 from ftdash.jobs.answers import RunView, ShownState
 from ftdash.requests import services
 from ftdash.supervision import java
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.errors import Rejected
 
 WITHIN_S = 120
@@ -156,9 +157,8 @@ class CheckedViews:
             f"Not all of {wanted:,} views were read",
             within_s=FINISH_WITHIN_S,
         )
-        services.stop_with_savepoint(
-            pipeline=self.name, requester="demo", reason="all views were read", drain=True
-        )
+        command = StopWithSavepoint(drain=True)
+        services.ask(self.name, command, who="demo", why="all views were read")
         observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)
 
     def answer(self) -> Answer:

@@ -26,7 +26,6 @@ from ftdash.jobs.models import (
     Recovery,
     RepeatedOutput,
     Request,
-    RequestKind,
     RequestPhase,
     RestoreRefusal,
     StatusChange,
@@ -35,6 +34,7 @@ from ftdash.jobs.models import (
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab, LabState
+from pipelines.domain.commands import LabelSavepoint, SavepointCommand
 
 FIRST_YEAR, LAST_YEAR = 1970, 2999
 """Beyond them no database could tell the moment in UTC."""
@@ -147,16 +147,18 @@ class Source:
 def _request(row: Request) -> Told:
     outcome = str(RequestPhase(row.phase).label)
     told = f"{outcome}: {row.message}" if row.message else outcome
-    return Told(f"asked for: {RequestKind(row.kind).label}{_naming(row)}", told, row.reason)
+    return Told(f"asked for: {row.command.action}{_naming(row)}", told, row.reason)
 
 
 def _naming(row: Request) -> str:
     """What a savepoint was called then; its label may be another one since."""
-    label = row.parameters.get("label")
-    if row.kind == RequestKind.LABEL:
-        called = f"called {label!r}" if label else "called by no name"
-        return f": {row.parameters.get('path')} is {called}"
-    return f", to be called {label!r}" if label else ""
+    command = row.command
+    if isinstance(command, LabelSavepoint):
+        called = f"called {command.label!r}" if command.label else "called by no name"
+        return f": {command.path} is {called}"
+    if isinstance(command, SavepointCommand) and command.label:
+        return f", to be called {command.label!r}"
+    return ""
 
 
 def _status(row: StatusChange) -> Told:

@@ -20,6 +20,7 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.requests import services
 from ftdash.supervision.launcher import RUN_ID_VARIABLE
 from pipelines.bus.lease import Owner, began_after_boot_s
+from pipelines.domain.commands import KillDriver, KillSlot, SlowSlot
 from pipelines.domain.errors import Rejected
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment
@@ -169,24 +170,19 @@ def inject(day: GameDay) -> None:
 
 
 def _ask_driver(day: GameDay, fault: Fault) -> str:
-    who = {"requester": day.requester, "reason": f"game day {day.pk}: {day.reason}"}
-    name = day.pipeline.name
+    why = f"game day {day.pk}: {day.reason}"
+    return services.ask(day.pipeline.name, _command(day, fault), who=day.requester, why=why)
+
+
+def _command(day: GameDay, fault: Fault) -> KillDriver | SlowSlot | KillSlot:
+    slot, within_s = day.slot or 0, effect_within(day).total_seconds()
     if moment := (DRIVER_MOMENTS | RECOVERY_MOMENTS).get(fault):
-        return services.kill_driver(
-            pipeline=name, moment=moment, within=effect_within(day), slot=day.slot, **who
-        )
+        return KillDriver(moment=moment, within_s=within_s, slot=day.slot)
     if fault is Fault.SLOW_STORAGE:
         lasts = SLOW_FOR + effect_after(fault, day.run)
-        return services.slow_slot(
-            pipeline=name, slot=day.slot or 0, delay=SLOW_BY, lasts=lasts, **who
-        )
-    return services.kill_slot(
-        pipeline=name,
-        slot=day.slot or 0,
-        moment=MOMENTS[fault],
-        within=effect_within(day),
-        **who,
-    )
+        millisecond = timedelta(milliseconds=1)
+        return SlowSlot(slot=slot, delay_ms=SLOW_BY // millisecond, for_ms=lasts // millisecond)
+    return KillSlot(slot=slot, moment=MOMENTS[fault], within_s=within_s)
 
 
 def effect_within(day: GameDay) -> timedelta:

@@ -15,9 +15,9 @@ from django.utils import timezone
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import seen
 from ftdash.gameday.scoring import Measures, Seen
-from ftdash.jobs.models import RequestKind
 from ftdash.requests.offers import problem_with
 from ftdash.runs.queries.pipelines import newest_runs
+from pipelines.domain.commands import KillSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def game_days(pipeline: str | None = None, limit: int = DAYS_MAX) -> GameDays:
 
 def candidates() -> list[Candidate]:
     """Every pipeline, by name; takes as many queries for a thousand as for one."""
-    asked = ((row, problem_with(RequestKind.KILL_SLOT, row, run)) for row, run in newest_runs())
+    asked = ((row, problem_with(KillSlot, row, run)) for row, run in newest_runs())
     return [Candidate(row.name, problem) for row, problem in asked]
 
 

@@ -17,10 +17,11 @@ from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
 from ftdash.gameday.observation import seen
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs.failure_isolation import isolated
-from ftdash.jobs.models import Pipeline, RequestKind
+from ftdash.jobs.models import Pipeline
 from ftdash.jobs.validation import check_reason, check_slot
 from ftdash.requests.asking import check_id, check_possible, pipeline_named
 from pipelines.bus.lease import Owner
+from pipelines.domain.commands import KillSlot
 from pipelines.domain.errors import InvariantViolated, Rejected
 
 
@@ -42,7 +43,7 @@ def start_game_day(
         return known
     reason = check_reason(reason)
     row = pipeline_named(pipeline)
-    run = check_possible(RequestKind.KILL_SLOT, row)
+    run = check_possible(KillSlot, row)
     if run is None:
         raise InvariantViolated("what is running has a run")
     if fault in NEEDS_SLOT:

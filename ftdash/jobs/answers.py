@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from ftdash.jobs.models import RequestKind, RequestPhase
+from ftdash.jobs.models import RequestPhase
+from pipelines.domain.commands import RequestKind
 
 
 class ShownState(StrEnum):

@@ -4,9 +4,14 @@ Two writers, and never the same column: the projector writes what the engine rep
 write what people asked for and what the control plane did about it.
 """
 
+from typing import Self
+
+import msgspec
 from django.db import models
 
 from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
+from pipelines.domain.commands import ADDRESS, AnyCommand, Command
+from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.status import ClaimMode, JobStatus
 
@@ -14,23 +19,6 @@ from pipelines.domain.status import ClaimMode, JobStatus
 class DesiredState(models.TextChoices):
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
-
-
-class RequestKind(models.TextChoices):
-    SUBMIT = "SUBMIT", "start"
-    RESTORE = "RESTORE", "restore"
-    CHECKPOINT = "CHECKPOINT", "trigger checkpoint"
-    SAVEPOINT = "SAVEPOINT", "savepoint"
-    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT", "stop with savepoint"
-    CANCEL_WITH_SAVEPOINT = "CANCEL_WITH_SAVEPOINT", "cancel with savepoint"
-    CANCEL = "CANCEL", "cancel"
-    DISPOSE = "DISPOSE", "dispose of a savepoint"
-    LABEL = "LABEL", "label a savepoint"
-    CHANGE_SETTINGS = "CHANGE_SETTINGS", "change settings"
-    KILL_SLOT = "KILL_SLOT", "kill a slot"
-    KILL_DRIVER = "KILL_DRIVER", "kill the driver"
-    SLOW_SLOT = "SLOW_SLOT", "slow down the storage of a slot"
-    ALLOW_FAULTS = "ALLOW_FAULTS", "allow or forbid faults on purpose"
 
 
 class RequestPhase(models.TextChoices):
@@ -42,7 +30,6 @@ class RequestPhase(models.TextChoices):
     REJECTED = "REJECTED", "rejected"
 
 
-STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 OPEN_PHASES = (RequestPhase.PENDING, RequestPhase.DELIVERED, RequestPhase.ACCEPTED)
 TERMINAL_STATUSES = [status.value for status in JobStatus if status.is_terminal]
 
@@ -162,10 +149,10 @@ class Request(models.Model):
     """What a person asked for: who, when, why, and its one terminal phase. Also the audit log."""
 
     request_id = models.CharField(max_length=80, unique=True)
-    kind = models.CharField(max_length=30, choices=RequestKind.choices)
+    kind = models.CharField(max_length=30)  # that of its command, to look for
     pipeline = models.ForeignKey(Pipeline, on_delete=models.PROTECT, related_name="requests")
     run = models.ForeignKey(Run, null=True, on_delete=models.PROTECT, related_name="requests")
-    parameters = models.JSONField(default=dict)
+    command_json = models.JSONField()  # with its tag, without its address
     requester = models.CharField(max_length=150)
     reason = models.TextField(default="")
     phase = models.CharField(
@@ -189,6 +176,20 @@ class Request(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.request_id}"
+
+    @classmethod
+    def of(cls, command: Command, **columns: object) -> Self:
+        """A new row, not saved."""
+        values = msgspec.to_builtins(command)
+        kept = {name: value for name, value in values.items() if name not in ADDRESS}
+        return cls(kind=command.kind, command_json=kept, **columns)
+
+    @property
+    def command(self) -> AnyCommand:
+        """As the driver gets it."""
+        address = (RequestId(self.request_id), self.requester, self.reason)
+        values = {**self.command_json, **dict(zip(ADDRESS, address, strict=True))}
+        return msgspec.convert(values, AnyCommand)  # type: ignore[no-any-return]
 
 
 class PointInspection(models.Model):

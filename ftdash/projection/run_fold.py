@@ -12,13 +12,12 @@ from django.db.models import F
 
 from ftdash.jobs.models import (
     OPEN_PHASES,
-    STARTS,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
 from ftdash.times import moment, moment_or_none
+from pipelines.domain.commands import STARTS, Cancel
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -181,7 +180,7 @@ class RunFold:
         self._end(self._starting_requests(), outcome, event.reason, at)
         others = Request.objects.filter(run=run)
         if event.status is JobStatus.CANCELED:
-            cancels = others.filter(kind=RequestKind.CANCEL)
+            cancels = others.filter(kind=Cancel.kind)
             self._end(cancels, RequestPhase.SUCCEEDED, event.reason, at)
         self._end(others, RequestPhase.FAILED, f"The run ended first: {event.reason}", at)
 

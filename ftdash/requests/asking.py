@@ -9,39 +9,40 @@ Moves a request on outside of the projector: from the phase that was read, or no
 import secrets
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.conf import settings as configuration
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import F
 from django.utils import timezone
 
 from ftdash.errands import Errand, publish_on_commit
-from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.offers import problem_with
 from pipelines.bus.inbox import REQUEST_ID
+from pipelines.domain.commands import Command
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import ClaimMode
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person asks for, and why. `request_id` None: a new one is generated."""
+    """Who asks a pipeline for something, and why. `request_id` None: a new one is generated."""
 
-    kind: RequestKind
     pipeline: str
     requester: str
     reason: str
     request_id: str | None = None
-    parameters: dict[str, str] = field(default_factory=dict)
-    only_run: str | None = None  # the intended run; None: the newest
+
+    def with_reason(self) -> "Question":
+        """Raises Rejected if there is no reason."""
+        return replace(self, reason=check_reason(self.reason))
 
 
-def already_asked(question: Question) -> RequestId | None:
+def already_asked(question: Question, command: type[Command]) -> RequestId | None:
     """The request with that id, if there is one already.
 
     Raises Rejected if the id is invalid, or was used for a different request.
@@ -53,10 +54,10 @@ def already_asked(question: Question) -> RequestId | None:
     known = Request.objects.filter(request_id=key).select_related("pipeline").first()
     if known is None:
         return None
-    if (known.kind, known.pipeline.name) != (question.kind, question.pipeline):
+    if (known.kind, known.pipeline.name) != (command.kind, question.pipeline):
         raise Rejected(
             f"The request id {key!r} was used to ask {known.pipeline.name!r} for"
-            f" {RequestKind(known.kind).label!r}; choose another one."
+            f" {known.command.action!r}; choose another one."
         )
     return RequestId(known.request_id)
 
@@ -70,38 +71,17 @@ def check_id(key: str) -> None:
         )
 
 
-def ask_driver(question: Question, may_wait: timedelta = timedelta()) -> RequestId:
-    """Asks the pipeline's newest run; its driver may wait `may_wait` before it begins."""
-    if known := already_asked(question):
-        return known
-    reason = check_reason(question.reason)
-    row = pipeline_named(question.pipeline)
-    with transaction.atomic():
-        run = check_possible(question.kind, row)
-        _check_meant(question, run)
-        deadline_s = _deadline_s(run) + may_wait.total_seconds()
-        request = store(replace(question, reason=reason), row, run, deadline_s)
-        publish_on_commit(Errand.DELIVER_REQUEST, request.pk)
-    return RequestId(request.request_id)
-
-
-def _check_meant(question: Question, run: Run | None) -> None:
-    """A request that names a run never acts on a later one."""
-    if question.only_run is not None and (run is None or run.run_id != question.only_run):
-        raise Rejected(
-            f"Run {question.only_run} of {question.pipeline} is over; a newer one has followed it."
-        )
-
-
-def store_start(question: Question, run: Run, message: str) -> RequestId:
+def store_start(question: Question, command: Command, run: Run, message: str) -> RequestId:
     """`message` is shown until the run has started."""
-    request = store(question, run.pipeline, run, float(configuration.START_DEADLINE_S), message)
+    deadline_s = float(configuration.START_DEADLINE_S)
+    request = store(question, command, run.pipeline, run, deadline_s, message)
     publish_on_commit(Errand.START_RUN, run.pk)
     return RequestId(request.request_id)
 
 
 def store(
     question: Question,
+    command: Command,
     pipeline: Pipeline,
     run: Run | None,
     deadline_s: float,
@@ -109,29 +89,24 @@ def store(
 ) -> Request:
     now = timezone.now()
     Pipeline.objects.filter(pk=pipeline.pk).update(version=F("version") + 1)
+    request = Request.of(
+        command,
+        request_id=question.request_id or str(uuid.uuid4()),
+        pipeline=pipeline,
+        run=run,
+        requester=question.requester,
+        reason=question.reason,
+        message=message,
+        created_at=now,
+        deadline_at=now + timedelta(seconds=deadline_s),
+    )
     try:
-        return Request.objects.create(
-            request_id=question.request_id or str(uuid.uuid4()),
-            kind=question.kind,
-            pipeline=pipeline,
-            run=run,
-            parameters=question.parameters,
-            requester=question.requester,
-            reason=question.reason,
-            message=message,
-            created_at=now,
-            deadline_at=now + timedelta(seconds=deadline_s),
-        )
+        request.save(force_insert=True)
     except IntegrityError as error:
         raise Rejected(
             f"The request id {question.request_id!r} is being used by somebody else this moment."
         ) from error
-
-
-def _deadline_s(run: Run | None) -> float:
-    """A savepoint may take as long as the run's checkpoints may."""
-    longest_ms = parse_settings(run.settings_now).checkpoint_timeout_ms if run else 0
-    return max(configuration.REQUEST_DEADLINE_S, longest_ms / 1000)
+    return request
 
 
 def new_run(
@@ -184,10 +159,10 @@ def pipeline_named(name: str) -> Pipeline:
     return row
 
 
-def check_possible(kind: RequestKind, pipeline: Pipeline) -> Run | None:
+def check_possible(command: type[Command], pipeline: Pipeline) -> Run | None:
     """Returns the newest run. Raises Rejected if the request is not possible now."""
     run = pipeline.runs.order_by("-number").first()
-    if problem := problem_with(kind, pipeline, run):
+    if problem := problem_with(command, pipeline, run):
         raise Rejected(problem)
     return run
 

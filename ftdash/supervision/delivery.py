@@ -11,11 +11,12 @@ from django.utils import timezone
 from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated
-from ftdash.jobs.models import OPEN_PHASES, STARTS, Request, RequestKind, RequestPhase
+from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
 from ftdash.points.services.disposal import dispose_of
 from ftdash.requests.asking import end_request, move_request
-from ftdash.requests.commands import command_of
 from pipelines.bus.inbox import submit, withdraw
+from pipelines.domain.commands import STARTS, DisposeSavepoint, RunCommand
+from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
 
 _LATE = {
@@ -35,7 +36,10 @@ def deliver(request_key: int) -> None:
         why = f"The run ended first: {request.run.reason}"
         end_request(request, RequestPhase.FAILED, why, timezone.now())
         return
-    submit(run_directory(request.run), command_of(request))
+    command = request.command
+    if not isinstance(command, RunCommand):
+        raise InvariantViolated(f"a driver carries out {request.kind}")
+    submit(run_directory(request.run), command)
     move_request(request, RequestPhase.DELIVERED, delivered_at=timezone.now())
 
 
@@ -44,7 +48,7 @@ def deliver_forgotten() -> None:
     forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
     pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
     for key, kind in pending.exclude(kind__in=STARTS).values_list("pk", "kind"):
-        carry_out = dispose_of if kind == RequestKind.DISPOSE else deliver
+        carry_out = dispose_of if kind == DisposeSavepoint.kind else deliver
         with isolated(f"The delivery of request row {key}"):
             carry_out(key)
 

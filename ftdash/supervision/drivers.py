@@ -26,7 +26,6 @@ from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import (
-    STARTS,
     TERMINAL_STATUSES,
     DesiredState,
     Request,
@@ -41,6 +40,7 @@ from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import last_event
 from pipelines.bus.lease import Lease, LeaseHeld, Owner, began_after_boot_s, owner_of
 from pipelines.bus.signs_of_life import newest_sign
+from pipelines.domain.commands import STARTS
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import DriverReplaced, FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId

@@ -16,11 +16,12 @@ from django.conf import settings
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import STARTS, Run
+from ftdash.jobs.models import Run
 from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.lease import Owner
 from pipelines.disk.files import create_if_absent
+from pipelines.domain.commands import STARTS
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec

@@ -100,7 +100,9 @@ class Inbox:
 
     def _read(self, path: Path) -> DriverCommand | None:
         try:
-            return _decoder.decode(path.read_bytes())
+            command = _decoder.decode(path.read_bytes())
+            _check_addressed(command, path)
+            return command
         except FileNotFoundError:
             return None  # withdrawn since it was listed
         except (*UNDECODABLE, IsADirectoryError) as error:
@@ -114,6 +116,12 @@ def _command_file(run_directory: RunDirectory, request_id: RequestId) -> Path:
     if not REQUEST_ID.fullmatch(request_id):
         raise Rejected(f"The request id {request_id!r} is not a plain name of up to 80 characters.")
     return run_directory.requests / f"{request_id}.json"
+
+
+def _check_addressed(command: DriverCommand, path: Path) -> None:
+    """A file under another name could never be marked as done."""
+    if command.request_id != path.stem:
+        raise msgspec.ValidationError(f"its request id is {command.request_id!r}")
 
 
 def _told(

@@ -1,30 +1,107 @@
-"""Requests of the control plane to a running driver: one frozen type per command, JSON on the wire.
+"""What a person may ask of a pipeline: one frozen type per command, JSON in rows and on the wire.
 
-A command is a file in the run's inbox and may be delivered twice; `request_id` makes that harmless.
-Each command ends in exactly one `RequestEnded` event.
+Pages, interfaces and the command line build a command. `ftdash.requests.services` stores it, and
+the driver receives the same type. A command is a file in the run's inbox and may be delivered
+twice; `request_id` makes that harmless. Each command ends in exactly one `RequestEnded` event.
+
+A command also says what people read about it, and what it needs. Its name on the wire is the name
+of its type, and `kind` is its name in rows and answers; neither ever changes.
 """
+
+from enum import Enum, StrEnum, auto
+from typing import ClassVar, get_args
 
 import msgspec
 
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
+from pipelines.domain.status import ClaimMode, DriverKillMoment, KillMoment, SavepointFormat
 
 KILL_WITHIN_S = 600.0
 """How long a kill waits for its moment by default: as long as a checkpoint may take by default."""
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    request_id: RequestId
-    requested_by: str  # the person, for the journal
-    reason: str  # why, in the person's words
+class RequestKind(StrEnum):
+    SUBMIT = "SUBMIT"
+    RESTORE = "RESTORE"
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"
+    CANCEL_WITH_SAVEPOINT = "CANCEL_WITH_SAVEPOINT"
+    CANCEL = "CANCEL"
+    DISPOSE = "DISPOSE"
+    LABEL = "LABEL"
+    CHANGE_SETTINGS = "CHANGE_SETTINGS"
+    KILL_SLOT = "KILL_SLOT"
+    KILL_DRIVER = "KILL_DRIVER"
+    SLOW_SLOT = "SLOW_SLOT"
+    ALLOW_FAULTS = "ALLOW_FAULTS"
+
+
+class Needs(Enum):
+    """What has to be true of the pipeline for a command to be possible."""
+
+    NOTHING = auto()  # its service decides
+    NO_LIVE_RUN = auto()  # it starts one
+    LIVE_RUN = auto()
+    RUNNING = auto()  # a run that is RUNNING and is not being stopped
+
+
+class Addressed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the inbox of a run holds. The fields are empty until it is addressed to the run."""
+
+    request_id: RequestId = RequestId("")
+    requested_by: str = ""  # the person, or the process, for the journal
+    reason: str = ""  # why, in the person's words
+
+
+ADDRESS = Addressed.__struct_fields__
+
+
+class Command(Addressed, frozen=True, kw_only=True):
+    """What people ask."""
+
+    kind: ClassVar[RequestKind]
+    action: ClassVar[str]  # in the audit log: "asked for: savepoint"
+    consequence: ClassVar[str]  # may name {pipeline}, {parallelism}, {replay} and {allows}
+    needs: ClassVar[Needs] = Needs.RUNNING
+    is_fault: ClassVar[bool] = False  # possible only where the pipeline allows faults on purpose
+
+    @property
+    def waits_s(self) -> float:
+        """How long the driver may wait before it begins."""
+        return 0.0
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Its values as people read them. Leaves out those that are off, or empty, by default."""
+        given = {
+            "type" if field.name == "format" else field.name: getattr(self, field.name)
+            for field in msgspec.structs.fields(self)
+            if field.name not in ADDRESS
+            if field.default or getattr(self, field.name) != field.default
+        }
+        return {name: _text(value) for name, value in given.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class TriggerCheckpoint(Command, frozen=True, kw_only=True):
-    pass
+    kind = RequestKind.CHECKPOINT
+    action = "trigger checkpoint"
+    consequence = "One more checkpoint is taken now; the pipeline goes on meanwhile."
 
 
 class TakeSavepoint(Command, frozen=True, kw_only=True):
+    kind = RequestKind.SAVEPOINT
+    action = "savepoint"
+    consequence = "A savepoint is written and kept until it is deleted; the pipeline goes on."
+
     format: SavepointFormat = SavepointFormat.CANONICAL
+    label: str = ""  # the control plane stores it; the driver does not know labels
 
 
 class StopWithSavepoint(Command, frozen=True, kw_only=True):
@@ -34,27 +111,57 @@ class StopWithSavepoint(Command, frozen=True, kw_only=True):
     goes back to its latest checkpoint, before the windows fired.
     """
 
+    kind = RequestKind.STOP_WITH_SAVEPOINT
+    action = "stop with savepoint"
+    consequence = "A savepoint is taken, its output is committed, and the pipeline ends."
+
     format: SavepointFormat = SavepointFormat.CANONICAL
     drain: bool = False
+    label: str = ""
 
 
 class CancelWithSavepoint(Command, frozen=True, kw_only=True):
     """Like StopWithSavepoint, but the run ends as cancelled (Flink's `cancel -s`)."""
 
+    kind = RequestKind.CANCEL_WITH_SAVEPOINT
+    action = "cancel with savepoint"
+    consequence = "A savepoint is taken, its output is committed, and the pipeline is cancelled."
+
     format: SavepointFormat = SavepointFormat.CANONICAL
+    label: str = ""
+
+
+SavepointCommand = TakeSavepoint | StopWithSavepoint | CancelWithSavepoint
 
 
 class Cancel(Command, frozen=True, kw_only=True):
     """Stop now. Work after the latest checkpoint is lost."""
 
+    kind = RequestKind.CANCEL
+    action = "cancel"
+    consequence = "The pipeline ends at once; {replay} are not kept."
+    needs = Needs.LIVE_RUN
+
 
 class ChangeSettings(Command, frozen=True, kw_only=True):
     """Changes these settings from now on; only those that may change in a running run."""
 
+    kind = RequestKind.CHANGE_SETTINGS
+    action = "change settings"
+    consequence = (
+        "The run goes on with the new values, also after a failure; the next run starts with the"
+        " pipeline's own. A failure now would replay {replay}, and more where checkpoints are"
+        " rarer."
+    )
+
     settings: dict[str, str]
 
+    @property
+    def parameters(self) -> dict[str, str]:
+        return self.settings
 
-class VerifyPoints(Command, frozen=True, kw_only=True):
+
+class VerifyPoints(Addressed, frozen=True, kw_only=True):
     """Read every byte of the retained points now. Another process has found damage in one of them;
     the driver believes only what it reads itself."""
 
@@ -67,17 +174,24 @@ class KillSlot(Command, frozen=True, kw_only=True):
     moment.
     """
 
+    kind = RequestKind.KILL_SLOT
+    action = "kill a slot"
+    consequence = "The process of one slot is killed; {replay} will be replayed."
+    is_fault = True
+
     slot: int
     moment: KillMoment = KillMoment.NOW
     within_s: float = KILL_WITHIN_S
 
+    @property
+    def waits_s(self) -> float:
+        return 0.0 if self.moment is KillMoment.NOW else self.within_s
 
-class SlowSlot(Command, frozen=True, kw_only=True):
-    """Each upload that one slot begins within `for_ms` takes `delay_ms` longer, on purpose."""
-
-    slot: int
-    delay_ms: int
-    for_ms: int
+    @property
+    def parameters(self) -> dict[str, str]:
+        """A kill at once waits for nothing."""
+        given = {"slot": str(self.slot), "moment": self.moment.value}
+        return given | ({"within_s": f"{self.waits_s:g}"} if self.waits_s else {})
 
 
 class KillDriver(Command, frozen=True, kw_only=True):
@@ -87,20 +201,128 @@ class KillDriver(Command, frozen=True, kw_only=True):
     that takes over answers the command, and does not repeat it.
     """
 
+    kind = RequestKind.KILL_DRIVER
+    action = "kill the driver"
+    consequence = "The driver is killed and replaced; {replay} will be replayed."
+    is_fault = True
+
     moment: DriverKillMoment
     within_s: float = KILL_WITHIN_S
     slot: int | None = None
 
+    @property
+    def waits_s(self) -> float:
+        return self.within_s
 
-DriverCommand = (
+
+class SlowSlot(Command, frozen=True, kw_only=True):
+    """Each upload that one slot begins within `for_ms` takes `delay_ms` longer, on purpose."""
+
+    kind = RequestKind.SLOW_SLOT
+    action = "slow down the storage of a slot"
+    consequence = "Checkpoints take longer for a while; the pipeline goes on."
+    is_fault = True
+
+    slot: int
+    delay_ms: int
+    for_ms: int
+
+
+RunCommand = (
     TriggerCheckpoint
     | TakeSavepoint
     | StopWithSavepoint
     | CancelWithSavepoint
     | Cancel
     | ChangeSettings
-    | VerifyPoints
     | KillSlot
     | SlowSlot
     | KillDriver
 )
+"""What people ask of a running run."""
+
+DriverCommand = RunCommand | VerifyPoints
+"""What a running driver takes, from people and from other processes."""
+
+
+class StartPipeline(Command, frozen=True, kw_only=True):
+    kind = RequestKind.SUBMIT
+    action = "start"
+    consequence = "A new run starts from the beginning of the input at parallelism {parallelism}."
+    needs = Needs.NO_LIVE_RUN
+
+    parallelism: int
+
+
+class RestorePipeline(Command, frozen=True, kw_only=True):
+    kind = RequestKind.RESTORE
+    action = "restore"
+    consequence = (
+        "A new run starts from the chosen point; output that was written after that point is set"
+        " aside and written again."
+    )
+    needs = Needs.NO_LIVE_RUN
+
+    path: str
+    parallelism: int
+    claim_mode: ClaimMode
+    allow_non_restored_state: bool
+    replayed: dict[str, int] = {}  # records of the quarantine that are read again, by source
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        given = {
+            "path": self.path,
+            "parallelism": str(self.parallelism),
+            "claim-mode": self.claim_mode.value,
+            "allow-non-restored-state": _text(self.allow_non_restored_state),
+        }
+        records = ", ".join(f"{count:,} of {uid}" for uid, count in sorted(self.replayed.items()))
+        return given | ({"replay-quarantine": records} if records else {})
+
+
+class DisposeSavepoint(Command, frozen=True, kw_only=True):
+    """Delete the files of a savepoint for good; a worker does it."""
+
+    kind = RequestKind.DISPOSE
+    action = "dispose of a savepoint"
+    consequence = "The files of the savepoint are deleted; nothing can be restored from it."
+    needs = Needs.NOTHING
+
+    path: str
+
+
+class LabelSavepoint(Command, frozen=True, kw_only=True):
+    """Give a savepoint another label; an empty one removes it."""
+
+    kind = RequestKind.LABEL
+    action = "label a savepoint"
+    consequence = "The savepoint is found under this name from now on; its files stay as they are."
+    needs = Needs.NOTHING
+
+    path: str
+    label: str
+
+
+class AllowFaults(Command, frozen=True, kw_only=True):
+    """From now on. A run under way keeps the setting testing.faults that it started with."""
+
+    kind = RequestKind.ALLOW_FAULTS
+    action = "allow or forbid faults on purpose"
+    consequence = (
+        "{pipeline} {allows} faults on purpose now. Where they are allowed, admins may kill and"
+        " stop its processes to see that it recovers; readers of its output wait meanwhile."
+    )
+    needs = Needs.NOTHING
+
+    allowed: bool
+
+
+AnyCommand = (
+    RunCommand | StartPipeline | RestorePipeline | DisposeSavepoint | LabelSavepoint | AllowFaults
+)
+"""Everything that people ask; the control plane carries out what no driver does."""
+
+_BY_KIND: dict[RequestKind, type[Command]] = {each.kind: each for each in get_args(AnyCommand)}
+COMMANDS = {kind: _BY_KIND[kind] for kind in RequestKind}
+STARTS = tuple(kind for kind, each in COMMANDS.items() if each.needs is Needs.NO_LIVE_RUN)

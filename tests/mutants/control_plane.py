@@ -180,12 +180,47 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ("tests/web/test_own_api.py::test_the_description_names_every_address_and_its_answer"),
         ),
         Mutant(
-            "ftdash/requests/asking.py",
-            "        _check_meant(question, run)\n",
-            "",
+            "ftdash/requests/services.py",
+            "        if only_run not in (None, run.run_id):\n",
+            "        if False:\n",
             (
                 "tests/web/test_flink_actions.py::test_an_old_job_never_acts_on_the_run"
                 "_that_followed_it"
+            ),
+        ),
+    ),
+    (
+        "a stored request is the command that its driver gets, also where an older version stored"
+        " it, and a new command touches three places"
+    ): (
+        Mutant(
+            "ftdash/jobs/models.py",
+            "{**self.command_json, **dict(zip(ADDRESS, address, strict=True))}",
+            "self.command_json",
+            "tests/web/test_stored_commands.py::test_a_row_holds_the_command_that_the_driver_gets",
+        ),
+        Mutant(
+            "ftdash/jobs/migrations/0026_commands.py",
+            '{"drain": "drain" in given}',
+            '{"drain": False}',
+            (
+                "tests/web/test_stored_commands.py::test_rows_of_an_older_version_become_the"
+                "_commands_that_they_meant"
+            ),
+        ),
+        Mutant(
+            "pipelines/bus/inbox.py",
+            "            _check_addressed(command, path)\n",
+            "",
+            "tests/unit/bus/test_inbox.py::test_what_is_no_command_does_not_stop_the_others",
+        ),
+        Mutant(
+            "ftdash/requests/offers.py",
+            "import COMMANDS, Command,",
+            "import COMMANDS, Cancel, Command,",
+            (
+                "tests/test_architecture.py::test_a_new_command_touches_its_type_its_handler"
+                "_and_its_form"
             ),
         ),
     ),

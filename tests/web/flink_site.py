@@ -25,11 +25,17 @@ from django.utils import timezone  # noqa: E402
 
 from ftdash.accounts.models import TokenScope  # noqa: E402
 from ftdash.accounts.services import create_token  # noqa: E402
-from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind  # noqa: E402
+from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from ftdash.points.services import disposal  # noqa: E402
 from ftdash.projection.projector import Projector  # noqa: E402
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
+from pipelines.domain.commands import (  # noqa: E402
+    CancelWithSavepoint,
+    RequestKind,
+    StopWithSavepoint,
+    TakeSavepoint,
+)
 from pipelines.domain.events import (  # noqa: E402
     CheckpointFailed,
     FailureOccurred,
@@ -47,9 +53,9 @@ from tests.web.simulated_site import people  # noqa: E402
 ROUND_S = 0.1
 ROUNDS_BETWEEN_CHECKPOINTS = 10
 SAVEPOINTS = (
-    RequestKind.SAVEPOINT,
-    RequestKind.STOP_WITH_SAVEPOINT,
-    RequestKind.CANCEL_WITH_SAVEPOINT,
+    TakeSavepoint.kind,
+    StopWithSavepoint.kind,
+    CancelWithSavepoint.kind,
 )
 
 

@@ -9,10 +9,11 @@ from datetime import timedelta
 from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
+from ftdash.jobs.models import Pipeline, Request, Run
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_segments import SEGMENT_BYTES
 from pipelines.domain.checkpoint_failures import ChannelAlignment, HeldBack, SubtaskPhases
+from pipelines.domain.commands import Command, TakeSavepoint
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -205,7 +206,8 @@ def new_run(name: str = "flights", **columns: object) -> Run:
     return Run.objects.create(pipeline=pipeline, **values)
 
 
-def new_request(run: Run, kind: RequestKind = RequestKind.SAVEPOINT, **columns: object) -> Request:
+def new_request(run: Run, command: Command | None = None, **columns: object) -> Request:
+    """For a savepoint, if no command is given."""
     now = timezone.now()
     values: dict[str, object] = {
         "request_id": f"request-{Request.objects.count() + 1}",
@@ -215,7 +217,9 @@ def new_request(run: Run, kind: RequestKind = RequestKind.SAVEPOINT, **columns: 
         "deadline_at": now + timedelta(seconds=120),
         **columns,
     }
-    return Request.objects.create(kind=kind, pipeline=run.pipeline, run=run, **values)
+    request = Request.of(command or TakeSavepoint(), pipeline=run.pipeline, run=run, **values)
+    request.save()
+    return request
 
 
 def run_started(pid: int) -> RunStarted:

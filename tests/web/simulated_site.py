@@ -31,7 +31,7 @@ from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from ftdash.alerts.models import Evaluation  # noqa: E402
-from ftdash.jobs.models import PointInspection, Request, RequestKind, Run  # noqa: E402
+from ftdash.jobs.models import PointInspection, Request, Run  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from ftdash.projection.projector import Projector  # noqa: E402
 from pipelines.domain.checkpoint_failures import (  # noqa: E402
@@ -40,6 +40,7 @@ from pipelines.domain.checkpoint_failures import (  # noqa: E402
     HeldBack,
     SubtaskPhases,
 )
+from pipelines.domain.commands import RequestKind  # noqa: E402
 from pipelines.domain.events import (  # noqa: E402
     CheckpointCommitted,
     CheckpointCompleted,

@@ -13,12 +13,12 @@ from ftdash.jobs.models import (
     PointComparison,
     PointInspection,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
 from ftdash.points.services import comparisons, inspection
 from ftdash.supervision import delivery
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story
 

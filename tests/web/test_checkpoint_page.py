@@ -10,12 +10,12 @@ from django.test import Client
 from ftdash.checkpoints.answers import ChannelTimeline, SubtaskTimeline
 from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
 from ftdash.checkpoints.queries.detail import longest_growth
-from ftdash.jobs.models import RequestKind
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, SavepointFormat
 from tests.web.journals import Story, new_request, new_run
 from tests.web.page_words import words_in
 
@@ -108,7 +108,7 @@ def test_who_has_not_acknowledged_is_named(operator: Client) -> None:
 
 def test_a_checkpoint_is_called_what_it_is(operator: Client) -> None:
     run = new_run()
-    asked = new_request(run, RequestKind.STOP_WITH_SAVEPOINT, parameters={"type": "NATIVE"})
+    asked = new_request(run, StopWithSavepoint(format=SavepointFormat.NATIVE))
     story = Story(run).started().completed().completed(CheckpointKind.SAVEPOINT)
     story.completed(CheckpointKind.SAVEPOINT, asked.request_id).completed(CheckpointKind.FINAL)
     story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))

@@ -21,12 +21,13 @@ from ftdash.eventlog.queries import actors, log_page, whole_log
 from ftdash.eventlog.sources import Asked, Cursor, Line, LineKind
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
-from ftdash.jobs.models import Request, RequestKind, StatusChange
+from ftdash.jobs.models import Request, StatusChange
 from ftdash.lab.models import Lab
 from ftdash.points.services.disposal import label_savepoint
 from ftdash.projection.projector import Projector
-from ftdash.requests.services import request_savepoint
+from ftdash.requests.services import ask
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import Cancel, TakeSavepoint
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
@@ -68,7 +69,7 @@ def test_every_kind_of_line_is_in_it_and_the_newest_comes_first() -> None:
 
 def test_an_action_says_who_when_why_and_how_it_ended() -> None:
     run = new_run()
-    new_request(run, RequestKind.CANCEL, phase="SUCCEEDED", message="It is cancelled.")
+    new_request(run, Cancel(), phase="SUCCEEDED", message="It is cancelled.")
 
     [line] = whole(Asked(kind=LineKind.ACTION))
 
@@ -189,7 +190,7 @@ def test_a_savepoint_is_named_in_one_line_that_no_later_name_moves() -> None:
     Projector().run_once()
     naming = {"pipeline": "flights", "path": "/points/sp-1", "requester": "bo", "reason": "why"}
     for label in ("at noon", ""):
-        request_savepoint(pipeline="flights", requester="bo", reason="first", label=label)
+        ask("flights", TakeSavepoint(label=label), who="bo", why="first")
     label_savepoint(**naming, label="before the move")
     before = whole(Asked(kind=LineKind.ACTION))
 

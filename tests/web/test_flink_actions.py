@@ -13,9 +13,16 @@ from django.test.client import MULTIPART_CONTENT
 
 from ftdash.accounts.models import TokenScope
 from ftdash.api.flink.names import job_id
-from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
 from ftdash.points.services import disposal
 from ftdash.projection.projector import Projector
+from pipelines.domain.commands import (
+    Command,
+    RequestKind,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
 from pipelines.domain.status import CheckpointKind, JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import publish_views, write_events
@@ -72,7 +79,7 @@ def test_what_is_asked_for_becomes_one_request_by_the_token(
 
     request = Request.objects.get()
     assert (answer.status_code, answer.json()) == (202, {"request-id": request.request_id})
-    assert (request.kind, request.parameters) == (kind, parameters)
+    assert (request.kind, request.command.parameters) == (kind, parameters)
     assert (request.requester, request.run.run_id) == ("token deploy", "flights-1")
     assert len(request.request_id) == 32
 
@@ -86,18 +93,18 @@ def test_a_trigger_id_asked_twice_is_one_request(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("route", "kind", "path", "operation"),
+    ("route", "command", "path", "operation"),
     [
-        ("savepoints", RequestKind.SAVEPOINT, "/sp/1", {"location": "/sp/1"}),
-        ("savepoints", RequestKind.STOP_WITH_SAVEPOINT, "/sp/1", {"location": "/sp/1"}),
-        ("checkpoints", RequestKind.CHECKPOINT, None, {"checkpointId": 7}),
+        ("savepoints", TakeSavepoint(), "/sp/1", {"location": "/sp/1"}),
+        ("savepoints", StopWithSavepoint(), "/sp/1", {"location": "/sp/1"}),
+        ("checkpoints", TriggerCheckpoint(), None, {"checkpointId": 7}),
     ],
 )
 def test_a_client_polls_until_there_is_a_result(
-    client: Client, route: str, kind: RequestKind, path: str | None, operation: dict[str, Any]
+    client: Client, route: str, command: Command, path: str | None, operation: dict[str, Any]
 ) -> None:
     run = Run.objects.get()
-    request = new_request(run, kind, request_id=TRIGGER)
+    new_request(run, command, request_id=TRIGGER)
     address = f"/v1/jobs/{JOB}/{route}/{TRIGGER}"
 
     assert client.get(address).json() == {"status": {"id": "IN_PROGRESS"}, "operation": None}
@@ -106,22 +113,21 @@ def test_a_client_polls_until_there_is_a_result(
         phase=RequestPhase.SUCCEEDED, path=path, checkpoint_id=7, message="Done."
     )
     assert client.get(address).json() == {"status": {"id": "COMPLETED"}, "operation": operation}
-    assert request.kind == kind
 
 
 @pytest.mark.parametrize(
-    ("route", "kind", "field"),
+    ("route", "command", "field"),
     [
-        ("savepoints", RequestKind.SAVEPOINT, "failure-cause"),
-        ("checkpoints", RequestKind.CHECKPOINT, "failureCause"),
+        ("savepoints", TakeSavepoint(), "failure-cause"),
+        ("checkpoints", TriggerCheckpoint(), "failureCause"),
     ],
 )
 @pytest.mark.parametrize("phase", [RequestPhase.FAILED, RequestPhase.REJECTED])
 def test_a_failure_is_completed_with_its_cause(
-    client: Client, route: str, kind: RequestKind, field: str, phase: RequestPhase
+    client: Client, route: str, command: Command, field: str, phase: RequestPhase
 ) -> None:
     told = {"message": "No disk.", "path": "/sp/1", "checkpoint_id": 7}
-    new_request(Run.objects.get(), kind, request_id=TRIGGER, phase=phase, **told)
+    new_request(Run.objects.get(), command, request_id=TRIGGER, phase=phase, **told)
 
     found = client.get(f"/v1/jobs/{JOB}/{route}/{TRIGGER}").json()
 
@@ -133,7 +139,7 @@ def test_a_failure_is_completed_with_its_cause(
 
 
 def test_an_operation_of_another_kind_or_job_is_not_found(client: Client) -> None:
-    new_request(Run.objects.get(), RequestKind.SAVEPOINT, request_id=TRIGGER)
+    new_request(Run.objects.get(), TakeSavepoint(), request_id=TRIGGER)
     other = job_id(new_run("other").run_id)
 
     assert client.get(f"/v1/jobs/{JOB}/checkpoints/{TRIGGER}").status_code == 404

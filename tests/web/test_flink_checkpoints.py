@@ -6,9 +6,9 @@ from typing import get_args
 import pytest
 
 from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
-from ftdash.jobs.models import RequestKind
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import StopWithSavepoint, TakeSavepoint
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
@@ -16,7 +16,7 @@ from pipelines.domain.events import (
     SubtaskAcknowledged,
 )
 from pipelines.domain.ids import CheckpointId, Uid, operator_id
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, SavepointFormat
 from tests.web.api_callers import beat
 from tests.web.flink_expectations import SHAPES, differences
 from tests.web.flink_reading import read
@@ -145,7 +145,7 @@ def test_no_part_is_called_aborted_since_no_subtask_tells_of_what_it_gave_up() -
 
 def test_unaligned_subtasks_and_stopping_savepoints_have_types_of_their_own() -> None:
     run = new_run()
-    asked = new_request(run, RequestKind.STOP_WITH_SAVEPOINT)
+    asked = new_request(run, StopWithSavepoint())
     Story(run).started().completed().completed(CheckpointKind.SAVEPOINT, asked.request_id)
     Projector().run_once()
     SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1, vertex="join").update(
@@ -227,7 +227,7 @@ def test_a_weaker_mode_is_never_called_exactly_once(mode: str, word: str) -> Non
 def eventful() -> None:
     """1 completed and discarded, 2 a savepoint, 3 expired, 4 under way, and one refused early."""
     run = new_run()
-    asked = new_request(run, RequestKind.SAVEPOINT, parameters={"type": "NATIVE"})
+    asked = new_request(run, TakeSavepoint(format=SavepointFormat.NATIVE))
     story = Story(run).started().sampled().completed()
     savepoint = "/jobs/flights/checkpoints/chk-2"
     story.completed(CheckpointKind.SAVEPOINT, asked.request_id, savepoint).slot_killed()

@@ -30,11 +30,10 @@ from ftdash.gameday.injection import (
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
 from ftdash.gameday.queries import GameDayView
-from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
-from ftdash.requests.commands import command_of
-from ftdash.requests.services import allow_faults
+from ftdash.requests.services import ask
 from ftdash.supervision import delivery
 from ftdash.supervision.launcher import RUN_ID_VARIABLE
 from ftdash.times import moment
@@ -42,7 +41,7 @@ from ftdash.ui.gameday.page import findings
 from pipelines.audit.output import Covers
 from pipelines.bus.journal_reading import UndecodableEvent
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.commands import KillDriver, KillSlot, SlowSlot
+from pipelines.domain.commands import AllowFaults, KillDriver, KillSlot, RequestKind, SlowSlot
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import (
     CheckpointFailed,
@@ -109,7 +108,7 @@ def test_a_killed_slot_is_followed_to_a_verdict_that_an_audit_gives() -> None:
 
     hit(key, story)
     request = Request.objects.get(kind=RequestKind.KILL_SLOT)
-    assert request.parameters == {"slot": "1", "moment": "now"}
+    assert request.command.parameters == {"slot": "1", "moment": "now"}
     assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
     assert carried_on(key).state is GameDayState.INJECTED
 
@@ -201,7 +200,7 @@ def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
     day = carried_on(key)
 
     assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, "It ended before slot 0 aligned.")
-    assert Request.objects.get().parameters["moment"] == "aligning"
+    assert Request.objects.get().command.parameters["moment"] == "aligning"
 
 
 @pytest.mark.parametrize("fault", [*MOMENTS, *DRIVER_MOMENTS, *RECOVERY_MOMENTS])
@@ -215,13 +214,11 @@ def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next
     services.carry_on(key)
 
     request = Request.objects.get()
-    command = command_of(request)
+    command = request.command
     assert isinstance(command, KillSlot | KillDriver)
     assert fault.value.endswith(command.moment.name) or command.moment is KillMoment.NOW
     is_second = fault in (*KILLED_TWICE, *RECOVERY_MOMENTS)
-    assert command.within_s == (
-        600.0 if fault is Fault.KILL_SLOT else 120.0 if is_second else 720.0
-    )
+    assert command.within_s == (120.0 if is_second or fault is Fault.KILL_SLOT else 720.0)
     assert (command.slot == 1) is (isinstance(command, KillSlot) or is_second)
     assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
 
@@ -435,7 +432,7 @@ def test_a_slot_whose_storage_is_slow_is_seen_in_its_uploads_and_the_run_goes_on
     key = asked(Fault.SLOW_STORAGE, slot=1)
 
     hit(key, story)
-    command = command_of(Request.objects.get())
+    command = Request.objects.get().command
     fold(story.wait(50).completed())
     assert carried_on(key).why == "Nothing has failed yet."
     slow = msgspec.structs.replace(phases("delays", 1), async_ms=3_100.0, acknowledged_ms=3_150.0)
@@ -637,7 +634,7 @@ def test_a_process_that_is_gone_is_told_and_nothing_happened(
 
 def test_a_pipeline_that_does_not_allow_faults_is_not_hit() -> None:
     running()
-    allow_faults(pipeline="flights", is_allowed=False, requester="ada", reason="month's end")
+    ask("flights", AllowFaults(allowed=False), who="ada", why="month's end")
 
     with pytest.raises(Rejected, match="does not allow faults on purpose; an admin may allow"):
         asked(Fault.KILL_SLOT, slot=0)
@@ -650,7 +647,7 @@ def test_a_pipeline_that_does_not_allow_faults_is_not_hit() -> None:
         "ada",
         "month's end",
     )
-    allow_faults(pipeline="flights", is_allowed=True, requester="ada", reason="it is over")
+    ask("flights", AllowFaults(allowed=True), who="ada", why="it is over")
     asked(Fault.KILL_SLOT, slot=0)
 
 
@@ -660,9 +657,11 @@ def test_a_new_pipeline_does_not_allow_faults() -> None:
 
 def test_allowing_again_under_the_same_id_is_the_same_request() -> None:
     new_run()
-    again = {"pipeline": "flights", "requester": "ada", "reason": "x", "request_id": "one"}
+    again = {"who": "ada", "why": "x", "request_id": "one"}
 
-    assert allow_faults(is_allowed=True, **again) == allow_faults(is_allowed=False, **again)
+    first = ask("flights", AllowFaults(allowed=True), **again)
+
+    assert ask("flights", AllowFaults(allowed=False), **again) == first
     assert Pipeline.objects.get().allows_faults
 
 

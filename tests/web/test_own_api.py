@@ -20,7 +20,6 @@ from ftdash.jobs.models import (
     PointComparison,
     PointInspection,
     Request,
-    RequestKind,
     Run,
 )
 from ftdash.lab.models import Lab, LabState
@@ -28,6 +27,7 @@ from ftdash.points.services import comparisons, inspection
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.ids import RequestId
 from pipelines.lab.options import LabOptions
 from tests.unit.lab.reports import mode, report

@@ -9,11 +9,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from ftdash.command_line.management.commands import pipeline
-from ftdash.jobs.models import PointLabel, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import PointLabel, Request, RequestPhase, Run
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
 from ftdash.requests import services
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import CheckpointId, RequestId
@@ -183,7 +184,11 @@ def test_savepoints_are_taken_as_asked(arguments: list[str], kind: RequestKind, 
     answer(action, "flights", *options, "--request-id", "mine", "--json")
 
     request = Request.objects.get()
-    assert (request.request_id, request.kind, request.parameters) == ("mine", kind, {"type": given})
+    assert (request.request_id, request.kind, request.command.parameters) == (
+        "mine",
+        kind,
+        {"type": given},
+    )
 
 
 def test_settings_are_changed_as_asked() -> None:
@@ -193,7 +198,7 @@ def test_settings_are_changed_as_asked() -> None:
 
     request = Request.objects.get()
     assert (request.kind, request.reason) == (RequestKind.CHANGE_SETTINGS, "slow")
-    assert request.parameters == {"execution.checkpointing.timeout": "1 min"}
+    assert request.command.parameters == {"execution.checkpointing.timeout": "1 min"}
 
 
 def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestPhase, Run
 from ftdash.points import tasks
 from ftdash.points.services import inspection, replays
 from ftdash.points.services import restore as point_services
@@ -20,6 +20,7 @@ from ftdash.projection.projector import Projector
 from ftdash.settings import installation_id
 from ftdash.supervision import delivery
 from ftdash.supervision.launcher import _spec
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import ClaimedPointDiscarded, RestorePointRefused
 from pipelines.domain.status import CheckpointKind, ClaimMode
@@ -103,7 +104,7 @@ def test_a_replay_restores_the_point_and_reads_its_quarantine_again(old: Run, da
     assert run.replayed_sources == _spec(run).replayed_sources == ["events"]
     stored = Request.objects.get(request_id=request_id)
     assert (stored.kind, stored.requester) == (RequestKind.RESTORE, "ann")
-    assert stored.parameters["replay-quarantine"] == "2 of events"
+    assert stored.command.parameters["replay-quarantine"] == "2 of events"
 
 
 def test_a_restore_alone_replays_nothing_and_a_replay_of_nothing_starts_nothing(

@@ -9,7 +9,7 @@ from django.db import OperationalError
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run, ZombieRefusal
+from ftdash.jobs.models import Failure, Recovery, RequestPhase, Run, ZombieRefusal
 from ftdash.metrics.models import Heartbeat, Sample
 from ftdash.projection import projector
 from ftdash.projection.projector import Projector, project, rebuild
@@ -19,6 +19,7 @@ from ftdash.times import moment
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import read_journal
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import Cancel, RestorePipeline, StartPipeline
 from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -39,6 +40,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.poison import IsolatedRange
 from pipelines.domain.status import (
     CheckpointKind,
+    ClaimMode,
     DamageFinder,
     JobStatus,
     RecoveryPhase,
@@ -461,7 +463,7 @@ def test_a_request_to_start_ends_with_its_run_at_the_latest(
     status: JobStatus, phase: RequestPhase
 ) -> None:
     run = new_run()
-    request = new_request(run, RequestKind.SUBMIT)
+    request = new_request(run, StartPipeline(parallelism=2))
     Story(run).ended(status, "The column carrier is missing.")
 
     Projector().run_once()
@@ -472,7 +474,15 @@ def test_a_request_to_start_ends_with_its_run_at_the_latest(
 
 def test_a_run_that_runs_ends_the_request_to_start_it() -> None:
     run = new_run()
-    request = new_request(run, RequestKind.RESTORE)
+    request = new_request(
+        run,
+        RestorePipeline(
+            path="/sp/1",
+            parallelism=2,
+            claim_mode=ClaimMode.NO_CLAIM,
+            allow_non_restored_state=False,
+        ),
+    )
     Story(run).started()
 
     Projector().run_once()
@@ -483,7 +493,7 @@ def test_a_run_that_runs_ends_the_request_to_start_it() -> None:
 
 def test_requests_that_a_run_leaves_open_fail_with_it_except_its_cancel() -> None:
     run = new_run()
-    savepoint, cancel = new_request(run), new_request(run, RequestKind.CANCEL)
+    savepoint, cancel = new_request(run), new_request(run, Cancel())
     Story(run).started().ended(JobStatus.CANCELED, "Canceled by ann.")
 
     Projector().run_once()

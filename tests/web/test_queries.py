@@ -8,12 +8,13 @@ from django.utils import timezone
 
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.answers import ShownState
-from ftdash.jobs.models import RequestKind, RequestPhase
+from ftdash.jobs.models import RequestPhase
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import Cancel, RequestKind
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -342,7 +343,7 @@ def test_recovery_points_are_what_is_kept_newest_first_over_all_runs(tmp_path: P
 
 def test_requests_are_an_audit_log_newest_first() -> None:
     mine, others = new_run("mine"), new_run("others")
-    first, second = new_request(mine), new_request(mine, RequestKind.CANCEL)
+    first, second = new_request(mine), new_request(mine, Cancel())
     new_request(others)
 
     log = queries.requests("mine")

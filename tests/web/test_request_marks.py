@@ -8,7 +8,6 @@ from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
-from ftdash.requests.commands import command_of
 from ftdash.retention.tasks import shorten_run_files
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.domain.ids import RequestId
@@ -38,7 +37,7 @@ def test_the_mark_of_a_request_that_may_be_delivered_again_stays(phase: RequestP
     shorten_run_files()
 
     assert is_marked(request)
-    assert not submit(run_directory(request.run), command_of(request))
+    assert not submit(run_directory(request.run), request.command)
 
 
 def test_a_young_mark_stays() -> None:
@@ -52,7 +51,7 @@ def test_a_young_mark_stays() -> None:
 def done(phase: RequestPhase, days_ago: float) -> Request:
     request = new_request(new_run(), phase=phase)
     directory = run_directory(request.run)
-    submit(directory, command_of(request))
+    submit(directory, request.command)
     Inbox(directory).done(RequestId(request.request_id))
     at = (timezone.now() - timedelta(days=days_ago)).timestamp()
     os.utime(directory.requests / "done" / request.request_id, (at, at))

@@ -20,7 +20,6 @@ from ftdash.jobs.models import (
     PointInspection,
     PointLabel,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
@@ -28,8 +27,9 @@ from ftdash.points.services import comparisons, inspection
 from ftdash.points.services.disposal import label_savepoint
 from ftdash.points.services.inspection import ABANDONED_AFTER, OPEN_MAX
 from ftdash.projection.projector import Projector, rebuild
+from pipelines.domain.commands import RequestKind, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.status import CheckpointKind, ClaimMode
+from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 from pipelines.points import comparison
 from pipelines.points import inspection as points_inspection
 from pipelines.points.descriptions import Limit, ShelfLife
@@ -61,7 +61,8 @@ def test_before_the_first_savepoint_the_page_says_how_to_take_one(operator: Clie
 
 def test_the_list_says_who_asked_why_and_who_was_restored(operator: Client) -> None:
     run = stopped_run(keys=(20, 30))
-    new_request(run, request_id="taken-1", parameters={"type": "NATIVE"}, reason="the <upgrade>")
+    native = TakeSavepoint(format=SavepointFormat.NATIVE)
+    new_request(run, native, request_id="taken-1", reason="the <upgrade>")
     new_run("copy", restored_from=path_of(run), claim_mode=ClaimMode.CLAIM.value)
 
     page = words(operator.get(LIST))
@@ -110,7 +111,7 @@ def test_a_label_given_with_the_request_is_that_of_the_savepoint(admin: Client) 
     story.completed(CheckpointKind.SAVEPOINT, request.request_id, path="/jobs/savepoint-1")
     Projector().run_once()
 
-    assert request.parameters == {"type": "CANONICAL", "label": "<b>before</b>"}
+    assert request.command.parameters == {"type": "CANONICAL", "label": "<b>before</b>"}
     assert "&lt;b&gt;before&lt;/b&gt;" in admin.get(LIST).content.decode()
     assert "<b>before</b>" not in admin.get(LIST).content.decode()
     assert words(admin.get(ONE)).count("<b>before</b>") >= 2
@@ -138,7 +139,7 @@ def test_a_label_is_changed_with_who_and_why_and_survives_another_projection(adm
         "ada",
         "clearer",
     )
-    assert (request.phase, request.parameters) == (
+    assert (request.phase, request.command.parameters) == (
         RequestPhase.SUCCEEDED,
         {"path": path, "label": "new"},
     )

@@ -12,16 +12,26 @@ from ftdash.jobs.models import (
     DesiredState,
     Pipeline,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
 from ftdash.jobs.validation import check_sources, check_startable, output_notes
 from ftdash.projection.projector import Projector
 from ftdash.requests import services
-from ftdash.requests.commands import command_of
 from ftdash.supervision import delivery
-from pipelines.domain.commands import KILL_WITHIN_S, ChangeSettings, KillDriver, KillSlot
+from pipelines.domain.commands import (
+    Cancel,
+    CancelWithSavepoint,
+    ChangeSettings,
+    KillDriver,
+    KillSlot,
+    RequestKind,
+    RunCommand,
+    SavepointCommand,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import RequestId, RunId, Uid
@@ -89,27 +99,20 @@ def test_a_name_that_is_no_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "ask"),
-    [
-        (RequestKind.CHECKPOINT, services.request_checkpoint),
-        (RequestKind.SAVEPOINT, services.request_savepoint),
-        (RequestKind.STOP_WITH_SAVEPOINT, services.stop_with_savepoint),
-        (RequestKind.CANCEL, services.cancel),
-    ],
+    "command", [TriggerCheckpoint(), TakeSavepoint(), StopWithSavepoint(), Cancel()]
 )
 def test_a_request_is_kept_and_its_delivery_is_published(
     published: list,
     django_capture_on_commit_callbacks: Callable,
-    kind: RequestKind,
-    ask: Callable[..., RequestId],
+    command: RunCommand,
 ) -> None:
     running()
 
     with django_capture_on_commit_callbacks(execute=True):
-        request_id = ask(pipeline="flights", **WHO)
+        request_id = ask(command)
 
     request = Request.objects.get(request_id=request_id)
-    assert (request.kind, request.phase) == (kind, RequestPhase.PENDING)
+    assert (request.kind, request.phase) == (command.kind, RequestPhase.PENDING)
     assert request.deadline_at > request.created_at
     assert published == [("ftdash.supervision.tasks.deliver_request", request.pk)]
 
@@ -125,7 +128,7 @@ def test_a_request_is_kept_when_the_broker_is_away(
     monkeypatch.setattr(errands.current_app, "send_task", refuse)
 
     with django_capture_on_commit_callbacks(execute=True):
-        request_id = services.request_savepoint(pipeline="flights", **WHO)
+        request_id = ask(TakeSavepoint())
 
     assert Request.objects.get(request_id=request_id).phase == RequestPhase.PENDING
 
@@ -134,7 +137,7 @@ def test_a_savepoint_has_as_long_as_the_checkpoints_of_its_run_may_take() -> Non
     run = running()
     Run.objects.filter(pk=run.pk).update(settings={"execution.checkpointing.timeout": "1 h"})
 
-    request_id = services.request_savepoint(pipeline="flights", **WHO)
+    request_id = ask(TakeSavepoint())
 
     request = Request.objects.get(request_id=request_id)
     assert (request.deadline_at - request.created_at).total_seconds() == 3600
@@ -143,28 +146,28 @@ def test_a_savepoint_has_as_long_as_the_checkpoints_of_its_run_may_take() -> Non
 def test_a_cancelled_run_is_desired_to_be_stopped() -> None:
     run = running()
 
-    services.cancel(pipeline="flights", **WHO)
+    ask(Cancel())
 
     run.refresh_from_db()
     assert run.desired == DesiredState.STOPPED
     assert run.stop_requested_at is not None
     with pytest.raises(Rejected, match="flights is being stopped"):
-        services.request_savepoint(pipeline="flights", **WHO)
+        ask(TakeSavepoint())
 
 
 def test_asking_what_does_not_run_is_refused() -> None:
     with pytest.raises(Rejected, match="There is no pipeline 'flights'; none was submitted yet"):
-        services.cancel(pipeline="flights", **WHO)
+        ask(Cancel())
 
     run = new_run()
 
     with pytest.raises(Rejected, match="flights is CREATED; this needs it to be RUNNING"):
-        services.request_savepoint(pipeline="flights", **WHO)
+        ask(TakeSavepoint())
 
     finish(run)
 
     with pytest.raises(Rejected, match="flights is not running"):
-        services.cancel(pipeline="flights", **WHO)
+        ask(Cancel())
 
 
 @pytest.mark.parametrize("reason", ["", "  \n"])
@@ -172,16 +175,16 @@ def test_an_action_needs_a_reason(reason: str) -> None:
     running()
 
     with pytest.raises(Rejected, match="Say why"):
-        services.cancel(pipeline="flights", requester="ann", reason=reason)
+        ask(Cancel(), why=reason)
 
 
 def test_a_slot_is_killed_by_number_and_moment() -> None:
     running()
 
-    services.kill_slot(pipeline="flights", slot=1, moment=KillMoment.ALIGNING, **WHO)
+    ask(KillSlot(slot=1, moment=KillMoment.ALIGNING))
 
     request = Request.objects.get()
-    assert request.parameters == {"slot": "1", "moment": "aligning", "within_s": "600"}
+    assert request.command.parameters == {"slot": "1", "moment": "aligning", "within_s": "600"}
 
 
 @pytest.mark.parametrize("within_s", [20.0, 7_200.0])
@@ -189,28 +192,14 @@ def test_a_kill_that_waits_for_its_moment_is_given_up_by_the_driver_first(within
     running()
     within = timedelta(seconds=within_s)
 
-    services.kill_slot(pipeline="flights", slot=1, moment=KillMoment.ALIGNING, within=within, **WHO)
-    services.kill_driver(
-        pipeline="flights", moment=DriverKillMoment.PUBLISHED, within=within, **WHO
-    )
+    ask(KillSlot(slot=1, moment=KillMoment.ALIGNING, within_s=within_s))
+    ask(KillDriver(moment=DriverKillMoment.PUBLISHED, within_s=within_s))
 
     for request in Request.objects.all():
-        command = command_of(request)
+        command = request.command
         assert isinstance(command, KillSlot | KillDriver)
         assert command.within_s == within_s
         assert request.deadline_at - request.created_at >= within + HEARTBEAT_TIMEOUT
-
-
-def test_a_kill_that_was_asked_for_before_there_was_a_limit_has_the_usual_one() -> None:
-    running()
-    services.kill_slot(pipeline="flights", slot=1, moment=KillMoment.ALIGNING, **WHO)
-    services.kill_driver(pipeline="flights", moment=DriverKillMoment.PUBLISHED, **WHO)
-
-    for request in Request.objects.all():
-        del request.parameters["within_s"]
-        command = command_of(request)
-        assert isinstance(command, KillSlot | KillDriver)
-        assert command.within_s == KILL_WITHIN_S
 
 
 @pytest.mark.parametrize("slot", [-1, 2])
@@ -218,7 +207,7 @@ def test_a_slot_that_does_not_exist_is_refused(slot: int) -> None:
     running()
 
     with pytest.raises(Rejected, match=f"There is no slot {slot}; choose 0 to 1"):
-        services.kill_slot(pipeline="flights", slot=slot, **WHO)
+        ask(KillSlot(slot=slot))
 
 
 def test_a_pipeline_may_forbid_faults_on_purpose() -> None:
@@ -226,39 +215,32 @@ def test_a_pipeline_may_forbid_faults_on_purpose() -> None:
     Pipeline.objects.update(allows_faults=False)
 
     with pytest.raises(Rejected, match="does not allow faults"):
-        services.kill_slot(pipeline="flights", slot=0, **WHO)
+        ask(KillSlot(slot=0))
 
 
 @pytest.mark.parametrize("taken_as", SavepointFormat)
-@pytest.mark.parametrize(
-    ("ask", "kind"),
-    [
-        (services.request_savepoint, RequestKind.SAVEPOINT),
-        (services.stop_with_savepoint, RequestKind.STOP_WITH_SAVEPOINT),
-        (services.cancel_with_savepoint, RequestKind.CANCEL_WITH_SAVEPOINT),
-    ],
-)
+@pytest.mark.parametrize("command", [TakeSavepoint, StopWithSavepoint, CancelWithSavepoint])
 def test_a_savepoint_is_asked_for_in_a_format(
-    ask: Callable, kind: RequestKind, taken_as: SavepointFormat
+    command: type[SavepointCommand], taken_as: SavepointFormat
 ) -> None:
     running()
 
-    request_id = ask(pipeline="flights", savepoint_format=taken_as, **WHO)
+    request_id = ask(command(format=taken_as))
 
     request = Request.objects.get(request_id=request_id)
-    assert (request.kind, request.parameters) == (kind, {"type": taken_as.value})
-    assert command_of(request).format is taken_as  # type: ignore[union-attr]
+    assert (request.kind, request.command.parameters) == (command.kind, {"type": taken_as.value})
+    assert request.command.format is taken_as  # type: ignore[union-attr]
 
 
 def test_settings_of_the_running_run_are_changed_by_a_command() -> None:
     running()
     change = {"execution.checkpointing.interval": "5 s"}
 
-    request_id = services.change_settings(pipeline="flights", settings=change, **WHO)
+    request_id = ask(ChangeSettings(settings=change))
 
     request = Request.objects.get(request_id=request_id)
     assert request.kind == RequestKind.CHANGE_SETTINGS
-    command = command_of(request)
+    command = request.command
     assert isinstance(command, ChangeSettings)
     assert command.settings == change
 
@@ -267,7 +249,7 @@ def test_a_change_that_the_driver_would_refuse_is_not_stored() -> None:
     running()
 
     with pytest.raises(Rejected, match=r"heartbeat\.timeout cannot change while a run goes on"):
-        services.change_settings(pipeline="flights", settings={"heartbeat.timeout": "1 s"}, **WHO)
+        ask(ChangeSettings(settings={"heartbeat.timeout": "1 s"}))
 
     assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()
 
@@ -277,7 +259,7 @@ def test_a_change_that_holds_a_password_is_refused_without_repeating_it() -> Non
     change = {"execution.checkpointing.interval": "redis://ada:hunter2@db/0"}
 
     with pytest.raises(Rejected, match="holds a password") as refused:
-        services.change_settings(pipeline="flights", settings=change, **WHO)
+        ask(ChangeSettings(settings=change))
 
     assert "hunter2" not in str(refused.value)
     assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()
@@ -287,14 +269,14 @@ def test_asking_again_under_the_same_id_is_the_same_request(
     published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
     run = running()
-    asked = {"pipeline": "flights", "request_id": "nightly-2026-11-21", **WHO}
+    asked = "nightly-2026-11-21"
 
     with django_capture_on_commit_callbacks(execute=True):
-        first = services.request_savepoint(**asked)
+        first = ask(TakeSavepoint(), request_id=asked)
         finish(run)
-        again = services.request_savepoint(**asked)
+        again = ask(TakeSavepoint(), request_id=asked)
 
-    assert first == again == "nightly-2026-11-21"
+    assert first == again == asked
     assert Request.objects.count() == 1
     assert len(published) == 1
 
@@ -303,7 +285,7 @@ def test_asking_again_under_the_same_id_is_the_same_request(
 def test_whatever_id_is_taken_can_be_delivered(request_id: str) -> None:
     running()
 
-    services.request_savepoint(pipeline="flights", request_id=request_id, **WHO)
+    ask(TakeSavepoint(), request_id=request_id)
     delivery.deliver(Request.objects.get().pk)
 
     assert Request.objects.get(request_id=request_id).phase == RequestPhase.DELIVERED
@@ -330,10 +312,10 @@ def test_an_id_that_cannot_be_one_or_means_something_else_is_refused(
     request_id: str, sentence: str
 ) -> None:
     running()
-    services.request_savepoint(pipeline="flights", request_id="used", **WHO)
+    ask(TakeSavepoint(), request_id="used")
 
     with pytest.raises(Rejected, match=sentence):
-        services.stop_with_savepoint(pipeline="flights", request_id=request_id, **WHO)
+        ask(StopWithSavepoint(), request_id=request_id)
     assert Request.objects.count() == 1
 
 
@@ -429,7 +411,7 @@ def test_a_version_grows_with_every_request() -> None:
     running()
     before = Pipeline.objects.get().version
 
-    services.request_savepoint(pipeline="flights", **WHO)
+    ask(TakeSavepoint())
 
     assert Pipeline.objects.get().version > before
 
@@ -442,6 +424,10 @@ def accept(*_: object) -> EndToEnd:
 def submit(**changes: object) -> RequestId:
     values: dict = {"name": "flights", "flow": "flight_delays", **WHO, **changes}
     return services.submit_pipeline(**values)
+
+
+def ask(command: RunCommand, why: str = "upgrade", request_id: str | None = None) -> RequestId:
+    return services.ask("flights", command, who="ann", why=why, request_id=request_id)
 
 
 def running() -> Run:

@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from ftdash.supervision import delivery, launcher
@@ -23,7 +23,7 @@ from ftdash.supervision import drivers as supervision
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal_reading import last_event, read_journal
 from pipelines.bus.lease import Lease, owner_of
-from pipelines.domain.commands import TakeSavepoint
+from pipelines.domain.commands import Cancel, StartPipeline, TakeSavepoint
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import RunEnded, RunStarted
 from pipelines.domain.ids import RequestId
@@ -48,7 +48,7 @@ def installation(settings, tmp_path: Path) -> Iterator[None]:
 
 def test_a_run_without_a_driver_gets_one_and_only_one() -> None:
     run = new_run()
-    request = new_request(run, RequestKind.SUBMIT)
+    request = new_request(run, StartPipeline(parallelism=2))
 
     for _ in range(3):
         supervision.supervise_run(run.pk)
@@ -118,7 +118,7 @@ def test_a_killed_driver_is_replaced_in_the_same_run() -> None:
 def test_a_driver_that_never_gets_anywhere_is_given_up_with_its_last_words(settings) -> None:
     settings.DRIVER_STARTS_MAX = 3
     run = new_run(parameters={"behaviour": "dies"})
-    request = new_request(run, RequestKind.SUBMIT)
+    request = new_request(run, StartPipeline(parallelism=2))
 
     wait_until(lambda: reconciled(lambda: status_of(run) == "FAILED"))
 
@@ -167,7 +167,7 @@ def test_a_run_that_has_ended_gets_no_driver_even_before_it_is_projected() -> No
 
 def test_a_cancelled_run_whose_driver_is_dead_is_closed_without_starting_one() -> None:
     run = new_run(desired=DesiredState.STOPPED, stop_requested_at=timezone.now())
-    cancel = new_request(run, RequestKind.CANCEL)
+    cancel = new_request(run, Cancel())
     Story(run).started()
 
     supervision.reconcile()

@@ -13,9 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.checkpoints.models import LedgerRow
-from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, Run
+from ftdash.jobs.models import Pipeline, PointInspection, Request, Run
 from ftdash.points.services.inspection import OPEN_MAX
 from ftdash.projection.projector import Projector
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
@@ -65,7 +66,7 @@ def test_a_kill_says_which_slot_and_when(admin: Client) -> None:
     admin.post(address("kill"), ON_A_RUNNING_ONE["kill"][1])
 
     asked = {"slot": "1", "moment": "aligning", "within_s": "600"}
-    assert Request.objects.get().parameters == asked
+    assert Request.objects.get().command.parameters == asked
 
 
 @pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
@@ -139,7 +140,7 @@ def test_a_restore_takes_the_chosen_point_and_parallelism(admin: Client, site: P
 
     stored = Request.objects.get(kind=RequestKind.RESTORE)
     assert answer.status_code == 302
-    assert stored.parameters == {
+    assert stored.command.parameters == {
         "path": path,
         "parallelism": "3",
         "claim-mode": "CLAIM",
@@ -165,7 +166,7 @@ def test_a_replay_says_how_many_records_before_it_is_asked_for(admin: Client, si
     assert f"<code>{path}</code>" in form
     assert answer.status_code == 302
     stored = Request.objects.get(kind=RequestKind.RESTORE)
-    assert stored.parameters["replay-quarantine"] == "2 of events"
+    assert stored.command.parameters["replay-quarantine"] == "2 of events"
     assert (stored.requester, stored.reason) == ("ada", "the function is corrected")
 
 

@@ -8,8 +8,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.jobs.models import Request, RequestKind, Run
+from ftdash.jobs.models import Request, Run
 from ftdash.projection.projector import Projector
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.settings.table import DEFINITIONS
 from tests.web.journals import Story, new_run
 from tests.web.page_words import words_in
@@ -66,7 +67,7 @@ def test_what_was_chosen_is_asked_for(
     admin.post(address(action), fields)
 
     (stored,) = Request.objects.all()
-    assert (stored.kind, stored.parameters, stored.reason) == (kind, parameters, "upgrade")
+    assert (stored.kind, stored.command.parameters, stored.reason) == (kind, parameters, "upgrade")
     assert stored.requester == "ada"
 
 

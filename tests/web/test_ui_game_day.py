@@ -16,8 +16,9 @@ from ftdash.gameday import services
 from ftdash.gameday.management.commands import gameday
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import Measures, Seen
-from ftdash.jobs.models import Pipeline, Request, RequestKind
+from ftdash.jobs.models import Pipeline, Request
 from ftdash.projection.projector import Projector
+from pipelines.domain.commands import RequestKind
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
 from tests.web.page_words import text_of, words_of

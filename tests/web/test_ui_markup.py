@@ -19,6 +19,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import TakeSavepoint
 from pipelines.domain.events import CheckpointFailed, Event
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
@@ -121,9 +122,8 @@ def told_in_markup() -> None:
     path = run_directory(run).path / "savepoint"
     path.mkdir(parents=True)
     (path / "manifest.json").write_text("{}")
-    asked = new_request(
-        run, requester=MARKUP, reason=MARKUP, parameters={"label": MARKUP, "type": "CANONICAL"}
-    )
+    command = TakeSavepoint(label=MARKUP)
+    asked = new_request(run, command, requester=MARKUP, reason=MARKUP)
     story = MarkedUp(run).started().sampled().completed()
     story.completed(CheckpointKind.SAVEPOINT, asked.request_id, path=str(path)).slot_killed()
     story.wait(1_000).sampled().completed().tell(quarantined(7, count=1, error="gone"))

@@ -11,10 +11,11 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from ftdash.jobs.models import RequestKind, Run
+from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import TriggerCheckpoint
 from pipelines.domain.events import (
     CheckpointFailed,
     JobStatusChanged,
@@ -333,12 +334,12 @@ def test_what_was_refused_once_and_is_whole_again_is_usable_again(
 
 def test_requests_show_who_asked_when_why_and_how_it_ended(operator: Client) -> None:
     run = new_run()
-    done, waiting = new_request(run), new_request(run, RequestKind.CHECKPOINT)
+    done, waiting = new_request(run), new_request(run, TriggerCheckpoint())
     fold(Story(run).started().answered(done, "/jobs/savepoint-1"))
 
     page = words_of(operator, PIPELINE)
 
-    assert "Savepoint ann upgrade ✓".replace(" ✓", "") in page
+    assert "Savepoint type CANONICAL ann upgrade ✓".replace(" ✓", "") in page
     assert "Trigger checkpoint : waiting for delivery, asked by ann" in page
     assert waiting.request_id in text_of(operator, PIPELINE)
 

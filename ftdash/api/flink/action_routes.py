@@ -10,6 +10,7 @@ hexadecimal digits. A failed operation has status COMPLETED, with the cause insi
 
 import uuid
 from collections.abc import Callable, Collection
+from typing import get_args
 
 from ftdash.accounts.authentication import check_may_act_by_get
 from ftdash.api.flink import shapes_actions as shapes
@@ -17,13 +18,24 @@ from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
 from ftdash.api.flink.shapes import Status
 from ftdash.api.flink.throwable import serialized_throwable
 from ftdash.jobs.answers import RequestView, ShownState
-from ftdash.jobs.models import RequestKind, RequestPhase
+from ftdash.jobs.models import RequestPhase
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.disposal import written_by
 from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.runs import RunFacts
+from pipelines.domain.commands import (
+    Cancel,
+    CancelWithSavepoint,
+    Command,
+    DisposeSavepoint,
+    RunCommand,
+    SavepointCommand,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import SavepointFormat
 
@@ -40,10 +52,12 @@ def trigger_id(given: str | None) -> str:
     return given
 
 
-def request_of(trigger: str, kinds: Collection[RequestKind], run_id: str | None) -> RequestView:
+def request_of(
+    trigger: str, commands: Collection[type[Command]], run_id: str | None
+) -> RequestView:
     """Raises Problem if that run (None: no run) has no such operation."""
     check_id("triggerid", trigger)
-    found = queries.request(trigger)
+    found, kinds = queries.request(trigger), [command.kind for command in commands]
     if found is None or found.kind not in kinds or found.run_id != run_id:
         raise Problem(404, f"There is no operation with trigger id {trigger} here.")
     return found
@@ -72,42 +86,22 @@ def _cause(request: RequestView) -> shapes.FailureCause:
 
 
 REASON = "asked through Flink's REST interface"
-SAVEPOINTS = (
-    RequestKind.SAVEPOINT,
-    RequestKind.STOP_WITH_SAVEPOINT,
-    RequestKind.CANCEL_WITH_SAVEPOINT,
-)
+SAVEPOINTS: tuple[type[Command], ...] = get_args(SavepointCommand)
 _FILE_SCHEMES = ("file://", "file:")
 
 
 def savepoint(asked: Asked, job: str) -> object:
     run, given = job_of(job), asked.body(shapes.SavepointTrigger)
     _check_directory(run, given.target_directory)
-    service = services.cancel_with_savepoint if given.cancel_job else services.request_savepoint
-    request_id = service(
-        pipeline=run.pipeline,
-        requester=asked.caller.name,
-        reason=REASON,
-        savepoint_format=_format(given.format_type),
-        request_id=trigger_id(given.trigger_id),
-        only_run=run.run_id,
-    )
-    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+    command = CancelWithSavepoint if given.cancel_job else TakeSavepoint
+    return _ask(asked, run, command(format=_format(given.format_type)), given.trigger_id)
 
 
 def stop(asked: Asked, job: str) -> object:
     run, given = job_of(job), asked.body(shapes.StopTrigger)
     _check_directory(run, given.target_directory)
-    request_id = services.stop_with_savepoint(
-        pipeline=run.pipeline,
-        requester=asked.caller.name,
-        reason=REASON,
-        savepoint_format=_format(given.format_type),
-        drain=bool(given.drain),
-        request_id=trigger_id(given.trigger_id),
-        only_run=run.run_id,
-    )
-    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+    command = StopWithSavepoint(format=_format(given.format_type), drain=bool(given.drain))
+    return _ask(asked, run, command, given.trigger_id)
 
 
 def savepoint_progress(asked: Asked, job: str, trigger: str) -> object:
@@ -118,18 +112,11 @@ def savepoint_progress(asked: Asked, job: str, trigger: str) -> object:
 def checkpoint(asked: Asked, job: str) -> object:
     run, given = job_of(job), asked.body(shapes.CheckpointTrigger)
     _check_checkpoint_type(run, given.checkpoint_type or "CONFIGURED")
-    request_id = services.request_checkpoint(
-        pipeline=run.pipeline,
-        requester=asked.caller.name,
-        reason=REASON,
-        request_id=trigger_id(given.trigger_id),
-        only_run=run.run_id,
-    )
-    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+    return _ask(asked, run, TriggerCheckpoint(), given.trigger_id)
 
 
 def checkpoint_progress(asked: Asked, job: str, trigger: str) -> object:
-    request = request_of(trigger, (RequestKind.CHECKPOINT,), job_of(job).run_id)
+    request = request_of(trigger, (TriggerCheckpoint,), job_of(job).run_id)
     return progress(request, _number, _checkpoint_failure)
 
 
@@ -176,7 +163,7 @@ def dispose(asked: Asked) -> object:
 
 
 def disposal_progress(asked: Asked, trigger: str) -> object:
-    request = request_of(trigger, (RequestKind.DISPOSE,), None)
+    request = request_of(trigger, (DisposeSavepoint,), None)
     return progress(request, lambda _: shapes.Empty(), _savepoint_failure)
 
 
@@ -186,13 +173,21 @@ def _cancel(asked: Asked, job: str) -> Reply:
     if run.state.is_terminal and run.state is not ShownState.CANCELED:
         raise Problem(409, f"Job {job} is {run.state} already.")
     if not run.state.is_terminal:
-        services.cancel(
-            pipeline=run.pipeline,
-            requester=asked.caller.name,
-            reason=REASON,
-            only_run=run.run_id,
-        )
+        who, only_run = asked.caller.name, run.run_id
+        services.ask(run.pipeline, Cancel(), who=who, why=REASON, only_run=only_run)
     return Reply(shapes.Empty(), ASKED)
+
+
+def _ask(asked: Asked, run: RunFacts, command: RunCommand, trigger: str | None) -> Reply:
+    request_id = services.ask(
+        run.pipeline,
+        command,
+        who=asked.caller.name,
+        why=REASON,
+        request_id=trigger_id(trigger),
+        only_run=run.run_id,
+    )
+    return Reply(shapes.Triggered(request_id=request_id), ASKED)
 
 
 def _savepoint_failure(cause: shapes.FailureCause) -> shapes.SavepointFailure:

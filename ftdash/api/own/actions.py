@@ -1,4 +1,4 @@
-"""Addresses that act, one for each service. Each answers 202 with the request to follow."""
+"""Addresses that act, one for each action. Each answers 202 with the request to follow."""
 
 from ninja import Status
 
@@ -19,6 +19,17 @@ from ftdash.points.services.replays import newest_point
 from ftdash.points.services.restore import Restore
 from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
+from pipelines.domain.commands import (
+    AllowFaults,
+    Cancel,
+    CancelWithSavepoint,
+    ChangeSettings,
+    KillSlot,
+    RunCommand,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
 
@@ -48,110 +59,45 @@ def start(request: Entered, asked: shapes.AskingToStart) -> Asked:
 
 @api.post("/pipelines/{name}/checkpoints", response={ASKED: RequestView})
 def take_checkpoint(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
-    return _stored(
-        services.request_checkpoint(
-            pipeline=name,
-            requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
-        )
-    )
+    return _ask(request, name, asked, TriggerCheckpoint())
 
 
 @api.post("/pipelines/{name}/savepoints", response={ASKED: RequestView})
 def take_savepoint(request: Entered, name: InPath, asked: shapes.AskingForSavepoint) -> Asked:
-    return _stored(
-        services.request_savepoint(
-            pipeline=name,
-            requester=request.auth.name,
-            reason=asked.reason,
-            savepoint_format=asked.format,
-            label=asked.label,
-            request_id=asked.request_id,
-        )
-    )
+    return _ask(request, name, asked, TakeSavepoint(format=asked.format, label=asked.label))
 
 
 @api.post("/pipelines/{name}/stop", response={ASKED: RequestView})
 def stop(request: Entered, name: InPath, asked: shapes.AskingToStop) -> Asked:
     """Stop with a savepoint."""
-    return _stored(
-        services.stop_with_savepoint(
-            pipeline=name,
-            requester=request.auth.name,
-            reason=asked.reason,
-            savepoint_format=asked.format,
-            label=asked.label,
-            drain=asked.drain,
-            request_id=asked.request_id,
-        )
-    )
+    command = StopWithSavepoint(format=asked.format, label=asked.label, drain=asked.drain)
+    return _ask(request, name, asked, command)
 
 
 @api.post("/pipelines/{name}/cancel", response={ASKED: RequestView})
 def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Asked:
-    if asked.with_savepoint:
-        return _stored(
-            services.cancel_with_savepoint(
-                pipeline=name,
-                requester=request.auth.name,
-                reason=asked.reason,
-                savepoint_format=asked.format,
-                label=asked.label,
-                request_id=asked.request_id,
-            )
-        )
-    return _stored(
-        services.cancel(
-            pipeline=name,
-            requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
-        )
-    )
+    if not asked.with_savepoint:
+        return _ask(request, name, asked, Cancel())
+    command = CancelWithSavepoint(format=asked.format, label=asked.label)
+    return _ask(request, name, asked, command)
 
 
 @api.post("/pipelines/{name}/settings", response={ASKED: RequestView})
 def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange) -> Asked:
     """Change settings of the newest run, while it goes on."""
-    return _stored(
-        services.change_settings(
-            pipeline=name,
-            settings=asked.settings,
-            requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
-        )
-    )
+    return _ask(request, name, asked, ChangeSettings(settings=asked.settings))
 
 
 @api.post("/pipelines/{name}/faults", response={ASKED: RequestView})
 def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Asked:
     """Kill a slot on purpose, if the pipeline allows it."""
-    return _stored(
-        services.kill_slot(
-            pipeline=name,
-            slot=asked.slot,
-            moment=asked.moment,
-            requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
-        )
-    )
+    return _ask(request, name, asked, KillSlot(slot=asked.slot, moment=asked.moment))
 
 
 @api.post("/pipelines/{name}/allowed-faults", response={ASKED: RequestView})
 def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaults) -> Asked:
     """Allow faults on purpose, or forbid them."""
-    return _stored(
-        services.allow_faults(
-            pipeline=name,
-            is_allowed=asked.is_allowed,
-            requester=request.auth.name,
-            reason=asked.reason,
-            request_id=asked.request_id,
-        )
-    )
+    return _ask(request, name, asked, AllowFaults(allowed=asked.is_allowed))
 
 
 @api.post("/pipelines/{name}/game-days", response={ASKED: GameDayView})
@@ -248,6 +194,13 @@ def audit(request: Entered, name: InPath) -> Status[list[AuditView]]:
     """Read the output of the newest run again; the answer lists this audit first."""
     audits.ask(name, request.auth.name)
     return Status(ASKED, guarantee.audits(name, 1))
+
+
+def _ask(
+    request: Entered, name: str, asked: shapes.Asking, command: RunCommand | AllowFaults
+) -> Asked:
+    who, request_id = request.auth.name, asked.request_id
+    return _stored(services.ask(name, command, who=who, why=asked.reason, request_id=request_id))
 
 
 def _stored(request_id: RequestId) -> Asked:

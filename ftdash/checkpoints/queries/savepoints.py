@@ -27,9 +27,10 @@ from ftdash.checkpoints.answers import (
 )
 from ftdash.checkpoints.found_damage import passing_on_damage
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.jobs.models import PointInspection, PointLabel, Request, RequestKind, Run
+from ftdash.jobs.models import PointInspection, PointLabel, Request, Run
 from ftdash.jobs.validation import check_place, roots
 from ftdash.times import watermark_moment
+from pipelines.domain.commands import AnyCommand, SavepointCommand
 from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
@@ -305,7 +306,7 @@ def _savepoint(
     restored_by: list[RestoredRun],
 ) -> Savepoint:
     path = row.path or ""
-    given = asked.parameters.get("type") if asked else None
+    command = asked.command if asked else None
     reading = reading_of(inspection) if inspection else None
     return Savepoint(
         key=f"{row.run.run_id}-{row.checkpoint_id}",
@@ -316,7 +317,7 @@ def _savepoint(
         label=label.label if label else "",
         labelled_by=label.labelled_by if label else "",
         labelled_at=label.labelled_at if label else None,
-        savepoint_format=SavepointFormat(given or SavepointFormat.CANONICAL),
+        savepoint_format=savepoint_format(command),
         path=path,
         completed_at=row.completed_at or row.trigger_at,
         committed_at=row.committed_at,
@@ -325,7 +326,7 @@ def _savepoint(
         parallelism=row.run.parallelism,
         max_parallelism=row.run.max_parallelism,
         watermark_at=watermark_moment(row.watermark_ms),
-        request_label=str(RequestKind(asked.kind).label) if asked else "",
+        request_label=command.action if command else "",
         requester=asked.requester if asked else "",
         reason=asked.reason if asked else "",
         is_disposed=row.status == CheckpointStatus.DISCARDED,
@@ -335,6 +336,11 @@ def _savepoint(
         reading=reading,
         restored_by=restored_by,
     )
+
+
+def savepoint_format(command: AnyCommand | None) -> SavepointFormat:
+    """None: its request is not known any more."""
+    return command.format if isinstance(command, SavepointCommand) else SavepointFormat.CANONICAL
 
 
 def reading_of(row: PointInspection) -> Reading:

@@ -20,9 +20,11 @@ from ftdash.checkpoints.queries.checkpoints import (
     row_of,
 )
 from ftdash.checkpoints.queries.completed_history import FIGURES, completed_history, known_of
+from ftdash.checkpoints.queries.savepoints import savepoint_format
 from ftdash.history.limits import ever
 from ftdash.history.models import Counted
-from ftdash.jobs.models import Recovery, Request, RequestKind, Run
+from ftdash.jobs.models import Recovery, Request, Run
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 
@@ -107,10 +109,8 @@ def _reported(rows: list[Checkpoint]) -> dict[int, _Reported]:
 
 
 def _one(row: Checkpoint, reported: _Reported, asked: Request | None) -> MeasuredCheckpoint:
-    savepoint_format = None
-    if row.kind == CheckpointKind.SAVEPOINT.value:
-        given = asked.parameters.get("type") if asked else None
-        savepoint_format = SavepointFormat(given or SavepointFormat.CANONICAL)
+    command = asked.command if asked else None
+    is_savepoint = row.kind == CheckpointKind.SAVEPOINT.value
     return MeasuredCheckpoint(
         row=row_of(row),
         last_acknowledged_ms=reported.last_ms,
@@ -118,8 +118,8 @@ def _one(row: Checkpoint, reported: _Reported, asked: Request | None) -> Measure
         acknowledged_uploaded_bytes=reported.uploaded_bytes,
         acknowledged_persisted_bytes=reported.persisted_bytes,
         is_unaligned=reported.unaligned_count > 0,
-        savepoint_format=savepoint_format,
-        ends_run=asked is not None and asked.kind == RequestKind.STOP_WITH_SAVEPOINT,
+        savepoint_format=savepoint_format(command) if is_savepoint else None,
+        ends_run=isinstance(command, StopWithSavepoint),
     )
 
 

@@ -8,8 +8,6 @@ The driver does not know labels: they are stored next to the points, and a new l
 file.
 """
 
-from dataclasses import replace
-
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -20,13 +18,13 @@ from ftdash.jobs.models import (
     TERMINAL_STATUSES,
     PointLabel,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
-from ftdash.jobs.validation import check_place, check_reason, roots
+from ftdash.jobs.validation import check_place, roots
 from ftdash.requests.asking import Question, already_asked, end_request, pipeline_named, store
 from pipelines.domain.accepted_text import checked_label
+from pipelines.domain.commands import DisposeSavepoint, LabelSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, ClaimMode
@@ -74,10 +72,10 @@ def check_claimable(path: str, claim_mode: ClaimMode) -> None:
 
 def dispose_of(request_key: int) -> None:
     """Carry out one stored request."""
-    request = Request.objects.filter(pk=request_key, kind=RequestKind.DISPOSE).first()
-    if request is None or request.phase != RequestPhase.PENDING:
+    request = Request.objects.filter(pk=request_key, phase=RequestPhase.PENDING).first()
+    if request is None or not isinstance(request.command, DisposeSavepoint):
         return
-    path = request.parameters["path"]
+    path = request.command.path
     try:
         check_disposable(path)
         _delete(path)
@@ -126,22 +124,20 @@ def label_savepoint(
 
     Raises Rejected if the pipeline has no savepoint at `path`, or the label is invalid.
     """
-    question = Question(RequestKind.LABEL, pipeline, requester, reason, request_id)
-    if known := already_asked(question):
+    question = Question(pipeline, requester, reason, request_id)
+    if known := already_asked(question, LabelSavepoint):
         return known
     label = checked_label(label)
     row = pipeline_named(pipeline)
     rows = Checkpoint.objects.filter(kind=CheckpointKind.SAVEPOINT.value, path=path)
     if not rows.filter(run__pipeline=row).exists():
         raise Rejected(f"{pipeline} has no savepoint at {path}; look at its page of savepoints.")
-    given = {"path": path, "label": label}
-    asked = replace(question, reason=check_reason(reason), parameters=given)
-    now = timezone.now()
+    question, now = question.with_reason(), timezone.now()
     with transaction.atomic():
         PointLabel.objects.update_or_create(
             path=path, defaults={"label": label, "labelled_by": requester, "labelled_at": now}
         )
-        request = store(asked, row, None, 0.0)
+        request = store(question, LabelSavepoint(path=path, label=label), row, None, 0.0)
         text = f"It is called {label!r} now." if label else "It has no label any more."
         end_request(request, RequestPhase.SUCCEEDED, text, now)
     return RequestId(request.request_id)

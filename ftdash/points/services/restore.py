@@ -7,7 +7,7 @@ byte of the point for that; a page, where somebody waits, has a worker do it (`i
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings as configuration
@@ -20,8 +20,8 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import read_head, reading_of
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
-from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
+from ftdash.jobs.models import Pipeline, PointInspection, Run
+from ftdash.jobs.validation import check_place, check_startable, roots
 from ftdash.points.services.disposal import check_claimable, check_disposable
 from ftdash.points.services.inspection import check_room
 from ftdash.points.services.replays import replayable
@@ -35,6 +35,7 @@ from ftdash.requests.asking import (
     store_start,
 )
 from ftdash.runs.queries.planning import measured
+from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of
@@ -117,12 +118,12 @@ def restore(
     request_id: str | None = None,
 ) -> RequestId:
     """Start a new run from a recovery point of this or another pipeline with the same uids."""
-    question = Question(RequestKind.RESTORE, asked.pipeline, requester, reason, request_id)
-    if known := already_asked(question):
+    question = Question(asked.pipeline, requester, reason, request_id)
+    if known := already_asked(question, RestorePipeline):
         return known
-    question = replace(question, reason=check_reason(reason))
+    question = question.with_reason()
     row, path = pipeline_named(asked.pipeline), _whole(asked.path)
-    check_possible(RequestKind.RESTORE, row)
+    check_possible(RestorePipeline, row)
     check_place(path)
     check_claimable(path, claim_mode)
     head = read_head(path)
@@ -134,7 +135,7 @@ def restore(
     _check_verdict(_verdict(row, path, asked), row)
     replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
     with transaction.atomic():
-        check_possible(RequestKind.RESTORE, row)
+        check_possible(RestorePipeline, row)
         run = new_run(
             row,
             parallelism=parallelism,
@@ -147,16 +148,14 @@ def restore(
             parent=Run.objects.filter(run_id=head.run_id).first(),
             replayed_sources=sorted(replayed),
         )
-        given = {
-            "path": path,
-            "parallelism": str(parallelism),
-            "claim-mode": claim_mode.value,
-            "allow-non-restored-state": str(asked.allow_non_restored_state).lower(),
-        }
-        if replayed:
-            records = (f"{count:,} of {uid}" for uid, count in sorted(replayed.items()))
-            given["replay-quarantine"] = ", ".join(records)
-        return store_start(replace(question, parameters=given), run, found.sentence)
+        command = RestorePipeline(
+            path=path,
+            parallelism=parallelism,
+            claim_mode=claim_mode,
+            allow_non_restored_state=asked.allow_non_restored_state,
+            replayed=replayed,
+        )
+        return store_start(question, command, run, found.sentence)
 
 
 def dispose(
@@ -164,16 +163,20 @@ def dispose(
 ) -> RequestId:
     """Delete a savepoint's files for good; a worker does it. A run that needs it is not robbed."""
     path = _whole(path)
-    given = {"path": path}
-    question = Question(RequestKind.DISPOSE, pipeline, requester, reason, request_id, given)
-    if known := already_asked(question):
+    question = Question(pipeline, requester, reason, request_id)
+    if known := already_asked(question, DisposeSavepoint):
         return known
-    question = replace(question, reason=check_reason(reason))
-    row = pipeline_named(pipeline)
+    question, row = question.with_reason(), pipeline_named(pipeline)
     check_place(path)
     check_disposable(path)
     with transaction.atomic():
-        request = store(question, row, None, float(configuration.REQUEST_DEADLINE_S))
+        request = store(
+            question,
+            DisposeSavepoint(path=path),
+            row,
+            None,
+            float(configuration.REQUEST_DEADLINE_S),
+        )
         publish_on_commit(Errand.DISPOSE_OF_SAVEPOINT, request.pk)
     return RequestId(request.request_id)
 

@@ -15,7 +15,6 @@ from ftdash.jobs.models import (
     Pipeline,
     QuarantinedRecord,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
@@ -156,16 +155,16 @@ def _request_views(found: QuerySet[Request], seen: Observation, limit: int) -> l
 
 
 def _request_view(row: Request, seen: Observation) -> RequestView:
-    phase, kind = RequestPhase(row.phase), RequestKind(row.kind)
+    phase, command = RequestPhase(row.phase), row.command
     age_s = (seen.now - row.created_at).total_seconds()
     waits = phase is RequestPhase.PENDING and age_s > DELIVERY_LATE_AFTER_S
     return RequestView(
         request_id=row.request_id,
-        kind=kind,
-        label=str(kind.label),
+        kind=command.kind,
+        label=command.action,
         pipeline=row.pipeline.name,
         run_id=row.run.run_id if row.run else None,
-        parameters=row.parameters,
+        parameters=command.parameters,
         requester=row.requester,
         reason=row.reason,
         phase=phase,

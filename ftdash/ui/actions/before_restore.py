@@ -19,7 +19,7 @@ from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions.forms import RestoreForm
+from ftdash.ui.actions.start_forms import RestoreForm
 from pipelines.domain.errors import Rejected
 from pipelines.points.verdict import Check, Verdict
 

@@ -23,12 +23,12 @@ from ftdash.gameday.models import Fault
 from ftdash.gameday.queries import Candidate, GameDays, GameDayView, Score
 from ftdash.gameday.scoring import AuditFound, Measures, Seen
 from ftdash.jobs.answers import PipelinePage
-from ftdash.jobs.models import RequestKind
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.freshness import Observation
 from ftdash.ui.actions.forms import ConfirmedForm
 from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.pipelines.parts import PHASES
+from pipelines.domain.commands import KillSlot
 from pipelines.domain.errors import Rejected
 
 
@@ -254,7 +254,7 @@ def start_game_day(request: HttpRequest, name: str) -> HttpResponse:
     page = _pipeline(name)
     context = {
         "page": page,
-        "offer": page.actions[RequestKind.KILL_SLOT],
+        "offer": page.actions[KillSlot.kind],
         "stakes": stakes(page, queries.game_days(name).scores),
     }
     if request.method == "GET":

@@ -28,7 +28,6 @@ from ftdash.jobs.answers import (
     RunBrief,
     ShownState,
 )
-from ftdash.jobs.models import RequestKind
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import SamplePoint, run_loads
 from ftdash.runs.queries import pipelines as queries
@@ -48,6 +47,7 @@ from ftdash.ui.pipelines.parts import (
     durations_of,
     worth_showing,
 )
+from pipelines.domain.commands import RestorePipeline
 
 CHECKPOINTS_PER_PAGE = 10
 REQUESTS_MAX = 20
@@ -137,11 +137,11 @@ class PipelineView:
 
     @property
     def can_restore(self) -> bool:
-        return self.page.actions[RequestKind.RESTORE].is_possible
+        return self.page.actions[RestorePipeline.kind].is_possible
 
     @property
     def why_no_restore(self) -> str:
-        return self.page.actions[RequestKind.RESTORE].why_not
+        return self.page.actions[RestorePipeline.kind].why_not
 
     @property
     def parameters(self) -> dict[str, str]:

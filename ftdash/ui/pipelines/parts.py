@@ -7,7 +7,6 @@ import msgspec
 from ftdash.checkpoints.answers import AlignmentTimeline
 from ftdash.formats import words
 from ftdash.jobs.answers import PipelinePage, RecoveryAxis, RecoveryView
-from ftdash.jobs.models import STARTS, RequestKind
 from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.ui import sentences
 from ftdash.ui.actions.page import ACTIONS
@@ -15,9 +14,10 @@ from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.figures.style import Figure
 from ftdash.ui.pipelines.sample_figures import memory, throughput
+from pipelines.domain.commands import Needs
 from pipelines.domain.status import RecoveryPhase
 
-BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "change", "kill", "cancel")
+BUTTONS = tuple(slug for slug, form in ACTIONS.items() if form.is_button)
 """Actions in their order on the page."""
 
 COUNTER_LABELS = {
@@ -54,7 +54,7 @@ class Chart:
 class Button:
     slug: str
     button: str
-    kind: RequestKind
+    look: str
     is_possible: bool
     why_not: str
     consequence: str
@@ -89,19 +89,17 @@ def charts(
 
 def worth_showing(page: PipelinePage, slug: str) -> bool:
     """Offers a start if nothing runs, and everything else if something does."""
-    kind = ACTIONS[slug].kind
+    command = ACTIONS[slug].command
     is_live = page.run is not None and not page.run.state.is_terminal
-    if kind in STARTS:
+    if command.needs is Needs.NO_LIVE_RUN:
         return not is_live
-    return is_live and (kind is not RequestKind.KILL_SLOT or page.allows_faults)
+    return is_live and (page.allows_faults or not command.is_fault)
 
 
 def button(page: PipelinePage, slug: str) -> Button:
-    action = ACTIONS[slug]
-    offer = page.actions[action.kind]
-    return Button(
-        slug, action.button, action.kind, offer.is_possible, offer.why_not, offer.consequence
-    )
+    form = ACTIONS[slug]
+    offer = page.actions[form.command.kind]
+    return Button(slug, form.button, form.look, offer.is_possible, offer.why_not, offer.consequence)
 
 
 def durations_of(recovery: RecoveryView) -> list[float | None]:

@@ -29,7 +29,6 @@ from ftdash.jobs.answers import (
     VerificationView,
     ZombiesView,
 )
-from ftdash.jobs.models import RequestKind
 from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_choice
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
@@ -37,6 +36,7 @@ from ftdash.ui.events import shared
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.pipelines.page import Address, data_at, shown_run
 from ftdash.ui.pipelines.parts import PHASES, Chart, RecoveryRow, durations_of
+from pipelines.domain.commands import RestorePipeline
 
 _SEVERAL = {"late end of input": "late ends of input"}
 
@@ -124,7 +124,7 @@ class RecoveryPage:
 
     @property
     def restore(self) -> ActionOffer:
-        return self.page.actions[RequestKind.RESTORE]
+        return self.page.actions[RestorePipeline.kind]
 
     @property
     def failures(self) -> list[FailureView]:

@@ -23,13 +23,13 @@ from ftdash.checkpoints.answers import Savepoint, SavepointPage
 from ftdash.checkpoints.queries import savepoints as savepoint_queries
 from ftdash.checkpoints.queries.savepoints import Looked, manifest_bytes
 from ftdash.jobs.answers import ActionOffer, PipelinePage
-from ftdash.jobs.models import RequestKind
 from ftdash.jobs.validation import check_place
 from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.events import shared
 from ftdash.ui.pipelines.page import data_at, number_or_none
+from pipelines.domain.commands import RestorePipeline, TakeSavepoint
 from pipelines.domain.errors import Rejected
 
 PER_PAGE = 25
@@ -43,11 +43,11 @@ class SavepointsView:
 
     @property
     def can_restore(self) -> bool:
-        return self.page.actions[RequestKind.RESTORE].is_possible
+        return self.page.actions[RestorePipeline.kind].is_possible
 
     @property
     def take(self) -> ActionOffer:
-        return self.page.actions[RequestKind.SAVEPOINT]
+        return self.page.actions[TakeSavepoint.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SavepointView:
 
     @property
     def restore(self) -> ActionOffer:
-        return self.page.actions[RequestKind.RESTORE]
+        return self.page.actions[RestorePipeline.kind]
 
 
 @require_GET

@@ -151,7 +151,14 @@ def test_a_kill_that_was_asked_for_before_there_was_a_limit_has_the_usual_one(
 
 @pytest.mark.parametrize(
     "content",
-    [b"{", b'{"type":"Cancel","reason":"\xff"}', b'{"type":"Cancel","odd":' + b"[" * 9_999, None],
+    [
+        b"{",
+        b'{"type":"Cancel","reason":"\xff"}',
+        b'{"type":"Cancel","odd":' + b"[" * 9_999,
+        b'{"type":"Cancel"}',  # addressed to no request
+        b'{"type":"Cancel","request_id":"c"}',
+        None,
+    ],
 )
 def test_what_is_no_command_does_not_stop_the_others(
     directory: RunDirectory, content: bytes | None

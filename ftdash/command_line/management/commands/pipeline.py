@@ -30,6 +30,14 @@ from ftdash.points.services.restore import Restore
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
+from pipelines.domain.commands import (
+    Cancel,
+    CancelWithSavepoint,
+    ChangeSettings,
+    RunCommand,
+    StopWithSavepoint,
+    TakeSavepoint,
+)
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode, SavepointFormat
@@ -123,6 +131,9 @@ class Command(InstalledCommand):
 
 def _request(options: dict[str, Any], requester: str) -> RequestId:
     name = options["name"]
+    if command := _command(options):
+        reason, request_id = options["reason"], options["request_id"]
+        return services.ask(name, command, who=requester, why=reason, request_id=request_id)
     who = {
         "requester": requester,
         "reason": options["reason"],
@@ -141,20 +152,6 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
                 allows_faults=options["allow_faults"],
                 **who,
             )
-        case "savepoint":
-            return services.request_savepoint(pipeline=name, **who, **_format(options))
-        case "stop":
-            drain = options["drain"]
-            return services.stop_with_savepoint(
-                pipeline=name, drain=drain, **who, **_format(options)
-            )
-        case "set":
-            settings = _pairs(options["setting"], "set")
-            return services.change_settings(pipeline=name, settings=settings, **who)
-        case "cancel" if options["with_savepoint"]:
-            return services.cancel_with_savepoint(pipeline=name, **who, **_format(options))
-        case "cancel":
-            return services.cancel(pipeline=name, **who)
         case "label":
             given = {"path": options["path"], "label": options["label"]}
             return disposal.label_savepoint(pipeline=name, **given, **who)
@@ -176,6 +173,23 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
             )
 
 
+def _command(options: dict[str, Any]) -> RunCommand | None:
+    """None: the action looks at a point, or starts a run."""
+    match options["action"]:
+        case "savepoint":
+            return TakeSavepoint(**_of_savepoint(options))
+        case "stop":
+            return StopWithSavepoint(drain=options["drain"], **_of_savepoint(options))
+        case "set":
+            return ChangeSettings(settings=_pairs(options["setting"], "set"))
+        case "cancel" if options["with_savepoint"]:
+            return CancelWithSavepoint(**_of_savepoint(options))
+        case "cancel":
+            return Cancel()
+        case _:
+            return None
+
+
 def _restore(options: dict[str, Any]) -> Restore:
     return Restore(
         pipeline=options["name"],
@@ -186,11 +200,8 @@ def _restore(options: dict[str, Any]) -> Restore:
     )
 
 
-def _format(options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "savepoint_format": SavepointFormat(options["type"].upper()),
-        "label": options["label"],
-    }
+def _of_savepoint(options: dict[str, Any]) -> dict[str, Any]:
+    return {"format": SavepointFormat(options["type"].upper()), "label": options["label"]}
 
 
 def _check_confirmed(path: str, confirmation: str | None) -> None:

@@ -5,6 +5,7 @@ Each command is answered once (`request_desk`). Decides nothing about when a che
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
@@ -14,6 +15,7 @@ from pipelines.domain.commands import (
     DriverCommand,
     KillDriver,
     KillSlot,
+    SavepointCommand,
     SlowSlot,
     StopWithSavepoint,
     TakeSavepoint,
@@ -83,6 +85,8 @@ class CommandDesk:
                 self._faults.slow_slot(command)
             case KillDriver():
                 self._faults.kill_driver(command)
+            case _:
+                assert_never(command)  # a command without a case here is a type error
 
     def on_completed(self, request: TriggerRequest, path: str) -> None:
         if request.stops_run:
@@ -129,7 +133,7 @@ class CommandDesk:
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, f"From now on: {now}.")
 
 
-def _savepoint(command: TakeSavepoint | StopWithSavepoint | CancelWithSavepoint) -> TriggerRequest:
+def _savepoint(command: SavepointCommand) -> TriggerRequest:
     return TriggerRequest(
         CheckpointKind.SAVEPOINT, command.request_id, savepoint_format=command.format
     )

@@ -1,0 +1,142 @@
+"""The forms that start a run: from the beginning, from a point, or with the quarantine."""
+
+from typing import Any
+
+from django import forms
+
+from ftdash.checkpoints.answers import RecoveryPoint
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.formats import size, utc
+from ftdash.jobs.answers import PipelinePage
+from ftdash.points.queries.recovery_points import point_choice
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.replays import newest_point
+from ftdash.points.services.restore import Restore
+from ftdash.requests import services
+from ftdash.ui.actions.forms import ActionForm, ConfirmedForm
+from pipelines.domain.commands import RestorePipeline, StartPipeline
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import ClaimMode
+from pipelines.points.recommendation import Fitness
+
+CLAIM_MODES = (
+    (ClaimMode.NO_CLAIM.value, "stays as it is"),
+    (ClaimMode.CLAIM.value, "belongs to the new run, which deletes it when newer ones replace it"),
+)
+UNFIT = {Fitness.GONE: ", its files are gone", Fitness.REFUSED: ", it was refused"}
+
+
+class ParallelismForm(forms.Form):
+    # No bounds: the services refuse values out of range, in a sentence that names the maximum.
+    parallelism = forms.IntegerField(label="Parallelism", widget=forms.NumberInput())
+
+
+class StartForm(ParallelismForm, ActionForm):
+    command = StartPipeline
+    title = "Start from the beginning"
+    button = "Start"
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        self.fields["parallelism"].initial = page.parallelism
+        self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
+
+    def ask(self, who: str) -> RequestId:
+        page = self.page
+        return services.submit_pipeline(
+            name=page.name,
+            flow=page.flow,
+            parallelism=self.cleaned_data["parallelism"],
+            max_parallelism=page.max_parallelism,
+            parameters=page.parameters,
+            settings=page.settings,
+            allows_faults=page.allows_faults,
+            requester=who,
+            reason=self.cleaned_data["reason"],
+        )
+
+
+class RestoreForm(ParallelismForm, ConfirmedForm):
+    command = RestorePipeline
+    title = "Restore from a point, or rescale"
+    button = "Restore"
+    look = "primary"
+
+    path = forms.ChoiceField(label="Recovery point")
+    claim_mode = forms.ChoiceField(
+        label="Afterwards the point",
+        choices=CLAIM_MODES,
+        initial=ClaimMode.NO_CLAIM.value,
+        required=False,
+    )
+    allow_non_restored_state = forms.BooleanField(
+        label="Leave behind state of operators that the pipeline does not have any more",
+        required=False,
+    )
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        choice = point_choice(page.name)
+        found = choice.points if choice else []
+        labels = {each.point.path: label_of(each.point, page.name, each.fitness) for each in found}
+        given = (self.data or self.initial).get("path", "")
+        other = checkpoint_queries.recovery_point(given) if given not in labels else None
+        if other:
+            # Another pipeline's point, or an old one: the preflight says if it fits.
+            fitness = Fitness.UNREAD if other.is_present else Fitness.GONE
+            labels[other.path] = label_of(other, page.name, fitness)
+        self.fields["path"].choices = labels.items()  # type: ignore[attr-defined]
+        if choice and choice.recommended:
+            self.fields["path"].initial = choice.recommended.point.path
+        self.fields["parallelism"].initial = page.parallelism
+        self.fields["parallelism"].help_text = (
+            f"1 to {page.max_parallelism}; another one than the point's rescales the pipeline: its"
+            " state is dealt out anew."
+        )
+
+    def ask(self, who: str) -> RequestId:
+        values = self.cleaned_data
+        asked = Restore(
+            pipeline=self.page.name,
+            path=values["path"],
+            parallelism=values["parallelism"],
+            allow_non_restored_state=values["allow_non_restored_state"],
+            reads_files=False,
+        )
+        claim_mode = ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM)
+        reason = values["reason"]
+        return point_services.restore(asked, requester=who, reason=reason, claim_mode=claim_mode)
+
+
+class ReplayForm(ActionForm):
+    """From the newest point, so that nothing written since is set aside."""
+
+    command = RestorePipeline
+    title = "Replay the quarantine"
+    button = "Replay"
+    is_button = False
+
+    @property
+    def consequence(self) -> str:
+        return (
+            "A new run starts from the newest point, and gives what is in quarantine there to its"
+            " operators again, before what is new."
+        )
+
+    def ask(self, who: str) -> RequestId:
+        name, reason = self.page.name, self.cleaned_data["reason"]
+        asked = Restore(pipeline=name, path=newest_point(name), reads_files=False, replays=())
+        return point_services.restore(asked, requester=who, reason=reason)
+
+
+def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:
+    """Marks points that cannot be chosen, for people who look no further."""
+    newest = " (newest)" if point.is_newest else ""
+    called = f"{point.label}: " if point.label else ""
+    other = "" if point.pipeline == pipeline else f" of {point.pipeline}"
+    return (
+        f"{called}{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}{other}"
+        f"{newest}, "
+        f"{utc(point.completed_at)}, {size(point.state_bytes)}, "
+        f"parallelism {point.parallelism}{UNFIT.get(fitness, '')}"
+    )
