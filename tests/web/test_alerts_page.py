@@ -63,7 +63,7 @@ def test_what_fires_is_on_the_first_page_on_its_pipelines_and_on_no_other(
     for address in ("/", "/regions/", "/pipelines/flights/", "/pipelines/flights/regions/"):
         page = operator.get(address).content.decode()
         assert "late. Time since the last completed checkpoint: 1 min 35 s" in page, address
-        assert "nobody looks after it yet" in page
+        assert "not acknowledged yet" in page
     assert "1 min 35 s; it fires" not in operator.get("/pipelines/views/").content.decode()
 
 

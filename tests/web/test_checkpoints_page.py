@@ -194,7 +194,7 @@ def test_before_anything_was_measured_it_says_what_will_come(operator: Client) -
     assert "the summary appears with the first one" in page
     assert "No checkpoint of this run has failed." in page
     Run.objects.all().delete()
-    assert "No run of this pipeline was started yet." in words_of(operator)
+    assert "This pipeline has not been started yet." in words_of(operator)
 
 
 def test_what_an_exception_said_is_text_and_no_markup(operator: Client) -> None:

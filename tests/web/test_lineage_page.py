@@ -108,7 +108,7 @@ def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginn
 def test_before_the_first_run_it_says_what_will_be_there(operator: Client) -> None:
     new_run().delete()
 
-    assert "The first run appears here as soon as it is started." in words_of(operator)
+    assert "The first run appears here when you start it." in words_of(operator)
 
 
 def test_there_is_no_lineage_of_what_is_not_there(operator: Client) -> None:

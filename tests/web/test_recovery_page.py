@@ -196,7 +196,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     assert "ago were read again then: 1 point whole, 2 damaged, in 40 ms." in words
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
-    assert "gone its manifest is not where it was written" in words
+    assert "gone its manifest is missing" in words
 
 
 def test_damage_is_shown_beside_the_points_with_what_follows_from_it(
@@ -279,7 +279,7 @@ def test_while_it_runs_the_page_says_why_nothing_can_be_restored(admin: Client, 
     page = text_of(admin, PAGE)
 
     why = "restored now: flights has a run under way; stop or cancel it first."
-    assert f"It cannot be {why} A failed attempt goes back by itself." in page
+    assert f"It cannot be {why} A failed attempt recovers by itself." in page
     assert "data-dialog" not in page
     assert f"None can be {why}" in text_of(admin, "/pipelines/flights/")
 

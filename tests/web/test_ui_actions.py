@@ -316,7 +316,7 @@ def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
 
     assert "being read: 3 of 40 files, " in words_in(under_way)
     assert 'hx-trigger="load delay:1s"' in under_way
-    assert "is as written" in words_in(whole)
+    assert "match their digests" in words_in(whole)
     assert "hx-trigger" not in whole
     assert "✕ a.arrow was altered. ✕ It cannot be restored." in words_in(damaged)
 

@@ -237,7 +237,7 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
     page = words_of(operator, PIPELINE)
 
     assert "A recovery point cannot be used. chk-1/a.arrow is trunc" in page
-    spoke_up = "An old attempt or a stranger spoke up and was refused."
+    spoke_up = "A message from an old attempt or an unknown sender was refused."
     assert f"{spoke_up} Refused, because attempt 1 is over: slot 1 acknowledged." in page
     assert f"{spoke_up} A stranger was refused: a connection without the token." in page
     assert "Output was set aside. 3 outputs of the sink delays" in page
