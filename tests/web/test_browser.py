@@ -98,7 +98,9 @@ def test_every_byte_of_a_savepoint_is_read_again_after_one_press(
     held.goto(dashboard.address + "/savepoints/clicks-1-1/")
     held.click("#verify")
 
-    leave_and_find_again(held, "#verification", "Its files are being verified: it waits for the worker")
+    leave_and_find_again(
+        held, "#verification", "Its files are being verified: it waits for the worker"
+    )
     dashboard.silence()
     found = held.locator("#verification")
     expect(found).to_have_text(re.compile(r"✓ As written: [2-9]\d* files .* every digest is right"))
@@ -139,9 +141,7 @@ def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pi
     wait_until_live(held)
     held.click("#act-restore")
     expect(held.locator("dialog #verdict-head")).to_have_text("✓ It can be restored.")
-    expect(held.locator("dialog #reading")).to_contain_text(
-        "Every byte of them will be read"
-    )
+    expect(held.locator("dialog #reading")).to_contain_text("Every byte of them will be read")
     send_dialog(held, "the old version was right", "clicks-again")
 
     leave_and_find_again(held, "#region-progress", waits_as("Restore"))

@@ -130,7 +130,7 @@ def test_what_is_no_longer_kept_of_the_subtasks_is_said(operator: Client) -> Non
     SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1).delete()
 
     assert "is kept of the newest checkpoints only" in words_of(operator, 1)
-    assert "What the subtasks did is not known of both." in words_of(operator, 2, "?against=1")
+    assert "The figures by subtask are not kept for both." in words_of(operator, 2, "?against=1")
 
 
 def test_neighbours_are_one_click_away(operator: Client) -> None:

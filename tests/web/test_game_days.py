@@ -265,7 +265,7 @@ def test_a_kill_within_a_recovery_counts_once_the_driver_has_said_so(fault: Faul
     key = asked(fault, slot=1)
     hit(key, story)
     fold(story.wait(50).slot_killed().completed())
-    assert carried_on(key).why == "Nobody has said that the second kill took effect yet."
+    assert carried_on(key).why == "The second kill has not been confirmed yet."
 
     Request.objects.update(phase=RequestPhase.SUCCEEDED)
 

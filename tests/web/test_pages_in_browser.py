@@ -49,7 +49,7 @@ pytestmark = [
 ]
 
 FILLED = {
-    "alerts": ("2 alerts fire.", "I look after it", "the network team is at it"),
+    "alerts": ("2 alerts fire.", "Acknowledge", "the network team is at it"),
     "being-verified": ("Its files are being verified", "13 of 40 files"),
     "compared": ("10 of 20 rows that are new",),
     "game-day": ("Phases of the recovery", "was refused 2 ×"),

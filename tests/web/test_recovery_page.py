@@ -193,7 +193,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     words = words_of(operator, PAGE)
 
     assert "3 deleted meanwhile or not answered for by the storage, in 40 ms." in uncounted
-    assert "ago were read again then: 1 point whole, 2 damaged, in 40 ms." in words
+    assert "ago were verified then: 1 point whole, 2 damaged, in 40 ms." in words
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
     assert "gone its manifest is missing" in words
@@ -249,7 +249,7 @@ def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Cli
 
     fold(story.slot_killed().sampled(2_000.0))
 
-    assert "how long that takes is not known before a recovery was measured." in unmeasured
+    assert "how long that takes is not known until a recovery has been measured." in unmeasured
     words = words_of(operator, PAGE)
     assert "If it died now: about" in words
     assert "judging by 1 measured recovery." in words

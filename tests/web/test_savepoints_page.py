@@ -204,7 +204,7 @@ def test_a_deletion_says_in_numbers_what_is_lost_and_needs_the_name_of_the_savep
     granted = admin.post(address, {**fields, "confirmation": "savepoint-views-1-2"})
 
     for said in (
-        "savepoint 2 of run 1 are deleted for good: 8.00 kB of state after 2,000 records.",
+        "savepoint 2 of run 1 are deleted permanently: 8.00 kB of state after 2,000 records.",
         "1 other point of views can be restored; the nearest older one is savepoint 1, 1,000"
         " records before it.",
         "It is where 1 run began",
@@ -502,7 +502,9 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
     comparisons.go_on(key)
     given_up = words(admin.get(address, SINCE))
 
-    assert "It cannot go on now and will be tried again: The storage does not answer." in words(waiting)
+    assert "It cannot go on now and will be tried again: The storage does not answer." in words(
+        waiting
+    )
     assert 'hx-trigger="load delay:1s"' in waiting.content.decode()
     assert "10 of 40 rows that are new" in done
     assert (row.waiting_for, row.waiting_since) == ("", None)

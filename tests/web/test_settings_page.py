@@ -86,7 +86,7 @@ def test_an_answer_with_a_secret_that_is_reloaded_changes_nothing_and_says_so(
     assert secret_of(first.content.decode())
     assert second.status_code == 422
     page = unescape(second.content.decode())
-    assert "This form was sent before, on " in page
+    assert "You already sent this form on " in page
     assert "what was handed out then still holds" in page
     assert 'class="secret"' not in page
     assert AdminAction.objects.count() == 1

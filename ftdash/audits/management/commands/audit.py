@@ -18,7 +18,7 @@ from pipelines.domain.run import RunDirectory
 
 
 class Command(InstalledCommand):
-    help = "Up to which checkpoint is a pipeline's output exactly what was given to its sinks?"
+    help = "Check up to which checkpoint a pipeline's output matches its ledger."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("job", help="name of the pipeline")
