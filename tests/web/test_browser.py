@@ -176,7 +176,7 @@ def test_a_savepoint_is_deleted_after_its_name_was_typed(held: Page, dashboard: 
     held.goto(dashboard.address + "/savepoints/clicks-1-3/")
     wait_until_live(held)
     held.click("#act-dispose")
-    expect(held.locator("dialog .consequence")).to_contain_text("are deleted for good")
+    expect(held.locator("dialog .consequence")).to_contain_text("are deleted permanently")
     send_dialog(held, "nobody needs it", directory.name)
 
     leave_and_find_again(held, "#region-progress", waits_as("Dispose of a savepoint"))
@@ -521,7 +521,7 @@ def send_dialog(page: Page, reason: str, name: str | None = None) -> None:
 
 def waits_as(label: str) -> re.Pattern[str]:
     """For the first seconds, and then."""
-    return re.compile(f"{label}: (waiting for delivery|stored; it waits for the worker)")
+    return re.compile(f"{label}: (waiting for delivery|stored; it is delivered when a worker runs)")
 
 
 def leave_and_find_again(page: Page, part: str, words: str | re.Pattern[str]) -> None:

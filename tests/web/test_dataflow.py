@@ -109,7 +109,7 @@ class TestPage:
 
         _, words = drawing_of(operator)
 
-        assert "it is not known to be so now" in words
+        assert "they may have changed since" in words
 
     def test_names_of_operators_are_text(self, operator: Client) -> None:
         attack = "<script>alert(1)</script>"

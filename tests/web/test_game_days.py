@@ -720,7 +720,7 @@ def test_two_game_days_at_once_are_refused() -> None:
     running()
     asked(Fault.KILL_SLOT, slot=0)
 
-    with pytest.raises(Rejected, match="two at once could not be told apart"):
+    with pytest.raises(Rejected, match="the effects of two at once could not be separated"):
         asked(Fault.KILL_DRIVER)
 
 

@@ -59,7 +59,7 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
         "The output has not been audited yet.",
     ):
         assert shown in page
-    assert page.count("read and gave") == 1
+    assert page.count("Records in and out of") == 1
 
 
 def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Client) -> None:
@@ -231,7 +231,7 @@ def test_as_long_as_nothing_was_committed_nothing_is_claimed(run: Run, operator:
 
     page = words_of(operator)
 
-    assert "Nothing was committed yet when the audit began" in page
+    assert "Nothing had been committed when the audit began" in page
     assert "The output matches the ledger" not in page
 
 

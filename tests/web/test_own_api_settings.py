@@ -246,7 +246,7 @@ def test_who_is_deactivated_is_shut_out_until_reactivated(admin: Client) -> None
         (
             "alerts/channels/webhooks",
             {"name": "ops", "address": "https://127.0.0.1/"},
-            "no public address",
+            "not a public address",
         ),
         ("alerts/channels/ops/test", {}, "There is no channel 'ops'."),
         ("alerts/rules", {**RULE, "reason": " "}, "Say why in a few words"),

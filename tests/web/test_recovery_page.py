@@ -180,7 +180,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     whole, reading = written(site / "whole"), written(site / "reading")
     story = Story(new_run()).started().completed(path=whole).completed(path=reading).completed()
     fold(story)
-    assert "the points have not been read again yet" in words_of(operator, PAGE)
+    assert "The points of this run have not been verified yet" in words_of(operator, PAGE)
     story.tell(PointsVerified(whole=0, damaged=0, not_counted=3, duration_ms=40.0))
     fold(story)
     uncounted = words_of(operator, PAGE)

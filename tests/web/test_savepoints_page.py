@@ -249,7 +249,7 @@ def test_an_operator_sees_no_button(operator: Client) -> None:
 
     assert "data-dialog" not in page.content.decode()
     assert "Verify" not in words(page)
-    assert "acting on it needs the admin role" in words(page)
+    assert "Acting on it needs the admin role" in words(page)
     assert "Verifying needs the admin role." in words(page)
 
 
@@ -281,7 +281,7 @@ def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
     assert "1 of 2 files, 1.00 kB of 2.00 kB" in halfway
     ended = admin.get(f"{ONE}verification/").content.decode()
     assert "hx-trigger" not in ended
-    assert "every digest is right" in ended
+    assert "every digest matches" in ended
     assert "verified" in words(admin.get(LIST))
 
 
@@ -587,7 +587,7 @@ def test_what_ends_its_shelf_life_is_named(operator: Client) -> None:
 
     assert "It cannot be restored now." in gone
     assert "belong to the run that has claimed it" in gone
-    assert "How long it can be restored cannot be told" in unreadable
+    assert "How long it can be restored is unknown" in unreadable
 
 
 def test_it_is_restored_into_another_pipeline_after_a_look_at_what_speaks_against_it(

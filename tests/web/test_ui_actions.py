@@ -297,7 +297,7 @@ def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
         answer = words_in(admin.get(VERDICT, {"path": path}).content.decode())
 
     assert "It cannot be restored." in answer
-    assert "state, files and sources fit was not looked at, because of this:" in answer
+    assert "State, files and sources were not checked, because of this:" in answer
     assert f"the Redis server 127.0.0.1:{port} does not answer" in answer
 
 

@@ -40,7 +40,7 @@ def test_before_the_first_one_it_says_what_to_do(operator: Client) -> None:
     words = words_of(operator, "/game-day/")
 
     assert "No game day has ended yet." in words
-    assert "A pipeline that allows faults can be hit while it runs." in words
+    assert "You can inject a fault into a running pipeline that allows faults." in words
     assert "No pipeline can take a fault yet." in words
 
 

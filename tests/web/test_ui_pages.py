@@ -349,7 +349,7 @@ def test_a_request_that_nobody_takes_says_that_it_waits(operator: Client) -> Non
     new_request(run, created_at=timezone.now() - timedelta(seconds=10))
     fold(Story(run).started())
 
-    assert "stored; it waits for the worker" in words_of(operator, PIPELINE)
+    assert "stored; it is delivered when a worker runs" in words_of(operator, PIPELINE)
 
 
 def test_an_older_run_can_be_looked_at_and_left_again(operator: Client) -> None:
@@ -369,7 +369,7 @@ def test_a_pipeline_without_a_run_has_a_page(operator: Client) -> None:
     page = words_of(operator, PIPELINE)
 
     assert "Never started" in page
-    assert "No checkpoint was triggered yet." in page
+    assert "No checkpoint has been triggered yet." in page
 
 
 def test_a_refresh_carries_every_region_of_the_page(operator: Client) -> None:

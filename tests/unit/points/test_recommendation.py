@@ -49,7 +49,7 @@ def test_a_point_that_nobody_has_read_says_so_and_what_follows() -> None:
     found = recommended([point(12, records_to_replay=1)])
 
     assert "so the least is read again: about 1 record. Nobody has read it since" in found.reason
-    assert "the restore does, before it starts." in found.reason
+    assert "the restore verifies it before it starts." in found.reason
 
 
 def test_newer_ones_that_cannot_be_used_are_named_with_why() -> None:
