@@ -97,4 +97,4 @@ def _why_none(count: int) -> str:
         return "Nothing has been completed that a run could be restored from."
     points = "The only point" if count == 1 else f"None of the {count} points"
     can = "cannot" if count == 1 else "can"
-    return f"{points} {can} be used: it is gone, or was refused when it was checked."
+    return f"{points} {can} be used: gone, or refused when checked."

@@ -30,7 +30,7 @@ def test_counts_and_the_latest_of_each_kind_stand_at_the_top(operator: Client) -
         "Triggered 5 in this run",
         "In progress 1 now",
         "Completed 3 kept",
-        "Failed 1 those",
+        "Failed 1 including those",
         "Restored 1 times",
         "Completed checkpoint 2",
         "Savepoint 3",

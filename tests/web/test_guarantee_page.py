@@ -50,7 +50,7 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
         "exactly once from end to end, because every link is exact",
         "1 checkpoint complete and not committed yet, with 2 transactions.",
         "The oldest is checkpoint 2",
-        "What the newest checkpoints of run 1 read and gave, newest first",
+        "Records in and out of the newest checkpoints of run 1, newest first",
         "flights: 10 records, 1 range",
         "0: 10 to 20",
         "delays: 10 rows, digest 000000000000000a",

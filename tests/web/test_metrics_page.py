@@ -75,7 +75,7 @@ def test_what_an_ended_run_reported_last_is_called_that(operator: Client, ends: 
 def test_what_the_attempt_before_reported_is_called_that(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().slot_killed())
 
-    assert "was last reported in attempt 1" in words_of(operator)
+    assert "were last reported in attempt 1" in words_of(operator)
 
 
 def test_what_runs_is_shown_as_it_is(operator: Client) -> None:

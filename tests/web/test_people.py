@@ -162,7 +162,7 @@ def test_what_would_change_nothing_is_refused() -> None:
     services.deactivate(name="olaf", requester="ada", reason="x")
     with pytest.raises(Rejected, match="is deactivated already"):
         services.deactivate(name="olaf", requester="ada", reason="x")
-    with pytest.raises(Rejected, match="nobody named 'nobody'"):
+    with pytest.raises(Rejected, match="no person named 'nobody'"):
         services.deactivate(name="nobody", requester="ada", reason="x")
 
 

@@ -292,7 +292,7 @@ def test_an_earlier_run_can_be_looked_at(operator: Client) -> None:
 
     assert "Nothing has failed in this run." in newest
     assert "Earlier runs run 1" in newest
-    assert "You look at the history of run 1." in earlier
+    assert "This is the history of run 1." in earlier
     assert "Slot 1 (pid 101) is gone" in earlier
 
 

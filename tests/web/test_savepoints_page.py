@@ -250,7 +250,7 @@ def test_an_operator_sees_no_button(operator: Client) -> None:
     assert "data-dialog" not in page.content.decode()
     assert "Verify" not in words(page)
     assert "Acting on it needs the admin role" in words(page)
-    assert "Verifying needs the admin role." in words(page)
+    assert "Reading them again needs the admin role." in words(page)
 
 
 def test_an_operator_looks_at_what_was_compared_and_compares_nothing(operator: Client) -> None:
@@ -343,7 +343,7 @@ def test_rows_are_found_by_value_and_a_wrong_value_says_what_is_wrong(operator: 
     none = words(operator.get(f"{address}&column={column}&value=77"))
     wrong = words(operator.get(f"{address}&column={column}&value=many"))
 
-    assert f"1 row with {column} “33”; 60 of 60 were looked at" in found
+    assert f"1 row with {column} “33”; 60 of 60 have been searched" in found
     assert "No row that was searched has this value." in none
     assert f"'many' is no value of the column '{column}'" in wrong
 
@@ -508,7 +508,7 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
     assert 'hx-trigger="load delay:1s"' in waiting.content.decode()
     assert "10 of 40 rows that are new" in done
     assert (row.waiting_for, row.waiting_since) == ("", None)
-    assert "could not be compared : It could not go on for 5 min: The storage does not" in given_up
+    assert "The comparison failed : It could not go on for 5 min: The storage does not" in given_up
 
 
 def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(

@@ -343,7 +343,7 @@ def test_a_restore_is_not_held_up_by_verifications_that_are_under_way(
     answer = words_in(admin.get(VERDICT, {"path": path}).content.decode())
 
     assert "It can be restored." in answer
-    assert "are not read beforehand: 4 verifications are under way already;" in answer
+    assert "were not read: 4 verifications are under way already;" in answer
     assert not PointInspection.objects.filter(path=path).exists()
 
 

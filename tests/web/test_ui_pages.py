@@ -358,7 +358,7 @@ def test_an_older_run_can_be_looked_at_and_left_again(operator: Client) -> None:
 
     page = words_of(operator, PIPELINE + "?run=flights-1")
 
-    assert "You look at the history of run 1." in page
+    assert "This is the history of run 1." in page
     assert history_ids(text_of(operator, PIPELINE + "?run=flights-1")) == [1]
     assert operator.get(PIPELINE + "?run=another-1").status_code == 404
 

@@ -238,7 +238,7 @@ ACTIONS = {
         "Make an alert rule",
         "Make rule",
         NewRuleForm,
-        lambda _: "It fires above one value and clears below a lower one; in between it stays as it is.",
+        lambda _: "It fires above one value and clears below a lower one; in between it stays.",
         make_rule,
     ),
     "change-rule": SettingsAction(

@@ -89,8 +89,8 @@ def test_a_point_beside_the_line_is_recommended_with_a_warning_where_nothing_els
     ("count", "said"),
     [
         (0, "Nothing has been completed that a run could be restored from."),
-        (1, "The only point cannot be used: it is gone, or was refused when it was checked."),
-        (3, "None of the 3 points can be used: it is gone, or was refused when it was checked."),
+        (1, "The only point cannot be used: gone, or refused when checked."),
+        (3, "None of the 3 points can be used: gone, or refused when checked."),
     ],
 )
 def test_where_nothing_can_be_used_that_is_said(count: int, said: str) -> None:
