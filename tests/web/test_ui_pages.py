@@ -261,7 +261,7 @@ def test_which_runs_read_a_quarantine_again_and_how_much_of_it_is_told(operator:
     first = words_of(operator, f"{PIPELINE}?run={run.run_id}")
     second = words_of(operator, PIPELINE)
 
-    told = "Run 2 reads the quarantine of events again: 3 records of it in all"
+    told = "Run 2 reads the quarantine of events again: 3 records so far"
     assert told in first
     assert told in second
     assert "This run has set no record aside." in second
