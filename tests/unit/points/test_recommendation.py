@@ -48,7 +48,7 @@ def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() ->
 def test_a_point_that_nobody_has_read_says_so_and_what_follows() -> None:
     found = recommended([point(12, records_to_replay=1)])
 
-    assert "so the least is read again: about 1 record. Nobody has read it since" in found.reason
+    assert "so the least is read again: about 1 record. Not verified since" in found.reason
     assert "the restore verifies it before it starts." in found.reason
 
 
