@@ -92,8 +92,8 @@ def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginn
     moved = over(new_run(restored_from="/elsewhere/chk-7", first_checkpoint_id=8))
 
     assert (
-        "Run 1 of flights, the newest, was restored from checkpoint 7 of a run that is not known"
-        " here, in /elsewhere/chk-7." in words_of(operator)
+        "Run 1 of flights, the newest, was restored from checkpoint 7 of an unknown run, in"
+        " /elsewhere/chk-7." in words_of(operator)
     )
 
     forked(moved, 9)

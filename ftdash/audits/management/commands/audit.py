@@ -39,7 +39,7 @@ class Command(InstalledCommand):
         else:
             self.stdout.write("\n".join(sentences(report)))
         if not report.is_as_recorded:
-            raise CommandError("The output is not what the ledger says.", returncode=1)
+            raise CommandError("The output does not match the ledger.", returncode=1)
 
 
 def _directory(job: str, run_id: str | None) -> RunDirectory:
