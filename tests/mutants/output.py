@@ -43,7 +43,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    ("prepared output is committed once, or the run ends and names the lost range"): (
+    ("prepared output is committed once, or its loss ends the run and is told with its range"): (
         Mutant(
             "pipelines/connectors/two_phase_commit.py",
             ("            self._end_orphans_once()\n            self._transaction ="),
@@ -88,8 +88,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "rows staged in PostgreSQL become visible with their checkpoint or never, and block no"
-        " reader"
+        "rows that PostgreSQL has before their checkpoint are seen with it or "
+        "never, and hold nobody up"
     ): (
         Mutant(
             "pipelines/connectors/postgres/staging.py",
@@ -153,7 +153,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "an audit can prove the output from outside, up to a checkpoint": (
+    "what was written can be proven from outside, up to a checkpoint": (
         Mutant(
             "pipelines/audit/file_output.py",
             "for name in sorted(expected - names):",
@@ -185,8 +185,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "output that no recovery point needs does not outlive its run in a target; output that one"
-        " may need does"
+        "what no recovery point needs does not outlive its run in a target, "
+        "and what one may need does"
     ): (
         Mutant(
             "pipelines/runtime/master/output/leftovers.py",
@@ -274,7 +274,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "records that a start publishes again are counted, or reported as unknown": (
+    "what a start publishes again is counted, or said to be not known": (
         Mutant(
             "pipelines/points/published_output.py",
             "return 0  # the start has it all",

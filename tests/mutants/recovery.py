@@ -26,7 +26,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "a quarantined record is replayed once": (
+    "what is replayed from a quarantine goes in once": (
         Mutant(
             "pipelines/connectors/files/quarantine.py",
             ("return [_named(split) for split in found if self._is_of_others(split.name)]"),
@@ -162,8 +162,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a journal in segments reads as one after any death, and old segments go only when every"
-        " reader is past them"
+        "a journal in segments reads as one, whatever dies, and old ones go "
+        "only when all are past them"
     ): (
         Mutant(
             "pipelines/bus/journal_segments.py",
@@ -246,7 +246,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "the number of records to replay is a difference of positions": (
+    "what is said to be read again is a difference of positions": (
         Mutant(
             "pipelines/runtime/master/slots/metrics_board.py",
             "self._reached_records = max(before, restored_records)",
@@ -313,7 +313,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "a source names lost records and never skips them": (
+    "what a source has lost is named, never skipped": (
         Mutant(
             "pipelines/connectors/reachability.py",
             "if oldest > split.offset:",
@@ -580,7 +580,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "a connection without the attempt's token is refused": (
+    "nobody without the attempt's token is heard": (
         Mutant(
             "pipelines/channels/handshake.py",
             "return Refusal.WRONG_TOKEN",
@@ -625,7 +625,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "a point shows the same rows whichever backend wrote it": (
+    "who looks into a point sees the same rows, whatever wrote it": (
         Mutant(
             "pipelines/points/contents.py",
             "rows=sum(handle.rows for handle in handles),",
@@ -645,7 +645,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    ("the recommended point is usable and costs the least to restore"): (
+    ("the point that is recommended can be used, and costs the least to go back to"): (
         Mutant(
             "pipelines/points/recommendation.py",
             "return self in (Fitness.VERIFIED, Fitness.UNREAD)",

@@ -141,7 +141,7 @@ def delete_rule(of: str, values: Values, who: str) -> Done:
 def acknowledge(of: str, values: Values, who: str) -> Done:
     alert = _alert(of)
     services.acknowledge(alert=alert.key, requester=who, reason=values["reason"])
-    return Done(f"You have acknowledged {_called(of)}.")
+    return Done(f"You look after {_called(of)}.")
 
 
 def make_webhook(_: str, values: Values, who: str) -> Done:
@@ -163,12 +163,12 @@ def make_mail(_: str, values: Values, who: str) -> Done:
         requester=who,
         reason=values["reason"],
     )
-    return Done(f"The channel {values['name']} receives alerts from now on; send it a test.")
+    return Done(f"The channel {values['name']} is told from now on; send it a test.")
 
 
 def send_test(of: str, values: Values, who: str) -> Done:
     services.send_test(name=of, requester=who, reason=values["reason"])
-    return Done(f"A test is on its way to {of}; the channel shows whether it arrived.")
+    return Done(f"A test is on its way to {of}; what becomes of it is shown with the channel.")
 
 
 def delete_channel(of: str, values: Values, who: str) -> Done:
@@ -203,18 +203,18 @@ def _before_change(of: str) -> str:
 
 
 def _before_switching_on(of: str) -> str:
-    return f"It is evaluated again: {_rule(of).watched.label}, above {_rule(of).fires_above}."
+    return f"It is judged again: {_rule(of).watched.label}, above {_rule(of).fires_above}."
 
 
 def _before_ending(of: str) -> str:
     firing = _rule(of).firing
     now = f"It fires for {', '.join(firing)}, and clears there." if firing else "It fires nowhere."
-    return f"{now} It alerts no more."
+    return f"{now} Nobody is alerted by it any more."
 
 
 def _before_acknowledging(of: str) -> str:
     return (
-        f"{_alert(of).sentence} Others see that you acknowledged it; it stays until it clears by"
+        f"{_alert(of).sentence} Others see that you look after it; it stays until it clears by"
         " itself."
     )
 
@@ -230,7 +230,7 @@ def _before_test(of: str) -> str:
 def _before_deleting_channel(of: str) -> str:
     waiting = _channel(of).waiting
     dropped = f" {plural(waiting, 'message')} that wait are dropped." if waiting else ""
-    return f"It receives no more alerts.{dropped}"
+    return f"Nothing is told there any more.{dropped}"
 
 
 ACTIONS = {
@@ -238,7 +238,7 @@ ACTIONS = {
         "Make an alert rule",
         "Make rule",
         NewRuleForm,
-        lambda _: "It fires above one value and clears below a lower one; in between it stays.",
+        lambda _: "It fires above one value, and clears below a lower one: between them it stays.",
         make_rule,
     ),
     "change-rule": SettingsAction(
@@ -254,7 +254,7 @@ ACTIONS = {
         "Delete an alert rule", "Delete rule", ConfirmedSettingsForm, _before_ending, delete_rule
     ),
     "make-webhook": SettingsAction(
-        "Send alerts to a webhook",
+        "Tell alerts to a webhook",
         "Make webhook",
         WebhookForm,
         lambda _: "Each alert is posted as JSON, signed with a key that you are shown once.",
@@ -262,7 +262,7 @@ ACTIONS = {
         shows_secret=True,
     ),
     "make-mail": SettingsAction(
-        "Send alerts by mail",
+        "Tell alerts by mail",
         "Make channel",
         MailForm,
         lambda _: "Each alert is sent to these addresses, when it fires and when it clears.",
@@ -279,8 +279,8 @@ ACTIONS = {
         delete_channel,
     ),
     "acknowledge": SettingsAction(
-        "Acknowledge an alert",
-        "Acknowledge",
+        "Look after an alert",
+        "I look after it",
         SettingsForm,
         _before_acknowledging,
         acknowledge,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from pipelines.domain.events import MetricsSampled
 from pipelines.runtime.master.attempt.attempts import Attempts
+from pipelines.runtime.master.attempt.failure_report import restart_backoff
 from pipelines.runtime.master.attempt.failures import Failures
 from pipelines.runtime.master.attempt.poison_desk import PoisonDesk
 from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
-from pipelines.runtime.master.checkpoints.underway import CheckpointListener
+from pipelines.runtime.master.requests.checkpoint_outcomes import CheckpointOutcomes
 from pipelines.runtime.master.requests.command_desk import CommandDesk
 from pipelines.runtime.master.requests.fault_desk import FaultDesk
 from pipelines.runtime.master.requests.request_desk import RequestDesk
@@ -22,6 +23,7 @@ from pipelines.runtime.master.run_watchers import RunWatchers
 from pipelines.runtime.master.slots.metrics_board import MetricsBoard
 from pipelines.runtime.master.slots.slot_reports import SlotReports
 from pipelines.runtime.master.start.run_opening import (
+    FoundPoints,
     damaged_files,
     first_checkpoint_id,
     found_points,
@@ -44,14 +46,14 @@ class Assembly:
     slots: SlotReports
 
 
-def assembled(context: RunContext, listener: CheckpointListener) -> Assembly:
+def assembled(context: RunContext) -> Assembly:
     """Raises Retryable: the storage does not answer, or without the points that are in it."""
-    record = context.record
-    watchers = _watchers(context, listener)
-    end = RunEnd(record, stopping_of(context.journal, watchers.checkpoints.points))
+    record, found = context.record, found_points(context)
+    desk = RequestDesk(context.inbox, record.emit, context.post)
+    end = RunEnd(record, stopping_of(context.journal, found.retained))
+    watchers = _watchers(context, found, desk, end)
     attempts = Attempts(context, watchers, end)
     failures = Failures(context, attempts, watchers, end)
-    desk = RequestDesk(context.inbox, record.emit, context.post)
     faults = FaultDesk(desk, attempts, context)
     verifier = PointVerifier(
         context.store,
@@ -87,14 +89,17 @@ def assembled(context: RunContext, listener: CheckpointListener) -> Assembly:
     )
 
 
-def _watchers(context: RunContext, listener: CheckpointListener) -> RunWatchers:
+def _watchers(
+    context: RunContext, found: FoundPoints, desk: RequestDesk, end: RunEnd
+) -> RunWatchers:
     journal, emit = context.journal, context.record.emit
-    found = found_points(context)
+    recovery = RecoveryWatch(context.clock, emit)
+    restart = restart_backoff(context.settings)
     checkpoints = CheckpointHost(
         context,
         found.retained,
         first_checkpoint_id(context),
-        listener,
+        CheckpointOutcomes(desk=desk, end=end, recovery=recovery, restart=restart),
         damaged_files(journal),
         found.given_up,
     )
@@ -103,6 +108,7 @@ def _watchers(context: RunContext, listener: CheckpointListener) -> RunWatchers:
     return RunWatchers(
         checkpoints=checkpoints,
         board=MetricsBoard(context.clock, context.spec.parallelism, reached or 0),
-        recovery=RecoveryWatch(context.clock, emit),
+        recovery=recovery,
         poison=PoisonDesk(context.settings, context.places, emit, journal),
+        restart=restart,
     )

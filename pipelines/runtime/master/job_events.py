@@ -83,6 +83,14 @@ class ManifestWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class TooManyFailedCheckpoints:
+    """More checkpoints of the attempt have failed than are tolerated."""
+
+    attempt: Attempt
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PointsLookedAt:
     """The retained points were read again, newest first; each damaged one with its damages,
     whose first one says why. `point_count` includes those for which the storage did not answer.
@@ -115,6 +123,7 @@ JobEvent = (
     | StageEnded
     | LocationPrepared
     | ManifestWritten
+    | TooManyFailedCheckpoints
     | PointsLookedAt
     | WorkFailed
     | CommandArrived

@@ -10,12 +10,10 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 import queue
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
-from pipelines.domain.status import JobStatus, RecoveryPhase
-from pipelines.protocol.triggering import TriggerRequest
+from pipelines.domain.events import JobStatusChanged, RunEnded
+from pipelines.domain.status import JobStatus
 from pipelines.runtime.master.assembly import assembled
 from pipelines.runtime.master.attempt.attempts import STAGE_END_TIMEOUT_MS
-from pipelines.runtime.master.checkpoints.underway import CheckpointListener
 from pipelines.runtime.master.job_events import (
     CommandArrived,
     JobEvent,
@@ -27,6 +25,7 @@ from pipelines.runtime.master.job_events import (
     SlotSpoke,
     StageEnded,
     StrangerRefused,
+    TooManyFailedCheckpoints,
     WorkFailed,
 )
 from pipelines.runtime.master.run_context import RunContext
@@ -34,15 +33,15 @@ from pipelines.runtime.master.slots.stage_host import StageHost
 from pipelines.runtime.master.start.run_opening import how_it_ended, run_started
 
 
-class JobMaster(CheckpointListener):
+class JobMaster:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._clock, self._events = context.clock, context.events
         self._record = context.record
-        made = assembled(context, self)
+        made = assembled(context)
         self._end = made.end
         self._checkpoints, self._board = made.watchers.checkpoints, made.watchers.board
-        self._recovery, self._verifier = made.watchers.recovery, made.verifier
+        self._verifier = made.verifier
         self._attempts, self._failures = made.attempts, made.failures
         self._desk, self._commands, self._slots = made.desk, made.commands, made.slots
         self._faults = made.faults
@@ -119,6 +118,8 @@ class JobMaster(CheckpointListener):
                 self._checkpoints.on_prepared(event)
             case ManifestWritten():
                 self._checkpoints.on_manifest(event)
+            case TooManyFailedCheckpoints(attempt, why):
+                self._failures.on_too_many_failed_checkpoints(attempt, why)
             case PointsLookedAt():
                 self._verifier.on_looked_at(event, self._checkpoints.points)
             case WorkFailed(error):
@@ -145,24 +146,6 @@ class JobMaster(CheckpointListener):
             self._verifier.due_ms,
         )
         return min(due_ms for due_ms in dues if due_ms is not None)
-
-    # Outcomes of checkpoints.
-
-    def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
-        self._end.on_publishing(request, path)
-
-    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
-        self._failures.on_progress()
-        self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
-        self._end.on_completed(request)
-        self._commands.on_completed(request, path)
-
-    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
-        self._end.on_aborted(request)
-        self._commands.on_aborted(request, message)
-
-    def too_many_failures(self, message: str) -> None:
-        self._failures.fail(FailureOccurred(cause=message), self._clock.monotonic_ms())
 
     # The end.
 

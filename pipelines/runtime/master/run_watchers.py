@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipelines.protocol.restart import RestartBackoff
 from pipelines.runtime.master.attempt.poison_desk import PoisonDesk
 from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
@@ -14,3 +15,4 @@ class RunWatchers:
     board: MetricsBoard
     recovery: RecoveryWatch
     poison: PoisonDesk
+    restart: RestartBackoff

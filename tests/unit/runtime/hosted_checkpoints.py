@@ -21,7 +21,12 @@ from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged, Committed, Declined
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoints.underway import CheckpointListener
-from pipelines.runtime.master.job_events import JobEvent, LocationPrepared, ManifestWritten
+from pipelines.runtime.master.job_events import (
+    JobEvent,
+    LocationPrepared,
+    ManifestWritten,
+    TooManyFailedCheckpoints,
+)
 from pipelines.runtime.master.run_context import RunContext
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
@@ -43,7 +48,6 @@ class RecordingListener(CheckpointListener):
         self.publishing: list[tuple[TriggerRequest, str]] = []
         self.completed: list[tuple[TriggerRequest, str]] = []
         self.aborted: list[tuple[TriggerRequest, str]] = []
-        self.too_many: list[str] = []
 
     def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
         self.publishing.append((request, path))
@@ -53,9 +57,6 @@ class RecordingListener(CheckpointListener):
 
     def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
         self.aborted.append((request, message))
-
-    def too_many_failures(self, message: str) -> None:
-        self.too_many.append(message)
 
 
 class Master:
@@ -78,6 +79,7 @@ class Master:
         self.owns_run = True
         self.places_are_slow = False  # then they are ready with the next `deliver`
         self.events: list[Event] = []
+        self.too_many: list[str] = []  # why the attempt is to fail
         self._posted: list[JobEvent] = []
         self._places = places_in(root)
         self.store = store_in(root)
@@ -157,6 +159,8 @@ class Master:
     def _post(self, event: JobEvent) -> None:
         if isinstance(event, LocationPrepared) and not self.places_are_slow:
             self.host.on_prepared(event)
+        elif isinstance(event, TooManyFailedCheckpoints):
+            self.too_many.append(event.why)
         else:
             self._posted.append(event)
 

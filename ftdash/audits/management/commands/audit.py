@@ -18,7 +18,7 @@ from pipelines.domain.run import RunDirectory
 
 
 class Command(InstalledCommand):
-    help = "Check up to which checkpoint a pipeline's output matches its ledger."
+    help = "Up to which checkpoint is a pipeline's output exactly what was given to its sinks?"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("job", help="name of the pipeline")
@@ -39,7 +39,7 @@ class Command(InstalledCommand):
         else:
             self.stdout.write("\n".join(sentences(report)))
         if not report.is_as_recorded:
-            raise CommandError("The output does not match the ledger.", returncode=1)
+            raise CommandError("The output is not what the ledger says.", returncode=1)
 
 
 def _directory(job: str, run_id: str | None) -> RunDirectory:

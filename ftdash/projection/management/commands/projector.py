@@ -22,7 +22,7 @@ class Command(InstalledCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--rebuild", metavar="RUN_ID", help="rebuild the rows of one run, then exit"
+            "--rebuild", metavar="RUN_ID", help="make the rows of one run anew, and end"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -24,7 +24,6 @@ from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.attempt.failure_report import (
     failure_of,
     final_reason,
-    restart_backoff,
     restart_reason,
     too_many_reason,
 )
@@ -58,7 +57,7 @@ class Failures:
         self._recovery = watchers.recovery
         self._poison = watchers.poison
         self._end = end
-        self._restart = restart_backoff(context.settings)
+        self._restart = watchers.restart
         self._repeated = RepeatedFailures(
             tries_min=context.settings.repeated_failure_tries,
             over_min_ms=context.settings.repeated_failure_ms,
@@ -73,10 +72,6 @@ class Failures:
         dues = [self._choice_due_ms, self._suspicion[0] if self._suspicion else None]
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
-    def on_progress(self) -> None:
-        """A checkpoint completed."""
-        self._restart.on_progress()
-
     # Reports.
 
     def on_slot_lost(self, slot: int, problem: str) -> None:
@@ -86,6 +81,10 @@ class Failures:
         heard_ms = attempt.heard_ms(slot) or self._clock.monotonic_ms()
         event = FailureOccurred(cause=f"Slot {slot} (pid {pid}) is gone: {problem}.", slot=slot)
         self.fail(event, heard_ms)
+
+    def on_too_many_failed_checkpoints(self, attempt: Attempt, why: str) -> None:
+        if self._attempts.admit(attempt, None) is not None:
+            self.fail(FailureOccurred(cause=why), self._clock.monotonic_ms())
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:
         event, now_ms = failure_of(message, slot), self._clock.monotonic_ms()
@@ -261,7 +260,7 @@ class Failures:
         except Rejected as error:
             self._give_up(str(error), str(error))
         except Retryable as error:
-            self._ask_again_later(f"The point to restart from is unknown: {error}")
+            self._ask_again_later(f"Where to restart from cannot be told: {error}")
 
     def _ask_again_later(self, cause: str) -> None:
         """Counts as a failure, so that the restart strategy bounds how often this is repeated."""

@@ -37,7 +37,12 @@ from pipelines.runtime.master.checkpoints.underway import (
     Underway,
 )
 from pipelines.runtime.master.damage_memory import DamageMemory
-from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
+from pipelines.runtime.master.job_events import (
+    FilesMissing,
+    LocationPrepared,
+    ManifestWritten,
+    TooManyFailedCheckpoints,
+)
 from pipelines.runtime.master.output.run_ledger import RunLedger
 from pipelines.runtime.master.run_context import RunContext
 from pipelines.storage.store import Publication
@@ -212,7 +217,8 @@ class CheckpointHost:
                     location = self._files.location(request.kind, checkpoint_id)
                     self._files.discard(self._context.fence.current, location)
                 case FailAttempt(message):
-                    self._listener.too_many_failures(message)
+                    attempt = self._context.fence.current
+                    self._context.post(TooManyFailedCheckpoints(attempt, message))
 
     def _inject(self, effect: Inject) -> None:
         underway = self._injection.begin(effect, self._settings.checkpoint_timeout_ms)

@@ -87,7 +87,7 @@ class Underway:
 
 
 class CheckpointListener:
-    """What the job master wants to know. The job master subclasses it; called on its thread."""
+    """Hears what becomes of each checkpoint, on the job master's thread."""
 
     def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
         """All have acknowledged; the manifest is written next."""
@@ -97,7 +97,4 @@ class CheckpointListener:
         raise NotImplementedError
 
     def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
-        raise NotImplementedError
-
-    def too_many_failures(self, message: str) -> None:
         raise NotImplementedError

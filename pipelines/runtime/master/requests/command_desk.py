@@ -88,15 +88,6 @@ class CommandDesk:
             case _:
                 assert_never(command)  # a command without a case here is a type error
 
-    def on_completed(self, request: TriggerRequest, path: str) -> None:
-        if request.stops_run:
-            return  # answered when the run has ended
-        outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
-        self._desk.answer(request.request_id, outcome, message, path)
-
-    def on_aborted(self, request: TriggerRequest, message: str) -> None:
-        self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
-
     def _request(self, request: TriggerRequest) -> None:
         if not self._checkpoints.triggers.on_request(request):
             reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS

@@ -45,7 +45,7 @@ def test_a_place_that_cannot_be_made_fails_the_checkpoint_before_its_barriers(
     assert failed.message != ""
     assert master.attempt.of(Inject) == []
     counts = reason is CheckpointFailureReason.IO_EXCEPTION
-    assert bool(master.listener.too_many) is counts
+    assert bool(master.too_many) is counts
 
 
 def test_slots_hear_of_checkpoints_in_order_however_long_their_places_take(tmp_path: Path) -> None:

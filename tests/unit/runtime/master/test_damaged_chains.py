@@ -45,7 +45,7 @@ def test_a_file_that_is_gone_fails_the_checkpoint_that_refers_to_it_and_no_later
     assert f"{run.shared / base} is missing." in failed.message
     assert run.master.completed == [1, 3]
     assert run.confirmed == [0, 1, BUILD_ON_NOTHING]
-    assert run.master.listener.too_many == []
+    assert run.master.too_many == []
     [found] = run.master.of(DamageRemembered)
     assert (found.files, found.found_by) == ([base], DamageFinder.CHECKPOINT)
     assert [e.path for e in run.master.of(RestorePointRefused)] == [run.place(1)]
@@ -66,7 +66,7 @@ def test_a_manifest_that_was_refused_while_the_attempt_died_fails_for_the_same_r
     [failed] = run.master.failed
     assert failed.reason is CheckpointFailureReason.DAMAGED_FILE
     assert f"{run.shared / base} is missing." in failed.message
-    assert run.master.listener.too_many == []
+    assert run.master.too_many == []
     [found] = run.master.of(DamageRemembered)
     assert found.files == [base]
 

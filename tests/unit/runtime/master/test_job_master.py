@@ -52,7 +52,12 @@ from pipelines.runtime.control import (
     SourcesEnded,
     StrangerTurnedAway,
 )
-from pipelines.runtime.master.job_events import StageEnded, StrangerRefused, WorkFailed
+from pipelines.runtime.master.job_events import (
+    StageEnded,
+    StrangerRefused,
+    TooManyFailedCheckpoints,
+    WorkFailed,
+)
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import Publication
@@ -164,6 +169,21 @@ def test_that_the_stage_of_an_older_attempt_has_ended_makes_no_room_for_the_next
 
 NO_RESTART = {"restart-strategy.type": "none"}
 LOADING = RestoreProgress(read_bytes=10, total_bytes=90, read_files=1, total_files=3)
+
+
+def test_failed_checkpoints_fail_the_attempt_that_they_belong_to(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.wait_for_checkpoints(1)
+
+    run.slots.post(TooManyFailedCheckpoints(Attempt(1), "two of them failed"))
+    run.wait_for(lambda: run.slots.attempts == [1, 2])
+    run.slots.post(TooManyFailedCheckpoints(Attempt(1), "told late"))
+    run.slots.say(Attempt(2), failure("a slot died"))
+    run.wait_for(lambda: run.slots.attempts == [1, 2, 3])
+
+    causes = [event.cause for event in run.of(FailureOccurred)]
+    assert causes == ["two of them failed", "both[0]: a slot died"]
+    cancel(run)
 
 
 def test_slots_that_are_not_brought_up_in_time_fail_the_attempt(tmp_path: Path) -> None:
