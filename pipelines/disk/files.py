@@ -77,6 +77,15 @@ def blocks_of(path: Path) -> Iterator[bytes]:
             yield block
 
 
+def entries_of(directory: Path) -> list[Path]:
+    """Empty if there is none. Raises OSError: `Path.glob` would report an unreadable directory as
+    empty."""
+    try:
+        return [directory / name for name in os.listdir(directory)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def make_directory(directory: Path) -> None:
     """Makes it and all above it; syncs the parent of each new one, which keeps the names."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]

@@ -34,16 +34,25 @@ class SetAside:
 
 
 def set_aside(manifest: Manifest, home: str, sources: Collection[Uid]) -> dict[Uid, SetAside]:
-    """By source that has a quarantine; `home` is the directory of all quarantines."""
+    """By source that has a quarantine; `home` is the directory of all quarantines.
+
+    Raises Rejected if one cannot be read now.
+    """
     lineage = [*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id)]
     found = {}
     for uid in sorted(sources):
         directory = Path(home) / uid
         if directory.is_dir():
             target, snapshots = FileTarget(directory, manifest.pipeline), _of(manifest, uid)
-            files = {file.name: file for file in target.belonging(lineage)}
-            files |= dict(_prepared(snapshots, directory, files))
-            found[uid] = _counted(files, _progress(snapshots))
+            try:
+                files = {file.name: file for file in target.belonging(lineage)}
+                files |= dict(_prepared(snapshots, directory, files))
+                found[uid] = _counted(files, _progress(snapshots))
+            except OSError as error:
+                raise Rejected(
+                    f"The quarantine {directory} cannot be read now ({error.strerror}); ask again"
+                    " when its disk answers."
+                ) from error
     return found
 
 

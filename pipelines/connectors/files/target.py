@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.connectors.sink import Lineage, Unfinished, newest_of
-from pipelines.disk.files import make_directory, make_durable
+from pipelines.disk.files import entries_of, make_directory, make_durable
 from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected, Retryable, check
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder, taken
@@ -128,15 +128,15 @@ class FileTarget:
             self._write_owner(owner, msgspec.structs.replace(known, restored_id=restored_id))
             foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
             self._move(foreign, self.directory / SUPERSEDED / run_id)
-            returning = self.directory.glob(f"{SUPERSEDED}/*/part-*")
-            self._move([f for f in returning if _final_belongs(f, newest)], self.directory)
+            returning = [f for f in self._superseded() if _final_belongs(f, newest)]
+            self._move(returning, self.directory)
             self._remove_unfinished(run_id, restored_id)
         return len(foreign)
 
     def belonging(self, lineage: Lineage) -> list[Path]:
         """What `rewind` would make visible, or leave so; touches nothing."""
         newest = newest_of(lineage)
-        known = [*self.directory.glob("part-*"), *self.directory.glob(f"{SUPERSEDED}/*/part-*")]
+        known = [*entries_of(self.directory), *self._superseded()]
         return sorted(file for file in known if _final_belongs(file, newest))
 
     def enter(self, run_id: RunId, attempt: Attempt) -> None:
@@ -196,6 +196,11 @@ class FileTarget:
             if IN_PROGRESS.fullmatch(file.name) or _left_over(file, run_id, restored_id):
                 file.unlink(missing_ok=True)
 
+    def _superseded(self) -> list[Path]:
+        """What rewinds of all runs have set aside. Raises OSError."""
+        runs = entries_of(self.directory / SUPERSEDED)
+        return [file for run in runs for file in entries_of(run)]
+
     def _move(self, files: list[Path], to: Path) -> None:
         if not files:
             return
@@ -228,7 +233,7 @@ class FileTarget:
             )
 
     def _check_ours(self, owner: Owner | None) -> None:
-        if owner is None and any(file.suffix in SUFFIXES for file in self.directory.glob("[!._]*")):
+        if owner is None and any(map(_is_of_some_sink, entries_of(self.directory))):
             raise Rejected(
                 f"The output directory {self.directory} already holds files of another origin; "
                 "choose an empty one."
@@ -286,6 +291,11 @@ def _left_over(file: Path, run_id: RunId, restored_id: int | None) -> re.Match[s
         name = PREPARED.fullmatch(file.name)
         name = name if name and int(name["checkpoint"]) > restored_id else None
     return name if name and name["run"] == run_id else None
+
+
+def _is_of_some_sink(file: Path) -> bool:
+    """Visible output of any writer."""
+    return file.suffix in SUFFIXES and not file.name.startswith((".", "_"))
 
 
 def _final_belongs(file: Path, newest: dict[RunId, int]) -> bool | None:

@@ -1,5 +1,7 @@
 """What a restore gives to the operators once more: what belongs to its point, and was not yet."""
 
+import errno
+import os
 from pathlib import Path
 
 import msgspec
@@ -32,6 +34,22 @@ def test_records_of_the_lineage_wait_and_all_others_do_not_count(tmp_path: Path)
     found = set_aside(point(), str(tmp_path), [EVENTS, VIEWS])
 
     assert found == {EVENTS: SetAside(waiting=2 + 3 + 7, replayed=0)}
+
+
+def test_a_quarantine_that_cannot_be_listed_now_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarantine = tmp_path / EVENTS
+    quarantine.mkdir()
+
+    def refuse(path: object = ".") -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(Rejected, match=r"cannot be read now \(Permission denied\)"):
+        set_aside(point(), str(tmp_path), [EVENTS])
 
 
 def test_what_the_point_had_prepared_is_committed_and_then_read(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Exactly-once files: what is on disk, and what a damaged target answers."""
 
+import errno
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -209,6 +212,35 @@ def test_closing_drops_what_was_not_prepared(
     writer.close()
 
     assert hidden(tmp_path, "in-progress") == []
+
+
+@pytest.mark.parametrize("hidden", ["_superseded", "_superseded/run-2"])
+def test_what_was_set_aside_and_cannot_be_listed_now_is_not_taken_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """The point needs it: without it committed rows would be missing."""
+    committed(tmp_path)
+    rewound(sink(tmp_path), [], OTHER)
+    with monkeypatch.context() as patched:
+        for name in ("listdir", "scandir"):
+            patched.setattr(os, name, refusing(getattr(os, name), tmp_path / hidden))
+        with pytest.raises(Retryable, match="Permission denied"):
+            rewound(sink(tmp_path), [(RUN, FIRST)], RunId("run-3"))
+
+    rewound(sink(tmp_path), [(RUN, FIRST)], RunId("run-3"))
+
+    assert shown(tmp_path) == ["part-run-1-00000001-0-0.parquet"]
+
+
+def refusing(listing: Callable[..., Any], directory: Path) -> Callable[..., Any]:
+    """`listing`, where that directory may not be read at the moment."""
+
+    def refuse(path: Any = ".") -> Any:
+        if Path(path) == directory:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listing(path)
+
+    return refuse
 
 
 def test_superseded_files_are_kept_under_the_run_that_set_them_aside(tmp_path: Path) -> None:
