@@ -1,1 +1,115 @@
-"""The ends of the pipe: sources that rewind, sinks that commit."""
+"""The ends of the pipe: sources that rewind, sinks that commit.
+
+    from pipelines.connectors import ExactlyOnceFiles, KafkaTopics
+
+A connector is imported when its name is used for the first time, so each client library stays an
+extra of its own.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelines.connectors.arrow_rows import ArrowRows as ArrowRows
+    from pipelines.connectors.collect import Collect as Collect
+    from pipelines.connectors.collect import Print as Print
+    from pipelines.connectors.files.csv import CsvFiles as CsvFiles
+    from pipelines.connectors.files.data_frame import DataFrameRows as DataFrameRows
+    from pipelines.connectors.files.formats import JSON_LINES as JSON_LINES
+    from pipelines.connectors.files.formats import PARQUET as PARQUET
+    from pipelines.connectors.files.growing_directory import GrowingDirectory as GrowingDirectory
+    from pipelines.connectors.files.json_lines import JsonLinesFiles as JsonLinesFiles
+    from pipelines.connectors.files.parquet import ParquetFiles as ParquetFiles
+    from pipelines.connectors.files.sink import ExactlyOnceFiles as ExactlyOnceFiles
+    from pipelines.connectors.generator import BlackHole as BlackHole
+    from pipelines.connectors.generator import Draws as Draws
+    from pipelines.connectors.generator import SeededGenerator as SeededGenerator
+    from pipelines.connectors.kafka.connection import KafkaAddress as KafkaAddress
+    from pipelines.connectors.kafka.reader import JsonValues as JsonValues
+    from pipelines.connectors.kafka.reader import RawValues as RawValues
+    from pipelines.connectors.kafka.topics import KafkaTopics as KafkaTopics
+    from pipelines.connectors.kafka.transactions import ExactlyOnceKafka as ExactlyOnceKafka
+    from pipelines.connectors.kafka.write_ahead import WriteAheadKafka as WriteAheadKafka
+    from pipelines.connectors.postgres.insert import PostgresInsert as PostgresInsert
+    from pipelines.connectors.postgres.two_phase import PostgresTwoPhase as PostgresTwoPhase
+    from pipelines.connectors.redis.hashes import RedisHashes as RedisHashes
+    from pipelines.connectors.redis.streams import RedisStreams as RedisStreams
+    from pipelines.connectors.sql.upsert import SqlUpsert as SqlUpsert
+
+__all__ = [
+    "JSON_LINES",
+    "PARQUET",
+    "ArrowRows",
+    "BlackHole",
+    "Collect",
+    "CsvFiles",
+    "DataFrameRows",
+    "Draws",
+    "ExactlyOnceFiles",
+    "ExactlyOnceKafka",
+    "GrowingDirectory",
+    "JsonLinesFiles",
+    "JsonValues",
+    "KafkaAddress",
+    "KafkaTopics",
+    "ParquetFiles",
+    "PostgresInsert",
+    "PostgresTwoPhase",
+    "Print",
+    "RawValues",
+    "RedisHashes",
+    "RedisStreams",
+    "SeededGenerator",
+    "SqlUpsert",
+    "WriteAheadKafka",
+]
+
+_PLACES = {
+    "ArrowRows": "arrow_rows",
+    "BlackHole": "generator",
+    "Collect": "collect",
+    "CsvFiles": "files.csv",
+    "DataFrameRows": "files.data_frame",
+    "Draws": "generator",
+    "ExactlyOnceFiles": "files.sink",
+    "ExactlyOnceKafka": "kafka.transactions",
+    "GrowingDirectory": "files.growing_directory",
+    "JSON_LINES": "files.formats",
+    "JsonLinesFiles": "files.json_lines",
+    "JsonValues": "kafka.reader",
+    "KafkaAddress": "kafka.connection",
+    "KafkaTopics": "kafka.topics",
+    "PARQUET": "files.formats",
+    "ParquetFiles": "files.parquet",
+    "PostgresInsert": "postgres.insert",
+    "PostgresTwoPhase": "postgres.two_phase",
+    "Print": "collect",
+    "RawValues": "kafka.reader",
+    "RedisHashes": "redis.hashes",
+    "RedisStreams": "redis.streams",
+    "SeededGenerator": "generator",
+    "SqlUpsert": "sql.upsert",
+    "WriteAheadKafka": "kafka.write_ahead",
+}
+"""{name: its module in this package}"""
+
+_EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "redis", "sql": "postgres"}
+"""{package of connectors: the extra that brings its client}"""
+
+
+def __getattr__(name: str) -> object:
+    """Raises ImportError, which names the extra, when a connector's client is not installed."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__} has no {name!r}")
+    place = _PLACES[name]
+    try:
+        module = import_module(f"{__name__}.{place}")
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(place.partition(".")[0])
+        hint = f"; install ftdash[{extra}]" if extra else ""
+        raise ImportError(f"{name} needs the package {error.name}{hint}.") from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,10 +14,13 @@ from pipelines.domain.errors import Rejected
 from pipelines.flows.finding import declared_flows, find_flow
 
 PRELOADED = ("pipelines.runtime.slot.slot", "pyspark.worker")
+OPTIONAL = "pipelines.storage.object_store"  # slots import it once a location needs it
 
 if __name__ == "__main__":
     for module in PRELOADED:
         import_module(module)
+    with suppress(ImportError):  # its client is an extra
+        import_module(OPTIONAL)
     for name in declared_flows():
         with suppress(Rejected):  # a slot that needs it says why it cannot be imported
             find_flow(name)

@@ -6,6 +6,7 @@ A run may keep checkpoints in one kind and savepoints in another, or be restored
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,8 +14,10 @@ from pipelines.domain.places import MEMORY, OBJECT_SCHEMES, scheme_of
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.memory import MemoryCheckpointStore
-from pipelines.storage.object_store import ObjectCheckpointStore
 from pipelines.storage.store import CheckpointStore, Damage, Publication, WatchVerification
+
+if TYPE_CHECKING:
+    from pipelines.storage.object_store import ObjectCheckpointStore
 
 
 class CheckpointStores:
@@ -29,8 +32,10 @@ class CheckpointStores:
         self._memory = MemoryCheckpointStore(max_memory_state_bytes, compresses=compresses)
 
     @cached_property
-    def _objects(self) -> ObjectCheckpointStore:
-        """Made at first use, because its client starts threads."""
+    def _objects(self) -> "ObjectCheckpointStore":
+        """Imported and made at first use: its client is an extra, and starts threads."""
+        from pipelines.storage.object_store import ObjectCheckpointStore
+
         return ObjectCheckpointStore(self._roots, compresses=self._compresses)
 
     def prepare(self, location: str) -> None:

@@ -1,10 +1,13 @@
 """Collects what an author declares, and checks it as a whole."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 
+from pipelines.connectors.arrow_rows import ArrowRows, table_of
 from pipelines.connectors.sink import OwnsPlace, Sink
 from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
@@ -46,6 +49,41 @@ class Environment:
         self._sources[node] = source
         self._schemas[node] = source.schema
         return Stream(self, node, source.timestamp_column)
+
+    def from_arrow(
+        self,
+        table: pa.Table,
+        *,
+        uid: str,
+        timestamp_column: str | None = None,
+        out_of_orderness: timedelta = timedelta(0),
+        splits: int = 1,
+    ) -> Stream:
+        """The rows of a table. `splits`: how many subtasks can read it side by side.
+
+        Raises Rejected when `timestamp_column` holds no time.
+        """
+        late_ms = out_of_orderness // timedelta(milliseconds=1)
+        return self.source(ArrowRows(table, timestamp_column, late_ms, splits), uid=uid)
+
+    def from_rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        schema: pa.Schema | None = None,
+        *,
+        uid: str,
+        timestamp_column: str | None = None,
+        out_of_orderness: timedelta = timedelta(0),
+        splits: int = 1,
+    ) -> Stream:
+        """Dictionaries from column to value; without a `schema` it follows from them."""
+        return self.from_arrow(
+            table_of(rows, schema),
+            uid=uid,
+            timestamp_column=timestamp_column,
+            out_of_orderness=out_of_orderness,
+            splits=splits,
+        )
 
     def build(self) -> Pipeline:
         """Raises Rejected with one sentence that names the uid, column or target at fault."""

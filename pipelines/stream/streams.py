@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pipelines.connectors.collect import Collect, Print
 from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
@@ -174,6 +175,14 @@ class Stream:
         """Returns this stream, so that it can also go into another sink."""
         self.environment.add_sink(uid, sink, self.connection())
         return self
+
+    def collect(self, *, uid: str) -> "Stream":
+        """Keep the rows in this process, for the result of `run_local`; no other run takes it."""
+        return self.sink(Collect(), uid=uid)
+
+    def print(self, *, uid: str, prefix: str = "") -> "Stream":
+        """Print each row, on the standard output of the process that hosts the subtask."""
+        return self.sink(Print(prefix), uid=uid)
 
     def _time_in(self, schema: pa.Schema) -> str | None:
         """Event time stays with a function's output if its column does."""

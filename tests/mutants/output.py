@@ -3,6 +3,46 @@
 from tests.mutants.mutant import Mutant
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
+    "an author's test finds a pipeline that kills change, and repeats it from its seed": (
+        Mutant(
+            "pipelines/testing/exactly_once.py",
+            '("has too often", found - expected)',
+            '("has too often", found - found)',
+            "tests/unit/testing/test_exactly_once.py::test_a_sink_that_commits_twice_is_found",
+        ),
+        Mutant(
+            "pipelines/testing/exactly_once.py",
+            "            raise ProcessKilled",
+            "            pass",
+            ("tests/unit/testing/test_exactly_once.py::test_state_outside_of_the_engine_is_found"),
+        ),
+        Mutant(
+            "pipelines/testing/exactly_once.py",
+            "doomed = Random(self.seed).sample",
+            "doomed = Random().sample",
+            "tests/unit/testing/test_exactly_once.py::test_a_seed_gives_the_same_run_again",
+        ),
+    ),
+    "what `run_local` returns are the rows of completed checkpoints of that run, each once": (
+        Mutant(
+            "pipelines/connectors/collect.py",
+            "if run == self._context.run_id:",
+            "if True:",
+            (
+                "tests/unit/local/test_run_local.py::test_an_endless_source_stops_with_a_savepoint"
+                "_that_another_run_goes_on_from"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/collect.py",
+            "            del self._segments[each]",
+            "            pass",
+            (
+                "tests/unit/local/test_run_local.py::test_a_second_run_of_the_same_pipeline_starts"
+                "_with_nothing_collected"
+            ),
+        ),
+    ),
     "nothing becomes visible before its checkpoint completed, nothing twice": (
         Mutant(
             "pipelines/protocol/commit.py",

@@ -34,7 +34,7 @@ from pipelines.runtime.control import (
     Running,
 )
 from pipelines.runtime.networking import SlotAddress
-from pipelines.runtime.slot.deployment import Deployment, deploy
+from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil
 from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
@@ -202,6 +202,7 @@ class Slot:
         self._reach(FaultPoint.RESTORING)
         self.deployment = deploy(
             message,
+            built_pipeline(message),
             attempt=self.attempt,
             subtask=self.number,
             network=self._wires,  # type: ignore[arg-type]

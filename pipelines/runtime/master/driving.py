@@ -21,6 +21,7 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import last_event
 from pipelines.bus.lease import Lease, LeaseLost
+from pipelines.connectors.collect import Collect
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import BrokenCode, Rejected, Retryable
@@ -50,6 +51,7 @@ from pipelines.runtime.master.start.run_beginning import RunBeginning
 from pipelines.runtime.networking import driver_networking, load_tls
 from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
+from pipelines.stream import Pipeline
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
@@ -136,6 +138,7 @@ def _host(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
     pipeline.check_fits(settings)
+    _check_reaches_readers(pipeline)
     # Input that a restored or resumed run has read already may be gone.
     is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0
     if is_fresh:
@@ -190,6 +193,16 @@ def control_server(
     return ControlServer(
         networking, tls, post, settings.heartbeat, parallelism, loop, clock.monotonic_ms
     )
+
+
+def _check_reaches_readers(pipeline: Pipeline) -> None:
+    """Raises Rejected naming a sink whose rows would end with a slot's process."""
+    for uid, sink in pipeline.sinks.items():
+        if isinstance(sink, Collect):
+            raise Rejected(
+                f"The sink {uid!r} collects rows in one process, and slots have processes of their"
+                " own; run the pipeline with run_local, or give it a sink that others can read."
+            )
 
 
 def _keep_data_frame(

@@ -105,8 +105,16 @@ class Deployment:
     close: Callable[[], None]  # once no subtask runs any more
 
 
+def built_pipeline(message: Deploy) -> Pipeline:
+    """From the flow's name and parameters, with the run's own listings. Raises Rejected."""
+    beginning = Beginning.unpacked(message.beginning)
+    with listing_once(beginning.directories):
+        return find_flow(message.pipeline).build(message.parameters)
+
+
 def deploy(
     message: Deploy,
+    pipeline: Pipeline,
     *,
     attempt: Attempt,
     subtask: int,
@@ -118,11 +126,9 @@ def deploy(
 ) -> Deployment:
     """Takes longer the larger the state is; `meter` shows the progress.
 
-    Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot.
+    Raises Rejected (the restore point cannot be used) or CorruptSnapshot.
     """
     beginning = Beginning.unpacked(message.beginning)
-    with listing_once(beginning.directories):
-        pipeline = find_flow(message.pipeline).build(message.parameters)
     store = CheckpointStores(
         message.storage_roots,
         message.max_memory_state_bytes,

@@ -52,7 +52,7 @@ from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink, Pulse, prepare
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts
-from pipelines.runtime.slot.deployment import Deployment, deploy
+from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.sampling import Sampler
 from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
@@ -207,6 +207,7 @@ class SlotHost:
         self.reach(FaultPoint.RESTORING)
         self._deployment = deploy(
             message,
+            built_pipeline(message),
             attempt=self._attempt,
             subtask=self._slot,
             network=self._network,

@@ -70,14 +70,15 @@ class Subtask(threading.Thread):
         self.checkpoints = SubtaskCheckpoints(place, chain, feed, upload, reporter, clock, barriers)
         self._feed = feed
         self._barriers = barriers
+        self._newest_step = Step.WORKED
         self._timers_due_ms = 0.0  # when processing time is looked at next
 
     def run(self) -> None:
         self._reported(self._loop)
 
-    def take_turn(self) -> bool:
-        """One step, for a host without a thread for every subtask. False: the subtask has ended."""
-        return self._reported(self._turn)
+    def take_turn(self) -> Step | None:
+        """One step, for a host without a thread for every subtask. None: the subtask has ended."""
+        return self._newest_step if self._reported(self._turn) else None
 
     def _reported(self, work: Callable[[], bool]) -> bool:
         """True if `work` may go on; reports how it ended otherwise."""
@@ -104,7 +105,7 @@ class Subtask(threading.Thread):
     def _turn(self) -> bool:
         if self.is_done():
             return False
-        self.step()
+        self._newest_step = self.step()
         return True
 
     def step(self) -> Step:

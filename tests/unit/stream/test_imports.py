@@ -11,8 +11,11 @@ ABSENT = (
 )
 
 
+MODULES = [f"pipelines.{name}" for name in ("stream", "connectors", "local", "testing")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["pipelines.stream", "pipelines.connectors"])
+@pytest.mark.parametrize("module", MODULES)
 def test_an_authors_module_is_imported_without_what_it_does_not_need(module: str) -> None:
     program = f"""
 import sys

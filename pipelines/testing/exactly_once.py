@@ -1,0 +1,245 @@
+"""Runs a pipeline on a test's rows, kills its processes by seed, and compares the output.
+
+The oracle is a run of the same rows without kills. So this shows that failures change nothing, and
+says nothing about whether the result is the wanted one; assert that by `run_with_kills`.
+"""
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pipelines.connectors.arrow_rows import ArrowRows, table_of
+from pipelines.connectors.collect import Collect
+from pipelines.connectors.sink import Sink
+from pipelines.connectors.source import AnySource
+from pipelines.domain.errors import Rejected
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.run import RunSpec
+from pipelines.local.running import LocalResult, host
+from pipelines.local.slot import ProcessKilled
+from pipelines.local.times import FastTime
+from pipelines.stream import Flow, Pipeline
+
+Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
+Input: TypeAlias = Mapping[str, Rows] | Rows
+
+BATCHES = 24
+"""Of each split: so many that several checkpoints complete while they are read."""
+
+SHOWN_MAX = 5
+MEMORY = Path("/dev/shm")
+SETTINGS: Mapping[str, str] = {
+    "execution.checkpointing.interval": "10 ms",  # of the time that passes by turns
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1000",
+    "restart-strategy.fixed-delay.delay": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Where a process was killed: the named point, and the attempt that it belonged to."""
+
+    point: FaultPoint
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class KilledRun:
+    """`kills`: those that took effect, in order."""
+
+    result: LocalResult
+    kills: tuple[Kill, ...]
+
+    def table(self, uid: str | None = None) -> pa.Table:
+        """The rows that the sink `uid` committed; without a uid, those of the only one."""
+        return self.result.table(uid)
+
+
+@dataclass(slots=True)
+class _Passes:
+    """Counts how often named points are passed, and kills at some of the passes."""
+
+    points: frozenset[FaultPoint]
+    doomed: frozenset[int] = frozenset()
+    count: int = 0
+    kills: list[Kill] = field(default_factory=list)
+
+    def reach(self, point: FaultPoint, attempt: Attempt) -> None:
+        if point not in self.points:
+            return
+        self.count += 1
+        if self.count in self.doomed:
+            self.kills.append(Kill(point, attempt))
+            raise ProcessKilled
+
+
+def assert_exactly_once(
+    pipeline: Pipeline | Flow,
+    input: Input,
+    *,
+    kills: int,
+    kill_count: int = 3,
+    parallelism: int = 2,
+    points: Sequence[FaultPoint] = tuple(FaultPoint),
+    newest_by: Mapping[str, Sequence[str]] | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> None:
+    """Fail unless a run with kills commits the same rows as a run without.
+
+    Args:
+        pipeline: a built pipeline, or one declared with `@flow`. Its sinks are replaced: what they
+            would commit is compared.
+        input: {uid of a source: its rows}, or the rows of the only source.
+        kills: the seed. It decides where processes are killed, and the order of all turns.
+        kill_count: how many processes are killed at most; slots and driver alike.
+        points: the named points where a process may die.
+        newest_by: {uid of a sink: its key columns}, for a sink that overwrites, as an upsert does:
+            only the newest row of each key is compared. Without it every row counts.
+        parameters: {name: text}, of a declared pipeline.
+
+    Raises AssertionError with the seed, the kills and the rows that differ.
+    """
+    built = _with_ends(pipeline, input, parallelism, parameters)
+    trial = _Trial(built, kills, parallelism, frozenset(points))
+    undisturbed, passes = trial.calm()
+    killed = trial.killed(passes, kill_count)
+    if kill_count and not killed.kills:
+        raise AssertionError(f"With the seed {kills} no process was killed; give more rows.")
+    for uid, expected in undisturbed.tables.items():
+        keys = (newest_by or {}).get(uid)
+        difference = _difference(_counted(expected, keys), _counted(killed.table(uid), keys))
+        if difference:
+            where = ", ".join(f"{each.point} in attempt {each.attempt}" for each in killed.kills)
+            raise AssertionError(
+                f"With the seed {kills} (killed at {where}) the sink {uid!r} {difference}."
+            )
+
+
+def run_with_kills(
+    pipeline: Pipeline | Flow,
+    input: Input,
+    *,
+    kills: int,
+    kill_count: int = 3,
+    parallelism: int = 2,
+    points: Sequence[FaultPoint] = tuple(FaultPoint),
+    parameters: Mapping[str, str] | None = None,
+) -> KilledRun:
+    """As `assert_exactly_once`, without a comparison: returns what the run committed.
+
+    A run without kills counts how often the points are passed; the seed draws among those passes.
+    Raises RunFailed when the pipeline fails by itself.
+    """
+    built = _with_ends(pipeline, input, parallelism, parameters)
+    trial = _Trial(built, kills, parallelism, frozenset(points))
+    _, passes = trial.calm()
+    return trial.killed(passes, kill_count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Runs of one pipeline in the order of one seed."""
+
+    pipeline: Pipeline
+    seed: int
+    parallelism: int
+    points: frozenset[FaultPoint]
+
+    def calm(self) -> tuple[LocalResult, int]:
+        """Without kills, and how often the points were passed."""
+        counted = _Passes(self.points)
+        return self._run(counted), counted.count
+
+    def killed(self, passes: int, kill_count: int) -> KilledRun:
+        numbers = range(1, passes + 1)
+        doomed = Random(self.seed).sample(numbers, min(kill_count, passes))
+        killing = _Passes(self.points, frozenset(doomed))
+        return KilledRun(self._run(killing), tuple(killing.kills))
+
+    def _run(self, passes: _Passes) -> LocalResult:
+        spec = RunSpec(
+            run_id=RunId("tested"),
+            pipeline="tested",
+            parallelism=self.parallelism,
+            master="local",
+            parameters={},
+            settings=dict(SETTINGS),
+            first_checkpoint_id=CheckpointId(1),
+        )
+        rng = Random(self.seed)
+        with tempfile.TemporaryDirectory(prefix="ftdash-test-", dir=_memory()) as root:
+            return host(Path(root), spec, self.pipeline, FastTime(), reach=passes.reach, rng=rng)
+
+
+def _memory() -> Path | None:
+    """A directory in memory, where nothing waits for a disk; None: the machine has none."""
+    return MEMORY if os.access(MEMORY, os.W_OK) else None
+
+
+def _with_ends(
+    pipeline: Pipeline | Flow,
+    input: Input,
+    parallelism: int,
+    parameters: Mapping[str, str] | None,
+) -> Pipeline:
+    """The pipeline on the test's rows, with sinks whose rows can be compared."""
+    built = pipeline.build(parameters or {}) if isinstance(pipeline, Flow) else pipeline
+    given = _by_uid(input, built)
+    sources: dict[Uid, AnySource] = dict(built.sources)
+    for uid, rows in given.items():
+        sources[uid] = _source(uid, built.sources[uid], rows, parallelism)
+    sinks: dict[Uid, Sink] = {uid: Collect() for uid in built.sinks}
+    return replace(built, sources=sources, sinks=sinks, pace=None)
+
+
+def _by_uid(input: Input, pipeline: Pipeline) -> dict[Uid, Rows]:
+    known = ", ".join(map(repr, pipeline.sources))
+    if not isinstance(input, Mapping):
+        if len(pipeline.sources) != 1:
+            raise Rejected(f"Give the rows of each source by its uid; there are: {known}.")
+        return dict.fromkeys(pipeline.sources, input)
+    for uid in input:
+        if uid not in pipeline.sources:
+            raise Rejected(f"There is no source {uid!r}; there are: {known}.")
+    return {Uid(uid): rows for uid, rows in input.items()}
+
+
+def _source(uid: Uid, replaced: AnySource, rows: Rows, parallelism: int) -> ArrowRows:
+    """Reads as the source that it replaces: its columns, its event time, how far out of order."""
+    table = rows if isinstance(rows, pa.Table) else table_of(rows, replaced.schema)
+    if table.schema != replaced.schema:
+        raise Rejected(f"The rows of {uid!r} have other columns than the source: {table.schema}.")
+    return ArrowRows(
+        table,
+        replaced.timestamp_column,
+        replaced.out_of_orderness_ms,
+        splits=parallelism,
+        batch_rows=max(1, table.num_rows // (parallelism * BATCHES)),
+    )
+
+
+def _counted(table: pa.Table, keys: Sequence[str] | None) -> Counter[str]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    if keys is not None:
+        newest = {tuple(row[key] for key in keys): row for row in rows}
+        rows = list(newest.values())
+    return Counter(str(row) for row in rows)
+
+
+def _difference(expected: Counter[str], found: Counter[str]) -> str:
+    """What is missing and what there is too often; empty: nothing."""
+    said = []
+    for what, rows in (("lacks", expected - found), ("has too often", found - expected)):
+        if rows:
+            some = ", ".join(list(rows)[:SHOWN_MAX])
+            said.append(f"{what} {rows.total()} of {expected.total()} rows, such as {some}")
+    return " and ".join(said)

@@ -1,0 +1,159 @@
+"""One operator by itself: push rows, watermarks and time into it, read output and state.
+
+All its subtasks are hosted as behind an exchange by hash: a row goes to the owner of its key, a
+watermark to all. A snapshot can be restored at any parallelism.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import owner_of, range_of
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.state.hashing import key_groups, key_hashes
+from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.stream import Pipeline
+
+Row = dict[str, Any]
+States = tuple[tuple[str, tuple[pa.RecordBatch, ...]], ...]
+ONE_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """All that an operator keeps: {name of a state: its batches}, and where event time was."""
+
+    states: States
+    watermark_ms: int
+    now_ms: int
+
+
+class OperatorHarness:
+    """Hosts the operator `uid` of a pipeline. Uses the state backend in memory.
+
+    Raises Rejected when the pipeline has no such operator.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        uid: str,
+        *,
+        parallelism: int = 1,
+        restore: OperatorSnapshot | None = None,
+    ) -> None:
+        """`restore`: goes on from a snapshot of the same operator, at any parallelism."""
+        node = Uid(uid)
+        if node not in pipeline.operators:
+            known = ", ".join(map(repr, pipeline.operators))
+            raise Rejected(f"There is no operator {uid!r}; there are: {known}.")
+        self._node = node
+        self._create = pipeline.operators[node]
+        self._inputs = pipeline.input_schemas(node)
+        self._keys = [each.hash_by or () for each in pipeline.graph.node(node).inputs]
+        self._maximum = pipeline.graph.max_parallelism
+        self._rows: list[Row] = []
+        self._sides: dict[str, list[Row]] = {}
+        self._watermark_ms = MIN_WATERMARK_MS if restore is None else restore.watermark_ms
+        self._now_ms = 0 if restore is None else restore.now_ms
+        self._contexts: list[OperatorContext] = []
+        self._operators: list[Operator] = []
+        for subtask in range(parallelism):
+            self._open(subtask, parallelism, () if restore is None else restore.states)
+
+    # What goes in.
+
+    def push(self, rows: Sequence[Mapping[str, Any]], port: int = 0) -> None:
+        """One batch of rows into input `port`; each row goes to the subtask that owns its key."""
+        schema = self._inputs[port]
+        batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
+        owners = self._owners(batch, port)
+        for subtask, operator in enumerate(self._operators):
+            part = batch.filter(pa.array([owner == subtask for owner in owners], pa.bool_()))
+            if part.num_rows:
+                operator.on_batch(port, part)
+                self._contexts[subtask].state.settle()
+
+    def watermark(self, at: datetime | int) -> None:
+        """Event time has come to `at`, a time or milliseconds since 1970: windows and timers fire.
+        It never goes back."""
+        self._watermark_ms = int(at.timestamp() * 1_000) if isinstance(at, datetime) else at
+        for operator, context in zip(self._operators, self._contexts, strict=True):
+            operator.on_watermark(self._watermark_ms)
+            context.state.settle()
+
+    def pass_time(self, by: timedelta) -> None:
+        """Processing time goes on, and its timers fire."""
+        self._now_ms += by // ONE_MS
+        for operator, context in zip(self._operators, self._contexts, strict=True):
+            if operator.awaits_processing_time:
+                operator.on_processing_time(self._now_ms)
+                context.state.settle()
+
+    # What comes out.
+
+    def output(self) -> list[Row]:
+        """The rows since the last call."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def side_output(self, name: str) -> list[Row]:
+        """The rows of a side output, such as `late`, since the last call."""
+        return self._sides.pop(name, [])
+
+    def state(self, name: str) -> list[Row]:
+        """The rows of one state, timers included, of all subtasks. Raises Rejected."""
+        states = dict(self.snapshot().states)
+        if name not in states:
+            known = ", ".join(map(repr, states)) or "none"
+            raise Rejected(f"{self._node!r} keeps no state {name!r}; there are: {known}.")
+        return [row for batch in states[name] for row in batch.to_pylist()]
+
+    @property
+    def state_names(self) -> list[str]:
+        """The states, and the timers, that hold anything."""
+        return [name for name, _ in self.snapshot().states]
+
+    def snapshot(self) -> OperatorSnapshot:
+        """The state of all subtasks, cut now; the operator goes on."""
+        found: dict[str, list[pa.RecordBatch]] = {}
+        for context in self._contexts:
+            for state in context.state.cut():
+                found.setdefault(state.name, []).extend(state.batches)
+        states = tuple((name, tuple(batches)) for name, batches in found.items())
+        return OperatorSnapshot(states, self._watermark_ms, self._now_ms)
+
+    def _owners(self, batch: pa.RecordBatch, port: int) -> list[int]:
+        count, keys = len(self._operators), self._keys[port]
+        if not keys:
+            return [row % count for row in range(batch.num_rows)]
+        groups = key_groups(key_hashes(batch, keys), self._maximum)
+        return [owner_of(int(group), count, self._maximum) for group in groups]
+
+    def _open(self, subtask: int, parallelism: int, states: States) -> None:
+        operator = self._create()
+        operator.output_schema(self._inputs)
+        own = range_of(subtask, parallelism, self._maximum)
+        context = OperatorContext(
+            uid=self._node,
+            subtask=subtask,
+            parallelism=parallelism,
+            state=HashMapBackend(own, self._maximum),
+            collect=lambda batch: self._rows.extend(batch.to_pylist()),
+            collect_side=lambda name, batch: self._sides.setdefault(name, []).extend(
+                batch.to_pylist()
+            ),
+            now_ms=lambda: self._now_ms,
+            restored_watermark_ms=self._watermark_ms,
+        )
+        operator.open(context, self._inputs)
+        for name, batches in states:
+            context.state.restore(name, list(batches))
+        self._contexts.append(context)
+        self._operators.append(operator)

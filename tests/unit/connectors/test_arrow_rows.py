@@ -1,0 +1,55 @@
+"""Rows at hand as a source: a position means the same row in every process."""
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.arrow_rows import ArrowRows
+from pipelines.connectors.watermark_strategy import EVENT_TIME
+from pipelines.domain.errors import Rejected
+
+ROWS = 11
+TABLE = pa.table({"id": range(ROWS), "at": pa.array(range(ROWS), EVENT_TIME)})
+CHUNKED = pa.concat_tables([TABLE.slice(0, 4), TABLE.slice(4)])
+
+
+@pytest.mark.parametrize("table", [TABLE, CHUNKED])
+@pytest.mark.parametrize("splits", [1, 2, 3, 20])
+def test_the_splits_have_every_row_once_and_later_ones_hold_later_rows(
+    table: pa.Table, splits: int
+) -> None:
+    source = ArrowRows(table, "at", splits=splits, batch_rows=2)
+
+    names = [source.split_id(index) for index in range(splits)]
+    assert len(set(names)) == splits
+    assert source.split_id(splits) is None
+    assert [row for index in range(splits) for row in ids(source, index, 0)] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 20])
+def test_an_offset_gives_the_rest_of_the_split_and_its_rows_time(splits: int) -> None:
+    source = ArrowRows(CHUNKED, "at", splits=splits, batch_rows=2)
+
+    for index in range(splits):
+        whole = ids(source, index, 0)
+        for offset in range(len(whole) + 1):
+            assert ids(source, index, offset) == whole[offset:]
+        times = [source.event_time_ms(index, offset) for offset in range(len(whole) + 1)]
+        assert times == [*whole, None]
+    assert source.event_time_ms(1_000, 0) is None
+
+
+def test_a_batch_is_as_long_as_it_may_be() -> None:
+    batches = list(ArrowRows(CHUNKED, batch_rows=3).read(0, 0))
+
+    assert [batch.num_rows for batch in batches] == [3, 3, 3, 2]
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    with pytest.raises(Rejected, match="at least one split and one row"):
+        ArrowRows(TABLE, splits=0)
+    with pytest.raises(Rejected, match="The event time column id must be"):
+        ArrowRows(TABLE, "id")
+
+
+def ids(source: ArrowRows, index: int, offset: int) -> list[int]:
+    return [n for batch in source.read(index, offset) for n in batch["id"].to_pylist()]

@@ -1,0 +1,126 @@
+"""A pipeline under kills commits what it commits without; a pipeline that does not is found."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.collect import CollectWriter
+from pipelines.connectors.generator import BlackHole
+from pipelines.domain.errors import Rejected
+from pipelines.domain.faults import FaultPoint
+from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
+from pipelines.testing import assert_exactly_once, run_with_kills
+
+ORDERS = pa.schema([("product", pa.string()), ("at", pa.timestamp("ms", tz="UTC"))])
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+ROWS = [{"product": "abcd"[n % 4], "at": BEGIN + timedelta(seconds=n)} for n in range(400)]
+NUMBERED = pa.schema([("product", pa.string()), ("number", pa.int64())])
+
+
+def per_minute() -> Pipeline:
+    env = Environment()
+    orders = env.from_rows([], ORDERS, uid="orders", timestamp_column="at")
+    counted = orders.key_by("product").window(tumbling(minutes=1)).aggregate(n=count(), uid="n")
+    counted.sink(BlackHole(), uid="out")
+    return env.build()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_windowed_aggregation_survives_kills(seed: int) -> None:
+    assert_exactly_once(per_minute(), ROWS, kills=seed)
+
+
+@pytest.mark.parametrize("point", FaultPoint)
+def test_processes_die_at_every_named_point(point: FaultPoint) -> None:
+    points = [point]
+    if point in RECOVERING:  # they are passed after another failure only
+        points.append(FaultPoint.UPLOADED)
+
+    run = run_with_kills(per_minute(), ROWS, kills=1, kill_count=2, points=points)
+
+    assert run.kills or point in (FaultPoint.ALIGNING, *RECOVERING)
+    assert sum_of(run.table(), "n") == len(ROWS)
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    one, other = (run_with_kills(per_minute(), ROWS, kills=5) for _ in range(2))
+
+    assert one.kills == other.kills
+    assert one.table().equals(other.table())
+    assert run_with_kills(per_minute(), ROWS, kills=6).kills != one.kills
+
+
+def test_state_outside_of_the_engine_is_found() -> None:
+    class Numbering(KeyedProcessFunction):
+        """Numbers the orders of a product; half of it in a variable that no checkpoint has."""
+
+        def open(self, runtime: RuntimeContext) -> None:
+            self._seen = runtime.get_state(ValueStateDescriptor("seen", pa.int64()))
+            self._unsaved = 0
+
+        def process_element(self, row: dict, context: RowContext) -> Iterator[dict]:
+            self._unsaved += 1
+            yield {"product": row["product"], "number": self._unsaved}
+
+    env = Environment()
+    orders = env.from_rows([], ORDERS, uid="orders", timestamp_column="at")
+    orders.key_by("product").process(Numbering(), NUMBERED, uid="n").collect(uid="out")
+
+    with pytest.raises(AssertionError, match=r"With the seed 3 \(killed at .* 'out' lacks"):
+        assert_exactly_once(env.build(), ROWS, kills=3, parallelism=1)
+
+
+def test_a_sink_that_commits_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = CollectWriter.commit
+
+    def doubling(writer: CollectWriter, checkpoint_id: int, committables: list) -> None:
+        commit(writer, checkpoint_id, committables)
+        for key, batches in list(writer._segments.items()):
+            if writer._context.attempt > 1 and key[1] == checkpoint_id:
+                writer._segments[key[0], checkpoint_id, key[2] + 100] = batches
+
+    monkeypatch.setattr(CollectWriter, "commit", doubling)
+
+    with pytest.raises(AssertionError, match="has too often"):
+        assert_exactly_once(per_minute(), ROWS, kills=1)
+
+
+def test_a_sink_that_overwrites_is_compared_by_its_newest_rows() -> None:
+    env = Environment()
+    orders = env.from_rows([], ORDERS, uid="orders", timestamp_column="at")
+    orders.key_by("product").aggregate(n=count(), uid="n").collect(uid="out")
+
+    assert_exactly_once(env.build(), ROWS, kills=2, newest_by={"out": ["product"]})
+
+
+def test_the_rows_go_to_the_source_that_is_named() -> None:
+    assert_exactly_once(per_minute(), {"orders": ROWS}, kills=1, kill_count=1)
+
+    with pytest.raises(Rejected, match="There is no source 'order'; there are: 'orders'"):
+        run_with_kills(per_minute(), {"order": ROWS}, kills=1)
+    with pytest.raises(Rejected, match="The rows of 'orders' have other columns"):
+        run_with_kills(per_minute(), pa.table({"n": [1]}), kills=1)
+    two = Environment()
+    for uid in ("a", "b"):
+        two.from_rows([{"n": 1}], uid=uid).collect(uid=f"{uid}-out")
+    with pytest.raises(Rejected, match="Give the rows of each source by its uid"):
+        run_with_kills(two.build(), [{"n": 1}], kills=1)
+
+
+def test_too_few_rows_for_a_kill_are_no_proof() -> None:
+    env = Environment()
+    env.from_rows([], ORDERS, uid="orders").collect(uid="out")
+
+    with pytest.raises(AssertionError, match="no process was killed; give more rows"):
+        assert_exactly_once(env.build(), ROWS, kills=1, points=[FaultPoint.ALIGNING])
+
+
+RECOVERING = (FaultPoint.RESTARTING,)
+
+
+def sum_of(table: pa.Table, column: str) -> int:
+    return sum(table.column(column).to_pylist())

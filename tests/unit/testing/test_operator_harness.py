@@ -1,0 +1,101 @@
+"""One operator by itself: what goes in, what comes out, and a snapshot at another parallelism."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
+from pipelines.testing import OperatorHarness
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+ORDERS = pa.schema([("product", pa.string()), ("at", pa.timestamp("ms", tz="UTC"))])
+COUNTED = pa.schema([("product", pa.string()), ("n", pa.int64())])
+
+
+def order(product: str, second: int) -> dict[str, object]:
+    return {"product": product, "at": BEGIN + timedelta(seconds=second)}
+
+
+class CountedAfterAMinute(KeyedProcessFunction):
+    """Emits how many orders of a product came in the minute of processing time after the first."""
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
+
+    def process_element(self, row: dict, context: RowContext) -> None:
+        count = self._count.value() or 0
+        if not count:
+            timers = context.timer_service()
+            timers.register_processing_time_timer(timers.current_processing_time() + 60_000)
+        self._count.update(count + 1)
+
+    def on_timer(self, timestamp_ms: int, context: RowContext) -> Iterator[dict]:
+        yield {"product": context.get_current_key(), "n": self._count.value()}
+        self._count.clear()
+
+
+def pipeline() -> Pipeline:
+    env = Environment()
+    orders = env.from_rows([], ORDERS, uid="orders", timestamp_column="at")
+    keyed = orders.key_by("product")
+    keyed.window(tumbling(minutes=1)).aggregate(n=count(), uid="windows").collect(uid="a")
+    keyed.process(CountedAfterAMinute(), COUNTED, uid="timed").collect(uid="b")
+    return env.build()
+
+
+def test_a_window_fires_with_the_watermark_and_late_rows_go_to_the_side() -> None:
+    harness = OperatorHarness(pipeline(), "windows", parallelism=2)
+
+    harness.push([order("tea", 1), order("cup", 2), order("tea", 3)])
+    before = harness.output()
+    harness.watermark(BEGIN + timedelta(minutes=1))
+    harness.push([order("tea", 4)])
+
+    assert before == []
+    found = sorted((row["product"], row["n"]) for row in harness.output())
+    assert found == [("cup", 1), ("tea", 2)]
+    assert harness.output() == []
+    assert [row["product"] for row in harness.side_output("late")] == ["tea"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2)])
+def test_a_snapshot_goes_on_at_another_parallelism(before: int, after: int) -> None:
+    first = OperatorHarness(pipeline(), "windows", parallelism=before)
+    first.push([order(product, 1) for product in "abcdefg"])
+
+    second = OperatorHarness(pipeline(), "windows", parallelism=after, restore=first.snapshot())
+    second.push([order(product, 2) for product in "abcdefg"])
+    second.watermark(BEGIN + timedelta(minutes=1))
+
+    assert sorted((row["product"], row["n"]) for row in second.output()) == [
+        (product, 2) for product in "abcdefg"
+    ]
+
+
+def test_processing_time_passes_when_the_test_says_so() -> None:
+    harness = OperatorHarness(pipeline(), "timed")
+    harness.push([order("tea", 1), order("tea", 2)])
+
+    harness.pass_time(timedelta(seconds=59))
+    early = harness.output()
+    harness.pass_time(timedelta(seconds=1))
+
+    assert (early, harness.output()) == ([], [{"product": "tea", "n": 2}])
+
+
+def test_state_and_timers_are_read_by_name() -> None:
+    harness = OperatorHarness(pipeline(), "timed")
+    harness.push([order("tea", 1), order("cup", 1), order("tea", 2)])
+
+    assert "count" in harness.state_names
+    assert len(harness.state("count")) == 2
+    assert len(harness.state_names) > 1, "the timers are there, too"
+    with pytest.raises(Rejected, match="'timed' keeps no state 'counts'; there are: "):
+        harness.state("counts")
+    with pytest.raises(Rejected, match="There is no operator 'window'; there are: 'windows'"):
+        OperatorHarness(pipeline(), "window")
