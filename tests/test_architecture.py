@@ -69,6 +69,10 @@ NOT_WITHIN = {  # directory -> what of its own package lies in another process, 
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),
     "pipelines.runtime.slot": ("pipelines.runtime.master.",),
     "pipelines.runtime.subtask": ("pipelines.runtime.master.", "pipelines.runtime.slot."),
+    **{
+        f"pipelines.runtime.subtask.{part}": ("pipelines.runtime.subtask.subtask.",)
+        for part in ("acking", "chains", "snapshots", "sources")
+    },
     "pipelines.connectors": tuple(KINDS),
     **{kind[:-1]: tuple(KINDS - {kind}) for kind in KINDS},
     "pipelines.connectors.postgres": tuple(
@@ -230,7 +234,7 @@ def check_direction(package: str, name: str) -> None:
 
 def check_within(directory: str, name: str) -> None:
     forbidden = NOT_WITHIN.get(directory, ())
-    assert not name.startswith(forbidden), f"{directory} may not import {name}"
+    assert not f"{name}.".startswith(forbidden), f"{directory} may not import {name}"
 
 
 def check_asks_no_table(node: ast.AST) -> None:

@@ -99,6 +99,9 @@ class RecordOrigin(
 Origins: TypeAlias = tuple[RecordOrigin, ...]
 """The origins of one batch, by split; empty: unknown."""
 
+Part: TypeAlias = tuple[Origins, int]
+"""A batch that was joined with others: where its rows came from, and how many there are."""
+
 MOST_ORIGINS = 64
 """Per batch: each is compared, sent and decoded, so batches of more splits are not joined."""
 

@@ -30,7 +30,6 @@ from pipelines.runtime.subtask.acking.acker_task import AckerTask
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.snapshots.restore_meter import MeteredFiles, RestoreMeter
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
-from pipelines.runtime.subtask.sources.source_feed import SourceFeed
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory
@@ -183,8 +182,7 @@ def _wires(
 def _close(backends: StateBackends, feeds: list[Feed]) -> None:
     backends.close()
     for feed in feeds:
-        if isinstance(feed, SourceFeed):
-            feed.close()
+        feed.close()
 
 
 def _restore_point(

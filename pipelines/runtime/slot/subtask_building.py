@@ -41,6 +41,7 @@ from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
@@ -242,15 +243,23 @@ class SubtaskBuilder:
         )
         told, pending = reader.told_progress, reader.pending
         quarantine = self._quarantine_reader(vertex.uid, restored, screen)
-        if self.wires is not None:
-            return SourceFeed(self.wires.spout(vertex, reader, mailbox), told, quarantine, pending)
+        handing_out = self._handing_out(vertex, reader, quarantine, mailbox)
+        return SourceFeed(self._place(vertex), handing_out, self.clock, told, quarantine, pending)
+
+    def _handing_out(
+        self,
+        vertex: Vertex,
+        reader: SourceReader,
+        quarantine: SourceReader | None,
+        mailbox: Mailbox,
+    ) -> SourceReader:
+        """The reader that hands out what `reader` reads, as the mode wants it."""
         barriers = self.message.barriers
+        if self.wires is not None:
+            return self.wires.spout(vertex, reader, mailbox)
         if barriers.mode is CheckpointingMode.AT_MOST_ONCE:
-            reserving = ReservingReader(reader, barriers.read_ahead_bytes)
-            return SourceFeed(reserving, told, quarantine, pending)
-        if quarantine is None:
-            return SourceFeed(reader, told, pending=pending)
-        return SourceFeed(ReplayingReader(reader, quarantine), told, quarantine, pending)
+            return ReservingReader(reader, barriers.read_ahead_bytes)
+        return reader if quarantine is None else ReplayingReader(reader, quarantine)
 
     def _quarantine_reader(
         self, uid: Uid, restored: RestoredOperator, screen: SplitScreen | None

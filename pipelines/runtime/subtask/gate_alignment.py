@@ -36,9 +36,19 @@ from pipelines.protocol.effects import (
 from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.runtime.subtask.alignment_timing import Alignment, AlignmentTiming, with_persisted
 from pipelines.runtime.subtask.barrier_modes import may_turn, turns_at_ms
-from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
+from pipelines.runtime.subtask.feed import (
+    IDLE_WAIT_MS,
+    Broadcast,
+    Cut,
+    CutAhead,
+    Decline,
+    Effects,
+    FeedEffect,
+    GiveUp,
+    KeepInFlight,
+    ReportDeclined,
+)
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
-from pipelines.runtime.subtask.subtask import Subtask
 
 CAP_STEP_MS = 10.0
 """How often an idle subtask that aligns checks what it holds back."""
@@ -88,7 +98,7 @@ def declines(
 
 
 class GateAlignment:
-    """Used by the subtask's thread only, which passes itself as `subtask`."""
+    """Used by the subtask's thread only. Acts on the gate; returns what the subtask has to do."""
 
     def __init__(
         self,
@@ -126,134 +136,130 @@ class GateAlignment:
     def due_ms(self) -> float | None:
         return None if self._alarm is None else self._alarm[1]
 
-    def attend(self, subtask: Subtask) -> bool:
+    def attend(self) -> Effects | None:
         """Handles announced barriers, alignments whose time is up, and buffers over their cap."""
-        if self._turning is not None and self._attend_to_barriers(self._turning, subtask):
-            return True
-        return self._buffers.cap.is_set and self._attend_to_buffers(subtask)
+        done = None if self._turning is None else self._attend_to_barriers(self._turning)
+        if done is None and self._buffers.cap.is_set:
+            return self._attend_to_buffers()
+        return done
 
-    def on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
+    def on_barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
         self._timing.on_barrier(channel, barrier)
         effects = self._handler.on_barrier(channel, barrier.checkpoint_id)
-        self._carry_out_of_stream(barrier.checkpoint_id, effects, subtask)
+        return self._carry_out_of_stream(barrier.checkpoint_id, effects)
 
-    def on_cancelled(
-        self, channel: ChannelId, checkpoint_id: CheckpointId, subtask: Subtask
-    ) -> None:
+    def on_cancelled(self, channel: ChannelId, checkpoint_id: CheckpointId) -> Effects:
         effects = self._handler.on_cancelled(channel, checkpoint_id)
-        self._carry_out_of_stream(checkpoint_id, effects, subtask)
+        return self._carry_out_of_stream(checkpoint_id, effects)
 
-    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
+    def on_aborted(self, checkpoint_id: CheckpointId) -> Effects:
+        return self._carry_out(self._handler.on_aborted(checkpoint_id))
 
-    def on_end(self, channel: ChannelId, subtask: Subtask) -> None:
-        self._carry_out(self._handler.on_end(channel), subtask)
+    def on_end(self, channel: ChannelId) -> Effects:
+        return self._carry_out(self._handler.on_end(channel))
 
-    def _attend_to_barriers(self, turning: UnalignedBarriers, subtask: Subtask) -> bool:
+    def _attend_to_barriers(self, turning: UnalignedBarriers) -> Effects | None:
         announced = self._gate.poll_announced()
         if announced is not None:
-            self._on_announced(turning, *announced, subtask)
-            return True
-        if self._alarm is None or subtask.clock.monotonic_ms() < self._alarm[1]:
-            return False
+            return self._on_announced(turning, *announced)
+        if self._alarm is None or self._timing.clock.monotonic_ms() < self._alarm[1]:
+            return None
         checkpoint_id, self._alarm = self._alarm[0], None
-        self._carry_out_of_stream(checkpoint_id, turning.on_time_is_up(checkpoint_id), subtask)
-        return True
+        return self._carry_out_of_stream(checkpoint_id, turning.on_time_is_up(checkpoint_id))
 
     def _on_announced(
-        self, turning: UnalignedBarriers, channel: ChannelId, barrier: Barrier, subtask: Subtask
-    ) -> None:
+        self, turning: UnalignedBarriers, channel: ChannelId, barrier: Barrier
+    ) -> Effects:
         checkpoint_id = barrier.checkpoint_id
         if barrier.overtakes or turning.recording_id == checkpoint_id:
             self._timing.on_barrier(channel, barrier)
         else:
             self._timing.on_announced(barrier)
-        self._set_alarm(barrier, subtask)
+        self._set_alarm(barrier)
         effects = turning.on_announced(channel, checkpoint_id, overtakes=barrier.overtakes)
-        self._carry_out_of_stream(checkpoint_id, effects, subtask)
+        return self._carry_out_of_stream(checkpoint_id, effects)
 
-    def _set_alarm(self, barrier: Barrier, subtask: Subtask) -> None:
+    def _set_alarm(self, barrier: Barrier) -> None:
         is_newer = self._alarm is None or self._alarm[0] < barrier.checkpoint_id
-        due_ms = turns_at_ms(barrier, self._options, subtask.clock)
+        due_ms = turns_at_ms(barrier, self._options, self._timing.clock)
         if due_ms is not None and is_newer and not barrier.overtakes:
             self._alarm = (barrier.checkpoint_id, due_ms)
 
-    def _attend_to_buffers(self, subtask: Subtask) -> bool:
-        """Acts if more is held back than the cap allows; True if it did something."""
+    def _attend_to_buffers(self) -> Effects | None:
+        """Acts if more is held back than the cap allows."""
         checkpoint_id = self._handler.aligning_id
         excess = self._buffers.excess(checkpoint_id)
         if excess is None or checkpoint_id is None:
-            return False
+            return None
         match self._options.cap_action:
             case CapAction.WAIT:
-                return False  # its phases report it
+                return None  # its phases report it
             case CapAction.UNALIGNED:
                 if self._turning is None or not may_turn(self._timing.of(checkpoint_id).barrier):
-                    return False
-                self._carry_out(self._turning.on_time_is_up(checkpoint_id), subtask)
+                    return None
+                return self._carry_out(self._turning.on_time_is_up(checkpoint_id))
             case CapAction.ABORT:
-                subtask.checkpoints.decline(checkpoint_id, excess)
-                self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
-        return True
+                given_up = self._carry_out(self._handler.on_aborted(checkpoint_id))
+                return [Decline(checkpoint_id, excess), *given_up]
 
     def _carry_out_of_stream(
-        self, checkpoint_id: CheckpointId, effects: list[AlignmentEffect], subtask: Subtask
-    ) -> None:
+        self, checkpoint_id: CheckpointId, effects: list[AlignmentEffect]
+    ) -> Effects:
         """Declines what the barrier of `checkpoint_id`, or a marker in its place, ends."""
-        for declined_id, reason in declines(checkpoint_id, effects).items():
-            why = f"met by checkpoint {checkpoint_id}"
-            subtask.checkpoints.report_declined(declined_id, reason, why)
-        self._carry_out(effects, subtask)
+        why = f"met by checkpoint {checkpoint_id}"
+        declined = declines(checkpoint_id, effects).items()
+        reports = [ReportDeclined(declined_id, reason, why) for declined_id, reason in declined]
+        return [*reports, *self._carry_out(effects)]
 
-    def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:
-        for effect in effects:
-            match effect:
-                case Block(channel):
-                    self._gate.hold_back(channel)
-                case Resume(channels):
-                    for channel in channels:
-                        self._gate.resume(channel)
-                case Snapshot(checkpoint_id):
-                    self._snapshot(checkpoint_id, subtask)
-                case Abort(checkpoint_id):
-                    self._gate.take_recorded()
-                    subtask.checkpoints.give_up(checkpoint_id)
-                case Overtake(checkpoint_id, unread):
-                    self._overtake(checkpoint_id, unread, subtask)
-                case CancelDownstream(checkpoint_id):
-                    subtask.chain.broadcast(CancelCheckpoint(checkpoint_id))
-                case AllArrived(checkpoint_id):
-                    self._finish_recording(checkpoint_id, subtask)
+    def _carry_out(self, effects: list[AlignmentEffect]) -> Effects:
+        """Does what concerns the gate; returns what is left to the subtask."""
+        asked = [self._asked_by(effect) for effect in effects]
+        return [each for each in asked if each is not None]
 
-    def _snapshot(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+    def _asked_by(self, effect: AlignmentEffect) -> FeedEffect | None:
+        match effect:
+            case Block(channel):
+                self._gate.hold_back(channel)
+            case Resume(channels):
+                for channel in channels:
+                    self._gate.resume(channel)
+            case Snapshot(checkpoint_id):
+                return self._cut(checkpoint_id)
+            case Abort(checkpoint_id):
+                self._gate.take_recorded()
+                return GiveUp(checkpoint_id)
+            case Overtake(checkpoint_id, unread):
+                return self._cut_ahead(checkpoint_id, unread)
+            case CancelDownstream(checkpoint_id):
+                return Broadcast(CancelCheckpoint(checkpoint_id))
+            case AllArrived(checkpoint_id):
+                return self._kept_in_flight(checkpoint_id)
+        return None
+
+    def _cut(self, checkpoint_id: CheckpointId) -> Cut:
         alignment = self._timing.take(checkpoint_id)
-        subtask.checkpoints.snapshot(
+        return Cut(
             alignment.barrier,
             alignment.start_delay_ms,
             alignment.alignment_ms,
-            self._channels(alignment),
+            tuple(self._channels(alignment)),
         )
 
     def _channels(self, alignment: Alignment) -> list[ChannelAlignment]:
         over_cap = self._buffers.over_cap(alignment.barrier.checkpoint_id)
         return alignment.channels(self._gate.held_steps(), over_cap)
 
-    def _overtake(
-        self, checkpoint_id: CheckpointId, unread: frozenset[ChannelId], subtask: Subtask
-    ) -> None:
+    def _cut_ahead(self, checkpoint_id: CheckpointId, unread: frozenset[ChannelId]) -> CutAhead:
         self._gate.record(checkpoint_id, unread)
         alignment = self._timing.of(checkpoint_id)
-        barrier = replace(alignment.barrier, overtakes=True)
-        subtask.checkpoints.overtake(barrier, alignment.start_delay_ms)
+        return CutAhead(replace(alignment.barrier, overtakes=True), alignment.start_delay_ms)
 
-    def _finish_recording(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+    def _kept_in_flight(self, checkpoint_id: CheckpointId) -> KeepInFlight:
         alignment = self._timing.take(checkpoint_id)
         batches = self._gate.take_recorded()
         recorded = [InFlightRecords(c, False, kept) for c, kept in batches.items() if kept]
-        now_ms = subtask.clock.monotonic_ms()
+        now_ms = self._timing.clock.monotonic_ms()
         for channel in batches:  # channels announced before their alignment was left
             alignment.on_barrier(channel, now_ms)
         channels = with_persisted(self._channels(alignment), recorded)
-        subtask.checkpoints.inputs_recorded(
-            checkpoint_id, alignment.alignment_ms, channels, recorded
-        )
+        return KeepInFlight(checkpoint_id, alignment.alignment_ms, tuple(channels), tuple(recorded))

@@ -20,9 +20,9 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger, newest_marks
+from pipelines.runtime.subtask.feed import Broadcast, Effects, PassTime, Process, Reach
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.snapshots.in_flight import Beginning, beginning
-from pipelines.runtime.subtask.subtask import Subtask
 
 
 class GateFeed:
@@ -53,33 +53,34 @@ class GateFeed:
         dues = (self._alignment.due_ms, self._gate.due_ms)
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
-    def attend(self, subtask: Subtask) -> bool:
-        return self._begin is None and self._alignment.attend(subtask)
+    def attend(self) -> Effects | None:
+        return self._alignment.attend() if self._begin is None else None
 
-    def advance(self, subtask: Subtask) -> bool:
+    def advance(self) -> Effects | None:
         if self._begin is not None:
-            self._begin = self._take_restored(self._begin, subtask)
-            return True
+            return self._take_restored(self._begin)
         match self._gate.poll_run():
             case None:
-                return False
+                return None
             case Run() as run:
-                self._on_run(run, subtask)
+                return self._on_run(run)
             case (channel, mark):
-                self._on_mark(channel, mark, subtask)
-        return True
+                return self._on_mark(channel, mark)
 
-    def drain(self, subtask: Subtask) -> None:
-        raise InvariantViolated(f"event time ends at sources only, not at {subtask.name}")
+    def drain(self) -> Effects:
+        raise InvariantViolated("event time ends at sources only")
 
-    def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
-        raise InvariantViolated(f"barriers are injected at sources only, not at {subtask.name}")
+    def on_injected(self, barrier: Barrier) -> Effects:
+        raise InvariantViolated(f"barriers are injected at sources only: {barrier.checkpoint_id}")
 
-    def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        pass
+    def on_completed(self, checkpoint_id: CheckpointId) -> Effects:
+        return []
 
-    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        self._alignment.on_aborted(checkpoint_id, subtask)
+    def on_aborted(self, checkpoint_id: CheckpointId) -> Effects:
+        return self._alignment.on_aborted(checkpoint_id)
+
+    def close(self) -> None:
+        """The network closes the gate."""
 
     def positions(self) -> Json:
         return None
@@ -103,53 +104,47 @@ class GateFeed:
     def pending_records(self) -> int | None:
         return None
 
-    def _take_restored(
-        self, begin: Iterator[Beginning], subtask: Subtask
-    ) -> Iterator[Beginning] | None:
+    def _take_restored(self, begin: Iterator[Beginning]) -> Effects:
         """Takes one element; barriers wait until none is left."""
         match next(begin, None):
             case None:
-                return None
+                self._begin = None
+                return []
             case Watermark() as mark:
-                subtask.chain.broadcast(mark)
+                return [Broadcast(mark)]
             case (port, batch):
-                subtask.chain.on_batch(port, batch)
-        return begin
+                return [Process(port, batch)]
 
-    def _on_run(self, run: Run, subtask: Subtask) -> None:
+    def _on_run(self, run: Run) -> Effects:
         """Several watermarks make one step of event time."""
         parts = [(records.origins, records.batch.num_rows) for records in run.records]
-        subtask.chain.on_batch(run.port, run.batch(), parts)
-        if run.watermarks:
-            self._on_watermarks(run, subtask)
+        process = Process(run.port, run.batch(), parts)
+        return [process, self._on_watermarks(run)] if run.watermarks else [process]
 
-    def _on_watermarks(self, run: Run, subtask: Subtask) -> None:
+    def _on_watermarks(self, run: Run) -> PassTime:
         marks: list[EventTimeMark] = []
         for channel, timestamp_ms in run.watermarks.items():
             marks += self._watermarks.on_watermark(channel, timestamp_ms)
-        subtask.chain.on_event_time(marks if len(run.watermarks) == 1 else newest_marks(marks))
+        return PassTime(marks if len(run.watermarks) == 1 else newest_marks(marks))
 
-    def _on_mark(self, channel: ChannelId, mark: Mark, subtask: Subtask) -> None:
+    def _on_mark(self, channel: ChannelId, mark: Mark) -> Effects:
         match mark:
             case Watermark(timestamp_ms):
-                subtask.chain.on_event_time(self._watermarks.on_watermark(channel, timestamp_ms))
+                return [PassTime(self._watermarks.on_watermark(channel, timestamp_ms))]
             case WatermarkStatus(is_idle):
-                marks = self._watermarks.on_status(channel, is_idle=is_idle)
-                subtask.chain.on_event_time(marks)
+                return [PassTime(self._watermarks.on_status(channel, is_idle=is_idle))]
             case Barrier():
-                self._on_barrier(channel, mark, subtask)
+                return self._on_barrier(channel, mark)
             case CancelCheckpoint(checkpoint_id):
-                self._alignment.on_cancelled(channel, checkpoint_id, subtask)
+                return self._alignment.on_cancelled(channel, checkpoint_id)
             case EndOfInput():
-                self._on_end(channel, subtask)
+                return self._on_end(channel)
 
-    def _on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
-        self._alignment.on_barrier(channel, barrier, subtask)
-        if self._alignment.is_aligning:
-            subtask.reporter.reach(FaultPoint.ALIGNING)
+    def _on_barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
+        effects = self._alignment.on_barrier(channel, barrier)
+        return [*effects, Reach(FaultPoint.ALIGNING)] if self._alignment.is_aligning else effects
 
-    def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
-        self._alignment.on_end(channel, subtask)
-        subtask.chain.on_event_time(self._watermarks.on_end(channel))
-        if self.has_ended:
-            subtask.chain.broadcast(EndOfInput())
+    def _on_end(self, channel: ChannelId) -> Effects:
+        effects = self._alignment.on_end(channel)
+        effects.append(PassTime(self._watermarks.on_end(channel)))
+        return [*effects, Broadcast(EndOfInput())] if self.has_ended else effects

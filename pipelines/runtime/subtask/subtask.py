@@ -18,7 +18,19 @@ from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask.barrier_modes import overtakes_at_once
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
-from pipelines.runtime.subtask.feed import IDLE_WAIT_MS, Feed
+from pipelines.runtime.subtask.feed import (
+    IDLE_WAIT_MS,
+    AskForReservation,
+    Broadcast,
+    Count,
+    Effects,
+    Emit,
+    Feed,
+    PassTime,
+    Process,
+    Reach,
+    ReportSourcesEnded,
+)
 from pipelines.runtime.subtask.load import Load, Spending
 from pipelines.runtime.subtask.mailbox import (
     CheckpointAborted,
@@ -118,12 +130,12 @@ class Subtask(threading.Thread):
             self._on_mail(mail)
             return Step.WORKED
         self.checkpoints.attend()
-        if self._feed.attend(self):
+        if self._obeyed(self._feed.attend()):
             return Step.WORKED
         if not self.chain.flush():
             return Step.WAITS_FOR_CREDIT
         self._on_processing_time()
-        if self._feed.has_ended or not self._feed.advance(self):
+        if self._feed.has_ended or not self._obeyed(self._feed.advance()):
             return Step.WAITS_FOR_INPUT
         return Step.WORKED
 
@@ -147,16 +159,47 @@ class Subtask(threading.Thread):
         match mail:
             case InjectBarrier(barrier, drains):
                 if drains:
-                    self._feed.drain(self)
+                    self.obey(self._feed.drain())
                 overtakes = overtakes_at_once(barrier, self._barriers)
-                self._feed.on_injected(replace(barrier, overtakes=overtakes), self)
+                self.obey(self._feed.on_injected(replace(barrier, overtakes=overtakes)))
             case CheckpointCompleted(checkpoint_id):
                 self.checkpoints.on_completed(checkpoint_id)
-                self._feed.on_completed(checkpoint_id, self)
+                self.obey(self._feed.on_completed(checkpoint_id))
             case CheckpointAborted(checkpoint_id):
                 self.checkpoints.on_aborted(checkpoint_id)
-                self._feed.on_aborted(checkpoint_id, self)
+                self.obey(self._feed.on_aborted(checkpoint_id))
                 self.checkpoints.give_up(checkpoint_id)
+
+    def obey(self, effects: Effects) -> None:
+        """Does what its feed asks for, in order."""
+        chain = self.chain
+        for effect in effects:
+            match effect:
+                case Process():
+                    chain.on_batch(*effect)
+                case PassTime():
+                    chain.on_event_time(effect.marks)
+                case Emit():
+                    chain.emit_from_source(*effect)
+                case Count():
+                    chain.count(effect.counts)
+                case Broadcast(mark):
+                    chain.broadcast(mark)
+                case ReportSourcesEnded():
+                    self.reporter.sources_ended(self.place)
+                case AskForReservation():
+                    self.reporter.reservation_wanted(self.place)
+                case Reach(point):
+                    self.reporter.reach(point)
+                case step:
+                    self.checkpoints.obey(step)
+
+    def _obeyed(self, effects: Effects | None) -> bool:
+        """False: the feed had nothing to do."""
+        if effects is None:
+            return False
+        self.obey(effects)
+        return True
 
     def _on_processing_time(self) -> None:
         if self.checkpoints.has_cut_final or not self.chain.awaits_processing_time:

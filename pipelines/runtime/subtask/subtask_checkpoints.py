@@ -5,7 +5,7 @@ coordinator does). Used by the subtask's thread only.
 """
 
 from pipelines.connectors.sink import PrepareRefused
-from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.faults import FaultPoint
@@ -14,8 +14,16 @@ from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask.barrier_modes import turns_at_ms
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ, ChainPlace
-from pipelines.runtime.subtask.feed import Feed
-from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
+from pipelines.runtime.subtask.feed import (
+    CheckpointStep,
+    Cut,
+    CutAhead,
+    Decline,
+    Feed,
+    GiveUp,
+    KeepInFlight,
+    ReportDeclined,
+)
 from pipelines.runtime.subtask.snapshots.snapshot_upload import Gathering, SnapshotUpload
 from pipelines.runtime.subtask.snapshots.snapshotting import SubtaskCut
 from pipelines.runtime.subtask.subtask_reporter import CheckpointDeclined, SubtaskReporter
@@ -70,48 +78,22 @@ class SubtaskCheckpoints:
             gathering.look_at_outputs(self._clock.monotonic_ms())
             self._upload_if_complete()
 
-    def snapshot(
-        self,
-        barrier: Barrier,
-        start_delay_ms: float,
-        alignment_ms: float,
-        channels: list[ChannelAlignment],
-    ) -> None:
-        """Every input has delivered its barrier."""
-        self._gathering = gathering = self._cut(barrier, start_delay_ms)
-        if gathering is not None:
-            gathering.on_inputs(alignment_ms, channels)
-            self._upload_if_complete()
-
-    def overtake(self, barrier: Barrier, start_delay_ms: float) -> None:
-        """Cut before every input has delivered its barrier; `inputs_recorded` has to follow."""
-        self._gathering = gathering = self._cut(barrier, start_delay_ms)
-        if gathering is not None:
-            gathering.is_unaligned = True
-
-    def inputs_recorded(
-        self,
-        checkpoint_id: CheckpointId,
-        alignment_ms: float,
-        channels: list[ChannelAlignment],
-        recorded: list[InFlightRecords],
-    ) -> None:
-        """Takes the records in flight on the inputs of a checkpoint that was cut by overtaking."""
-        gathering = self._gathering
-        if gathering is not None and gathering.barrier.checkpoint_id == checkpoint_id:
-            gathering.on_inputs(alignment_ms, channels, recorded)
-            self._upload_if_complete()
-
-    def decline(self, checkpoint_id: CheckpointId, why: str) -> None:
-        """It will not be cut here: inform the coordinator, and downstream through the stream."""
-        self.report_declined(checkpoint_id, CheckpointFailureReason.CHECKPOINT_DECLINED, why)
-        self._chain.broadcast(CancelCheckpoint(checkpoint_id))
-
-    def report_declined(
-        self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
-    ) -> None:
-        """Informs only the coordinator: downstream learns it from the stream."""
-        self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(reason, why))
+    def obey(self, step: CheckpointStep) -> None:
+        match step:
+            case Cut():
+                self._snapshot(step)
+            case CutAhead():
+                self._overtake(step)
+            case KeepInFlight():
+                self._on_inputs_recorded(step)
+            case GiveUp(checkpoint_id):
+                self.give_up(checkpoint_id)
+            case Decline(checkpoint_id, why):
+                reason = CheckpointFailureReason.CHECKPOINT_DECLINED
+                self._report_declined(checkpoint_id, reason, why)
+                self._chain.broadcast(CancelCheckpoint(checkpoint_id))
+            case ReportDeclined(checkpoint_id, reason, why):
+                self._report_declined(checkpoint_id, reason, why)
 
     def give_up(self, checkpoint_id: CheckpointId) -> None:
         """Drops what is being gathered for this checkpoint, or for an older one."""
@@ -138,6 +120,28 @@ class SubtaskCheckpoints:
             self._final_id = None
         self._chain.on_aborted(checkpoint_id)
 
+    def _snapshot(self, step: Cut) -> None:
+        self._gathering = gathering = self._cut(step.barrier, step.start_delay_ms)
+        if gathering is not None:
+            gathering.on_inputs(step.alignment_ms, step.channels)
+            self._upload_if_complete()
+
+    def _overtake(self, step: CutAhead) -> None:
+        self._gathering = gathering = self._cut(step.barrier, step.start_delay_ms)
+        if gathering is not None:
+            gathering.is_unaligned = True
+
+    def _on_inputs_recorded(self, step: KeepInFlight) -> None:
+        gathering = self._gathering
+        if gathering is not None and gathering.barrier.checkpoint_id == step.checkpoint_id:
+            gathering.on_inputs(step.alignment_ms, step.channels, step.recorded)
+            self._upload_if_complete()
+
+    def _report_declined(
+        self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
+    ) -> None:
+        self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(reason, why))
+
     def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering | None:
         """1. Pass the barrier on. 2. Cut. The records in flight, and the upload, come later.
 
@@ -153,7 +157,7 @@ class SubtaskCheckpoints:
             cut = self._frozen(barrier)
         except PrepareRefused as refusal:
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED
-            self.report_declined(barrier.checkpoint_id, reason, str(refusal))
+            self._report_declined(barrier.checkpoint_id, reason, str(refusal))
             return None
         cut_ms = self._clock.monotonic_ms()
         gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)

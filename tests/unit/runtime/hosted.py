@@ -31,7 +31,7 @@ from pipelines.runtime.subtask.barrier_modes import handler_for
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.chains.exchange import Exchange
-from pipelines.runtime.subtask.feed import Feed
+from pipelines.runtime.subtask.feed import Effects, Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
@@ -324,7 +324,11 @@ class JoiningSubtask:
             continue
 
     def step(self) -> bool:
-        return self.feed.attend(self.subtask) or self.feed.advance(self.subtask)
+        attended = self.feed.attend()
+        return obeyed(self.subtask, self.feed.advance() if attended is None else attended)
+
+    def advance(self) -> bool:
+        return obeyed(self.subtask, self.feed.advance())
 
     def in_flight_at(self, checkpoint_id: int) -> dict[str, list[int]]:
         """The keys of the records that a checkpoint keeps, by channel, read back from its files."""
@@ -368,13 +372,15 @@ class ReadingSubtask:
     def __post_init__(self) -> None:
         reader = DirectReader(self.source, (), 0, 1, self.clock, None, self.strategy)
         ahead_bytes = self.reads_ahead_bytes
+        pipeline = joining_pipeline(self.source, MemorySink())
         self.feed = SourceFeed(
+            place_of(pipeline, Uid(LEFT)),
             reader if ahead_bytes is None else ReservingReader(reader, ahead_bytes),
+            self.clock,
             reader.told_progress,
         )
         self.reporter = RecordingReporter(self.root)
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}
-        pipeline = joining_pipeline(self.source, MemorySink())
         self.subtask = subtask_of(
             pipeline,
             Uid(LEFT),
@@ -385,6 +391,29 @@ class ReadingSubtask:
             self.mailbox,
             self.options,
         )
+
+    def advance(self) -> bool:
+        return obeyed(self.subtask, self.feed.advance())
+
+    def on_injected(self, barrier: Barrier) -> None:
+        self.subtask.obey(self.feed.on_injected(barrier))
+
+    def on_completed(self, checkpoint_id: int) -> None:
+        self.subtask.obey(self.feed.on_completed(CheckpointId(checkpoint_id)))
+
+    def on_aborted(self, checkpoint_id: int) -> None:
+        self.subtask.obey(self.feed.on_aborted(CheckpointId(checkpoint_id)))
+
+
+def obeyed(subtask: Subtask, effects: Effects | None) -> bool:
+    """Has the subtask do what its feed asked for; False: the feed had nothing to do."""
+    subtask.obey(effects or [])
+    return effects is not None
+
+
+def place_of(pipeline: Pipeline, vertex: Uid) -> ChainPlace:
+    graph = pipeline.graph
+    return ChainPlace(RunId("run-1"), Attempt(1), graph.vertex(vertex), 0, 1, MAX_PARALLELISM)
 
 
 def subtask_of(
@@ -399,9 +428,7 @@ def subtask_of(
     restored: dict[Uid, RestoredOperator] | None = None,
     uploads: Executor | None = None,
 ) -> Subtask:
-    place = ChainPlace(
-        RunId("run-1"), Attempt(1), pipeline.graph.vertex(vertex), 0, 1, MAX_PARALLELISM
-    )
+    place = place_of(pipeline, vertex)
     restored = restored or dict.fromkeys(place.vertex.nodes, NOTHING)
     chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored, clock.wall_ms)
     writer = LocatedWriter(reporter)

@@ -4,20 +4,20 @@ Owns operators, sinks, their state and the sinks' commit logs; decides nothing a
 checkpoints. Used by the subtask's thread only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
-from pipelines.domain.elements import Barrier, Mark, Origins, Watermark, WatermarkStatus
+from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.trees import Ids
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_building import ChainBuilder, Quarantines
-from pipelines.runtime.subtask.chains.chain_delivery import ChainDelivery, Part
+from pipelines.runtime.subtask.chains.chain_delivery import ChainDelivery
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
 from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
@@ -104,6 +104,12 @@ class OperatorChain:
 
     def head_context(self) -> OperatorContext:
         return self._nodes[0].context
+
+    def count(self, counts: Mapping[str, int]) -> None:
+        """Adds to the counters of the head."""
+        context = self._nodes[0].context
+        for name, count in counts.items():
+            context.count(name, count)
 
     def on_batch(self, port: int, batch: pa.RecordBatch, parts: Sequence[Part] = ()) -> None:
         """Takes a batch from an exchange into the head; `parts`: what was joined in it, in order.
@@ -239,8 +245,7 @@ class OperatorChain:
         else:
             self._delivery.settle()
         if self._anchoring is not None:
-            for name, count in self._anchoring.take_counts().items():
-                self.head_context().count(name, count)
+            self.count(self._anchoring.take_counts())
 
     def _settle(self) -> None:
         """No operator is at work: backends may move what they hold in memory."""

@@ -6,13 +6,12 @@ batch each emitted row descends.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.source import Offsets
-from pipelines.domain.elements import Origins, RecordOrigin, gathered
+from pipelines.domain.elements import Origins, Part, RecordOrigin, gathered
 from pipelines.domain.errors import Retryable
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.operators.operator import Collector, Lineage, SideCollector
@@ -24,9 +23,6 @@ from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_locate
 
 Target = Callable[[pa.RecordBatch, Numbers | None], None]
 """Takes a batch, and the row in work that each of its rows descends from; None: all of them."""
-
-Part: TypeAlias = tuple[Origins, int]
-"""A batch that was joined with others: where its rows came from, and how many there are."""
 
 _NO_ROW = -1
 """Stands for the rows of a batch that is not anchored, and of all that is made of it."""

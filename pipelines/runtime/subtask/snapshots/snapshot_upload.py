@@ -54,11 +54,11 @@ class Gathering:
     def on_inputs(
         self,
         alignment_ms: float,
-        channels: list[ChannelAlignment],
+        channels: Iterable[ChannelAlignment],
         recorded: Iterable[InFlightRecords] = (),
     ) -> None:
         """Every barrier has arrived."""
-        self.alignment_ms, self.channels = alignment_ms, channels
+        self.alignment_ms, self.channels = alignment_ms, list(channels)
         self.in_flight = [*self.in_flight, *recorded]
         self.awaits_inputs = False
 

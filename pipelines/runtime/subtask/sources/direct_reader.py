@@ -163,7 +163,7 @@ class DirectReader(SourceReader):
         self._open_up()
         while self._open:
             ended = None
-            for split in sorted(self._open.values(), key=OpenSplit.watermark_ms):
+            for split in self._by_event_time():
                 self._asked = _first_of(split.name, split.next_offset)
                 taken = split.take()
                 if taken is None:
@@ -188,6 +188,11 @@ class DirectReader(SourceReader):
     def take_counts(self) -> Mapping[str, int]:
         counts, self._counts = self._counts, NO_COUNTS
         return counts
+
+    def _by_event_time(self) -> list[OpenSplit]:
+        """The open splits, the one that is behind first."""
+        splits = list(self._open.values())
+        return splits if len(splits) == 1 else sorted(splits, key=OpenSplit.watermark_ms)
 
     def _open_up(self) -> None:
         """Opens as many splits as are read side by side."""

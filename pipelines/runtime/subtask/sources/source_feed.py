@@ -4,12 +4,13 @@ A source that has read everything stays: it answers barriers until the final che
 so that the tail is committed like everything before it (Flink, FLIP-147).
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.connectors.source import KnowsPending, MalformedRecord
+from pipelines.domain.clock import Clock
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     Barrier,
@@ -22,28 +23,40 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
+from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
+from pipelines.runtime.subtask.feed import (
+    IDLE_WAIT_MS,
+    AskForReservation,
+    Broadcast,
+    Count,
+    Cut,
+    Effects,
+    Emit,
+    PassTime,
+    ReportSourcesEnded,
+)
 from pipelines.runtime.subtask.operator_failure import located
 from pipelines.runtime.subtask.sources.direct_reader import PACED_WAIT_MS, ToldProgress
 from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
-from pipelines.runtime.subtask.subtask import Subtask
 
-if TYPE_CHECKING:
-    from pipelines.protocol.watermarks import EventTimeMark
-
-_ACTIVE = [WatermarkStatus(is_idle=False)]
+_ACTIVE: list[EventTimeMark] = [WatermarkStatus(is_idle=False)]
 
 
 class SourceFeed:
     def __init__(
         self,
+        place: ChainPlace,
         reader: SourceReader,
+        clock: Clock,
         told: ToldProgress | None = None,
         quarantine: SourceReader | None = None,
         pending: KnowsPending | None = None,
     ) -> None:
         """`quarantine`: the source's, if any of it was ever read again, by `reader` or not."""
+        self._uid, self._subtask = place.vertex.uid, place.subtask
         self._reader = reader
+        self._clock = clock
         self._quarantine = quarantine
         self._told = told
         self._pending = pending
@@ -64,59 +77,60 @@ class SourceFeed:
     def due_ms(self) -> float | None:
         return self._reader.due_ms
 
-    def attend(self, subtask: Subtask) -> bool:
-        return self._reader.attend()
+    def attend(self) -> Effects | None:
+        return [] if self._reader.attend() else None
 
-    def advance(self, subtask: Subtask) -> bool:
+    def advance(self) -> Effects | None:
         if self._stopping_id is not None or self._exhaustion_reported:
-            return False
-        batch = self._read(subtask)
-        chain, marks = subtask.chain, self._reader.take_marks()
-        # An active source reports that ahead of the records that show it.
-        before = 1 if marks[:1] == _ACTIVE else 0
-        chain.on_event_time(marks[:before])
-        self._count(subtask)
+            return None
+        batch = self._read()
+        effects: Effects = []
+        marks = self._reader.take_marks()
+        if marks[:1] == _ACTIVE:  # ahead of the records that show it
+            effects.append(PassTime(_ACTIVE))
+            marks = marks[1:]
+        if counts := self._take_counts():
+            effects.append(Count(counts))
         if batch is not None:
             split = self._reader.split
             offsets = None if split is None else split.offsets
-            chain.emit_from_source(batch, _origins(subtask, split), offsets, self._reader.trees)
-        chain.on_event_time(marks[before:])
+            effects.append(Emit(batch, self._origins(split), offsets, self._reader.trees))
+        if marks:
+            effects.append(PassTime(marks))
         if self._reader.take_wish():
-            subtask.reporter.reservation_wanted(subtask.place)
+            effects.append(AskForReservation())
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
-            subtask.reporter.sources_ended(subtask.place)
-        return batch is not None or self._reader.has_read_ahead
+            effects.append(ReportSourcesEnded())
+        return effects if effects or self._reader.has_read_ahead else None
 
-    def drain(self, subtask: Subtask) -> None:
+    def drain(self) -> Effects:
         """Does nothing if the source has read everything: then it has ended event time itself."""
         self._is_drained = not self._exhaustion_reported
-        if self._exhaustion_reported:
-            return
-        ended: list[EventTimeMark] = [*_ACTIVE, Watermark(MAX_WATERMARK_MS)]
-        subtask.chain.on_event_time(ended)
+        return [PassTime([*_ACTIVE, Watermark(MAX_WATERMARK_MS)])] if self._is_drained else []
 
-    def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
+    def on_injected(self, barrier: Barrier) -> Effects:
         if barrier.is_final:
             self._stopping_id = barrier.checkpoint_id
         try:
             self._reader.confirm()
         except Exception as error:
-            raise located(subtask.place.vertex.uid, (), error) from error
-        delay_ms = max(0.0, float(subtask.clock.wall_ms() - barrier.trigger_ms))
-        subtask.checkpoints.snapshot(barrier, delay_ms, 0.0, [])
+            raise located(self._uid, (), error) from error
         if self._told is not None:
             self._told.on_cut(barrier.checkpoint_id, self.positions())
+        delay_ms = max(0.0, float(self._clock.wall_ms() - barrier.trigger_ms))
+        return [Cut(barrier, delay_ms)]
 
-    def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+    def on_completed(self, checkpoint_id: CheckpointId) -> Effects:
         if self._told is not None:
             self._told.on_completed(checkpoint_id)
         self._reader.on_completed(checkpoint_id)
-        if checkpoint_id == self._stopping_id:
-            self._has_ended = True
-            subtask.chain.broadcast(EndOfInput())
+        if checkpoint_id != self._stopping_id:
+            return []
+        self._has_ended = True
+        return [Broadcast(EndOfInput())]
 
-    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+    def on_aborted(self, checkpoint_id: CheckpointId) -> Effects:
         """If a final checkpoint failed, the stream goes on, unless event time has ended.
 
         Raises Retryable: what draining has fired must be taken back.
@@ -125,13 +139,14 @@ class SourceFeed:
             self._told.on_aborted(checkpoint_id)
         self._reader.on_aborted(checkpoint_id)
         if checkpoint_id != self._stopping_id:
-            return
+            return []
         self._stopping_id = None
         if self._is_drained:
             raise Retryable(
-                f"the savepoint {checkpoint_id} failed after {subtask.name} had drained; the run"
-                " goes back to before its windows fired"
+                f"the savepoint {checkpoint_id} failed after {self._uid}[{self._subtask}] had"
+                " drained; the run goes back to before its windows fired"
             )
+        return []
 
     def positions(self) -> Json:
         return self._reader.positions()
@@ -140,7 +155,6 @@ class SourceFeed:
         return self._reader.records_beyond_positions()
 
     def close(self) -> None:
-        """Call once the subtask has ended."""
         self._reader.close()
         if self._quarantine is not None:
             self._quarantine.close()
@@ -160,34 +174,29 @@ class SourceFeed:
     def pending_records(self) -> int | None:
         return None if self._pending is None else self._pending.pending_records()
 
-    def _read(self, subtask: Subtask) -> pa.RecordBatch | None:
+    def _read(self) -> pa.RecordBatch | None:
         """Raises OperatorFailed with the record at which the source or its watermarks failed."""
         try:
             return self._reader.next()
         except Exception as error:
-            where = _origins(subtask, self._reader.asked)
+            where = self._origins(self._reader.asked)
             is_of_record = isinstance(error, MalformedRecord)
             if isinstance(error, MalformedRecord):
                 where = tuple(origin.at_offset(error.offset) for origin in where)
-            uid = subtask.place.vertex.uid
-            raise located(uid, where, error, is_of_record=is_of_record) from error
+            raise located(self._uid, where, error, is_of_record=is_of_record) from error
 
-    def _count(self, subtask: Subtask) -> None:
+    def _take_counts(self) -> Mapping[str, int]:
         counts = self._reader.take_counts()
-        if self._told is not None:
-            counts = {**counts, **self._told.take_counts()}
-        for name, count in counts.items():
-            subtask.chain.head_context().count(name, count)
+        return counts if self._told is None else {**counts, **self._told.take_counts()}
 
-
-def _origins(subtask: Subtask, split: SplitInWork | None) -> Origins:
-    if split is None:
-        return ()
-    origin = RecordOrigin(
-        source=subtask.place.vertex.uid,
-        subtask=subtask.place.subtask,
-        split=split.name,
-        first_offset=split.first_offset,
-        last_offset=split.next_offset - 1,
-    )
-    return (origin,)
+    def _origins(self, split: SplitInWork | None) -> Origins:
+        if split is None:
+            return ()
+        origin = RecordOrigin(
+            source=self._uid,
+            subtask=self._subtask,
+            split=split.name,
+            first_offset=split.first_offset,
+            last_offset=split.next_offset - 1,
+        )
+        return (origin,)

@@ -18,6 +18,7 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.alignment_timing import STEPS_MAX
+from pipelines.runtime.subtask.feed import PassTime, Process
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from tests.unit.runtime.fakes import batch_of, keys_of
 from tests.unit.runtime.hosted import (
@@ -46,7 +47,7 @@ def test_a_snapshot_holds_exactly_the_records_before_its_barrier_on_each_channel
         side = chance.choice([side for side in SIDES if unsent[side]])
         host.inputs[side].send(unsent[side].pop(0))
         for _ in range(chance.randint(0, 2)):
-            host.feed.advance(host.subtask)
+            host.advance()
     host.consume()
 
     assert sorted(host.reporter.snapshots) == [1, 2, 3]
@@ -89,7 +90,7 @@ def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
         side = chance.choice([side for side in SIDES if unsent[side]])
         host.inputs[side].send(unsent[side].pop(0))
         for _ in range(chance.randint(0, 2)):
-            host.feed.advance(host.subtask)
+            host.advance()
     host.consume()
 
     assert sorted(host.reporter.snapshots) == [1, 2, 3]
@@ -231,7 +232,7 @@ def test_an_aborted_checkpoint_opens_its_channels_and_leaves_no_snapshot(tmp_pat
     host.inputs[LEFT].send(records(1))
     host.consume()
 
-    host.feed.on_aborted(CheckpointId(1), host.subtask)
+    host.subtask.obey(host.feed.on_aborted(CheckpointId(1)))
     host.inputs[RIGHT].send(barrier(1))
     host.inputs[RIGHT].send(records(2))
     host.consume()
@@ -246,7 +247,7 @@ def test_the_checkpoint_after_an_aborted_one_is_exact(tmp_path: Path) -> None:
     host.inputs[LEFT].send(records(1))
     host.consume()
 
-    host.feed.on_aborted(CheckpointId(1), host.subtask)
+    host.subtask.obey(host.feed.on_aborted(CheckpointId(1)))
     for element in (barrier(1), records(2), barrier(2), records(3)):
         host.inputs[RIGHT].send(element)
     host.inputs[LEFT].send(barrier(2))
@@ -269,11 +270,24 @@ def test_a_channel_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     assert host.sink.written == [2, 1]
 
 
+def test_records_are_processed_before_the_event_time_that_came_behind_them(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path, coalesced_rows=5)
+    for side in SIDES:
+        host.inputs[side].send(records(1))
+        host.inputs[side].send(Watermark(7))
+
+    asked = [type(effect) for effect in host.feed.advance() or []]
+
+    assert asked == [Process, PassTime]
+
+
 def test_a_barrier_is_never_injected_behind_a_gate(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
 
     with pytest.raises(InvariantViolated, match="sources only"):
-        host.feed.on_injected(barrier(1), host.subtask)
+        host.feed.on_injected(barrier(1))
 
 
 @pytest.mark.parametrize("completion_comes_first", [True, False])

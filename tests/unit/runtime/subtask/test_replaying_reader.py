@@ -17,8 +17,10 @@ from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReplayingReader, ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
+from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
+from tests.unit.runtime.hosted import LEFT, MemorySink, joining_pipeline, place_of
 
 if TYPE_CHECKING:
     from pipelines.protocol.watermarks import EventTimeMark
@@ -151,10 +153,10 @@ def test_a_mode_that_does_not_go_back_keeps_how_far_it_was_read_and_reads_none(h
     cut = reader_of_quarantine(home, ())
     cut.next()
     kept = reader_of_quarantine(home, (cut.positions(),))
-    feed = SourceFeed(ReservingReader(source_reader(()), 1), None, kept)
+    feed = feed_over(ReservingReader(source_reader(()), 1), kept)
 
     assert feed.replayed() == cut.positions()
-    assert SourceFeed(source_reader(())).replayed() is None
+    assert feed_over(source_reader(())).replayed() is None
 
 
 def feed_of(
@@ -164,7 +166,12 @@ def feed_of(
     replayed = tuple(each for _, each in cuts)
     quarantine = reader_of_quarantine(home, replayed, subtask, parallelism)
     reader = ReplayingReader(source, quarantine)
-    return reader, SourceFeed(reader, None, quarantine)
+    return reader, feed_over(reader, quarantine)
+
+
+def feed_over(reader: SourceReader, quarantine: DirectReader | None = None) -> SourceFeed:
+    place = place_of(joining_pipeline(source_of(), MemorySink()), Uid(LEFT))
+    return SourceFeed(place, reader, ManualClock(), None, quarantine)
 
 
 def replaying(home: Path) -> ReplayingReader:

@@ -28,11 +28,11 @@ SECOND = timedelta(seconds=1)
 
 def test_a_barrier_stands_where_the_position_of_its_snapshot_says(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(8))
-    host.feed.advance(host.subtask)
-    host.feed.advance(host.subtask)
+    host.advance()
+    host.advance()
 
-    host.feed.on_injected(barrier(1), host.subtask)
-    host.feed.advance(host.subtask)
+    host.on_injected(barrier(1))
+    host.advance()
 
     (operator,) = host.reporter.snapshots[1].operators
     assert keys_before(host.output.sent, barrier(1)) == [0, 1, 2, 3, 4, 5]
@@ -48,12 +48,12 @@ def test_no_snapshot_holds_positions_in_a_split_that_is_another_one_now(
 ) -> None:
     source = NamedAgainLog({"a": [(0, 0, 0)]}, versions={"a": "first"})
     host = ReadingSubtask(tmp_path, source, reads_ahead_bytes=reads_ahead_bytes)
-    host.feed.advance(host.subtask)
-    host.feed.on_injected(barrier(1), host.subtask)
+    host.advance()
+    host.on_injected(barrier(1))
     source.versions["a"] = "second"
 
     with pytest.raises(OperatorFailed, match="a is second and was first") as failure:
-        host.feed.on_injected(barrier(2), host.subtask)
+        host.on_injected(barrier(2))
 
     assert is_fatal(failure.value)
     assert list(host.reporter.snapshots) == [1]
@@ -65,8 +65,8 @@ def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barrie
     host = ReadingSubtask(tmp_path, source_of(2))
 
     for _ in range(4):
-        host.feed.advance(host.subtask)
-    host.feed.on_injected(barrier(1), host.subtask)
+        host.advance()
+    host.on_injected(barrier(1))
 
     assert host.reporter.sources_over == 1
     assert not host.feed.has_ended
@@ -79,13 +79,13 @@ def test_a_source_that_stands_still_at_most_once_asks_for_the_checkpoint_that_fr
 ) -> None:
     host = ReadingSubtask(tmp_path, source_of(5), reads_ahead_bytes=1 << 20)
 
-    reading = host.feed.advance(host.subtask)
-    while host.feed.advance(host.subtask):
+    reading = host.advance()
+    while host.advance():
         pass
     wanted = host.reporter.reservations_wanted
-    host.feed.on_injected(barrier(1), host.subtask)
-    host.feed.on_completed(CheckpointId(1), host.subtask)
-    while host.feed.advance(host.subtask):
+    host.on_injected(barrier(1))
+    host.on_completed(1)
+    while host.advance():
         pass
 
     assert reading, "reading ahead is work that needs no wait"
@@ -98,12 +98,12 @@ def test_a_source_that_stands_still_at_most_once_asks_again_when_its_checkpoint_
     tmp_path: Path,
 ) -> None:
     host = ReadingSubtask(tmp_path, source_of(5), reads_ahead_bytes=1 << 20)
-    while host.feed.advance(host.subtask):
+    while host.advance():
         pass
-    host.feed.on_injected(barrier(1), host.subtask)
+    host.on_injected(barrier(1))
 
-    host.feed.on_aborted(CheckpointId(1), host.subtask)
-    host.feed.advance(host.subtask)
+    host.on_aborted(1)
+    host.advance()
 
     assert host.reporter.reservations_wanted == 2
 
@@ -115,13 +115,13 @@ def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end
     source.silent.add(0)
     host = ReadingSubtask(tmp_path, source, strategy=monotonous().with_idleness(SECOND))
     for _ in range(3):
-        host.feed.advance(host.subtask)
+        host.advance()
         host.clock.now_ms += 1_000.0
     assert host.output.sent[-1] == WatermarkStatus(is_idle=True)
     sent = len(host.output.sent)
 
     source.silent.clear()
-    host.feed.advance(host.subtask)
+    host.advance()
 
     active, records, *_ = host.output.sent[sent:]
     assert active == WatermarkStatus(is_idle=False)
@@ -131,8 +131,8 @@ def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end
 def test_records_from_a_wrong_future_are_counted_in_the_snapshot(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, ListSource([[(0, 0), (1, 1), (2, 10 * MAX_LEAP_MS)]]))
 
-    host.feed.advance(host.subtask)
-    host.feed.on_injected(barrier(1), host.subtask)
+    host.advance()
+    host.on_injected(barrier(1))
 
     (operator,) = host.reporter.snapshots[1].operators
     assert operator.counters["timestamps_far_ahead"] == 1
@@ -142,11 +142,11 @@ def test_records_from_a_wrong_future_are_counted_in_the_snapshot(tmp_path: Path)
 
 def test_nothing_follows_a_final_barrier_but_the_end(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(8))
-    host.feed.advance(host.subtask)
+    host.advance()
 
-    host.feed.on_injected(barrier(1, is_final=True), host.subtask)
-    did_something = host.feed.advance(host.subtask)
-    host.feed.on_completed(CheckpointId(1), host.subtask)
+    host.on_injected(barrier(1, is_final=True))
+    did_something = host.advance()
+    host.on_completed(1)
 
     assert not did_something
     assert host.feed.has_ended
@@ -156,19 +156,19 @@ def test_nothing_follows_a_final_barrier_but_the_end(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_final_ends_nothing(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(8))
 
-    host.feed.on_injected(barrier(1), host.subtask)
-    host.feed.on_completed(CheckpointId(1), host.subtask)
+    host.on_injected(barrier(1))
+    host.on_completed(1)
 
     assert not host.feed.has_ended
-    assert host.feed.advance(host.subtask)
+    assert host.advance()
 
 
 def test_after_an_aborted_final_checkpoint_the_stream_goes_on(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source_of(3))
-    host.feed.on_injected(barrier(1, is_final=True), host.subtask)
+    host.on_injected(barrier(1, is_final=True))
 
-    host.feed.on_aborted(CheckpointId(1), host.subtask)
-    host.feed.advance(host.subtask)
+    host.on_aborted(1)
+    host.advance()
 
     assert keys_before(host.output.sent, None) == [0, 1, 2]
 
@@ -178,7 +178,7 @@ def test_a_watermark_is_sent_only_when_it_has_moved(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, still)
 
     for _ in range(5):
-        host.feed.advance(host.subtask)
+        host.advance()
 
     marks = [mark for mark in host.output.sent if isinstance(mark, Watermark)]
     assert marks == [Watermark(4), Watermark(8), Watermark(MAX_WATERMARK_MS)]
@@ -202,8 +202,8 @@ def test_draining_ends_event_time_before_the_barrier(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, ListSource([[(1, 1), (2, 2)]]))
     final = Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True)
 
-    host.feed.drain(host.subtask)
-    host.feed.on_injected(final, host.subtask)
+    host.subtask.obey(host.feed.drain())
+    host.on_injected(final)
 
     assert host.output.sent[-2:] == [Watermark(MAX_WATERMARK_MS), final]
 
@@ -211,8 +211,8 @@ def test_draining_ends_event_time_before_the_barrier(tmp_path: Path) -> None:
 def test_a_drained_source_whose_savepoint_fails_ends_the_attempt(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, ListSource([[(1, 1), (2, 2)]]))
     final = Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True)
-    host.feed.drain(host.subtask)
-    host.feed.on_injected(final, host.subtask)
+    host.subtask.obey(host.feed.drain())
+    host.on_injected(final)
 
     with pytest.raises(Retryable, match="windows"):
-        host.feed.on_aborted(CheckpointId(1), host.subtask)
+        host.on_aborted(1)

@@ -32,16 +32,16 @@ def test_the_positions_of_a_completed_checkpoint_are_told_and_no_others(tmp_path
     source = FollowedLog(LOG)
     host = ReadingSubtask(tmp_path, source)
     for checkpoint_id in (1, 2, 3):
-        host.feed.advance(host.subtask)
+        host.advance()
         inject(host, checkpoint_id)
     assert source.told == []
 
-    host.feed.on_completed(CheckpointId(2), host.subtask)
+    host.on_completed(2)
     assert source.told == [("a", 6)]
 
-    host.feed.on_completed(CheckpointId(1), host.subtask)  # subsumed
-    host.feed.on_aborted(CheckpointId(3), host.subtask)
-    host.feed.on_completed(CheckpointId(3), host.subtask)
+    host.on_completed(1)  # subsumed
+    host.on_aborted(3)
+    host.on_completed(3)
     assert source.told == [("a", 6)]
 
 
@@ -50,7 +50,7 @@ def test_what_became_of_it_is_counted(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, source)
 
     for _ in range(2):
-        host.feed.advance(host.subtask)
+        host.advance()
 
     counters = host.subtask.chain.head_context().counters
     assert (counters["commits_succeeded"], counters["commits_failed"]) == (2, 1)
@@ -63,4 +63,4 @@ def test_of_a_source_that_tells_nobody_nothing_is_kept() -> None:
 
 
 def inject(host: ReadingSubtask, checkpoint_id: int) -> None:
-    host.feed.on_injected(Barrier(CheckpointId(checkpoint_id), 0), host.subtask)
+    host.on_injected(Barrier(CheckpointId(checkpoint_id), 0))

@@ -30,6 +30,7 @@ from tests.unit.runtime.hosted import (
     OVERTAKING,
     MemorySink,
     RecordingReporter,
+    obeyed,
     subtask_of,
 )
 from tests.unit.runtime.points import manifest_of, store_in
@@ -105,7 +106,8 @@ class Stage:
         )
 
     def consume_one(self) -> bool:
-        return self.feed.attend(self.subtask) or self.feed.advance(self.subtask)
+        attended = self.feed.attend()
+        return obeyed(self.subtask, self.feed.advance() if attended is None else attended)
 
     def consume(self) -> None:
         while self.consume_one():
