@@ -119,6 +119,35 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "pipelines.lab.trial": {"Cancel"},  # the lab ends a trial
     "pipelines.local.driving": {"StopWithSavepoint"},  # `stop_after`
 }
+READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`
+    "ftdash.checkpoints.found_damage": "the runs that keep a point are told of its damage",
+    "ftdash.eventlog.sources": "the kinds of rows of the log are one table; `queries` reads it",
+    "ftdash.gameday.observation": "what a game day has shown so far, for its services and queries",
+    "ftdash.prometheus.observed": "what a scrape reads, in one place",
+    "ftdash.supervision.delivery": "the requests that wait for a driver",
+    "ftdash.supervision.launcher": "what a driver is started with",
+}
+WRITERS = {  # module -> why it writes rows, and is no `services`
+    "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",
+    "ftdash.alerts.delivery": "how far each delivery has come",
+    "ftdash.alerts.evaluation": "alerts that fire and clear",
+    "ftdash.checkpoints.ledger_fold": "folds journals",
+    "ftdash.checkpoints.projector": "folds journals",
+    "ftdash.embedded.installation": "makes the people of a new installation",
+    "ftdash.gameday.injection": "notes a process before it is hit, so that it is let go",
+    "ftdash.history.limits": "how long history is kept, and what was counted before",
+    "ftdash.metrics.projector": "folds journals",
+    "ftdash.projection.incident_fold": "folds journals",
+    "ftdash.projection.projector": "folds journals",
+    "ftdash.projection.run_fold": "folds journals",
+    "ftdash.requests.asking": "the part that all services share to store a request",
+    "ftdash.retention.pruning": "deletes what is older than its limit",
+    "ftdash.supervision.drivers": "starts, watches and ends drivers",
+}
+WRITING = {
+    *("save", "create", "delete", "bulk_create", "bulk_update"),
+    *("get_or_create", "update_or_create", "select_for_update"),
+}
 MANAGERS = ("objects", "_default_manager", "_base_manager")
 NO_TABLES = ("models.TextChoices", "models.IntegerChoices", "StrEnum")
 TABLES = {
@@ -163,6 +192,23 @@ def test_no_modules_of_the_dashboard_import_each_other() -> None:
     }
 
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_only_queries_read_rows_and_only_services_write_them() -> None:
+    """Every other module that reads or writes rows is in the two tables, with the reason."""
+    reading, writing = set(), set()
+    for path in FILES:
+        name = module_of(path)
+        if not name.startswith("ftdash.") or {"migrations", "models"} & set(name.split(".")):
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        if any(isinstance(node, ast.Attribute) and node.attr in MANAGERS for node in nodes):
+            reading.add(name)
+            writing |= {name for node in nodes if is_write(node)}
+
+    elsewhere = {name for name in reading if not is_room(name, "queries", "services")}
+    assert elsewhere == READERS.keys() | WRITERS.keys()
+    assert {name for name in writing if not is_room(name, "services")} == WRITERS.keys()
 
 
 def test_a_new_command_touches_its_type_its_handler_and_its_form() -> None:
@@ -263,6 +309,18 @@ def imported_from(path: Path, module: str) -> set[str]:
     nodes = ast.walk(ast.parse(path.read_text()))
     taken = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == module]
     return {each.name for node in taken for each in node.names}
+
+
+def is_write(node: ast.AST) -> bool:
+    """`update` with names only: a dict's takes a value."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    is_update = node.func.attr == "update" and bool(node.keywords)
+    return is_update or node.func.attr in WRITING
+
+
+def is_room(module: str, *rooms: str) -> bool:
+    return bool(set(module.split(".")) & set(rooms))
 
 
 def module_of(path: Path) -> str:

@@ -30,11 +30,23 @@ from ftdash.jobs.models import Pipeline, Run
 from ftdash.requests.asking import pipeline_named
 from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
+from pipelines.domain.run import RunDirectory
 
 SIGN_OF_LIFE_S = 2.0
 FORGOTTEN_AFTER = timedelta(seconds=5)
 
 log = logging.getLogger("ftdash.audits")
+
+
+def directory_of(job: str, run_id: str | None) -> RunDirectory:
+    """That of the run, or of the pipeline's newest one. Raises Rejected if there is none."""
+    runs = Run.objects.filter(pipeline__name=job).select_related("pipeline")
+    found = runs.filter(run_id=run_id) if run_id else runs.order_by("-created_at", "-pk")
+    run = found.first()
+    if run is None:
+        which = f"run {run_id} of pipeline {job!r}" if run_id else f"run of a pipeline {job!r}"
+        raise Rejected(f"There is no {which}; see `manage.py pipeline list`.")
+    return run_directory(run)
 
 
 def start(audit_key: int) -> None:

@@ -183,6 +183,10 @@ def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offse
     RunFold(run).save()
 
 
+def run_named(run_id: str) -> Run | None:
+    return Run.objects.select_related("pipeline").filter(run_id=run_id).first()
+
+
 def rebuild(run: Run) -> None:
     """Rebuild the run's rows from its journal, as far as that is kept, in one transaction.
 

@@ -9,12 +9,10 @@ from typing import Any
 import msgspec
 from django.core.management.base import CommandError
 
+from ftdash.audits import services
 from ftdash.installed_command import InstalledCommand
-from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import Run
 from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
-from pipelines.domain.run import RunDirectory
 
 
 class Command(InstalledCommand):
@@ -31,7 +29,7 @@ class Command(InstalledCommand):
         from pipelines.audit.report import sentences
 
         try:
-            report = audit(_directory(options["job"], options["run"]))
+            report = audit(services.directory_of(options["job"], options["run"]))
         except (Rejected, UndecodableEvent, JournalCutShort) as problem:
             raise CommandError(str(problem), returncode=2) from problem
         if options["json"]:
@@ -40,13 +38,3 @@ class Command(InstalledCommand):
             self.stdout.write("\n".join(sentences(report)))
         if not report.is_as_recorded:
             raise CommandError("The output is not what the ledger says.", returncode=1)
-
-
-def _directory(job: str, run_id: str | None) -> RunDirectory:
-    runs = Run.objects.filter(pipeline__name=job).select_related("pipeline")
-    found = runs.filter(run_id=run_id) if run_id else runs.order_by("-created_at", "-pk")
-    run = found.first()
-    if run is None:
-        which = f"run {run_id} of pipeline {job!r}" if run_id else f"run of a pipeline {job!r}"
-        raise Rejected(f"There is no {which}; see `manage.py pipeline list`.")
-    return run_directory(run)

@@ -9,8 +9,7 @@ from django.conf import settings
 from django.core.management.base import CommandError
 
 from ftdash.installed_command import InstalledCommand
-from ftdash.jobs.models import Run
-from ftdash.projection.projector import Projector, rebuild
+from ftdash.projection.projector import Projector, rebuild, run_named
 from pipelines.bus.announce import NewsWaiter
 
 PAUSE_AFTER_NEWS_S = 0.1
@@ -47,7 +46,7 @@ def _run_until(is_ending: threading.Event) -> None:
 
 
 def _rebuild(run_id: str) -> None:
-    run = Run.objects.select_related("pipeline").filter(run_id=run_id).first()
+    run = run_named(run_id)
     if run is None:
         raise CommandError(f"There is no run {run_id}.", returncode=2)
     rebuild(run)
