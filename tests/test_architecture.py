@@ -1,6 +1,7 @@
 """The rules of ARCHITECTURE.md that a machine can check. A failure names file and rule."""
 
 import ast
+import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pipelines.domain.commands import AnyCommand
 
 ROOT = Path(__file__).parents[1]
+FILES_OF_A_TRIP_MAX = 35
 DOMAIN = {"pipelines.domain"}
 MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.domain": set(),
@@ -235,6 +237,17 @@ def test_the_kind_of_a_command_is_written_beside_it_alone() -> None:
     ]
 
     assert set(written) == {"pipelines.domain.commands"}
+
+
+def test_a_checkpoint_passes_few_files_from_the_button_to_its_row() -> None:
+    """Every name is a file of its own; `test_documentation` looks for each."""
+    document = (ROOT / "ARCHITECTURE.md").read_text()
+    trip = document.split("## A checkpoint's trip, file by file")[1].split("\n## ")[0]
+    files = re.findall(r"`([a-z_/]+\.py)`", trip)
+
+    assert len(set(files)) == len(files)
+    assert f"These {len(files)} files" in trip
+    assert len(files) <= FILES_OF_A_TRIP_MAX
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
