@@ -223,6 +223,15 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
                 "inds_another_run_at_its_target_ends_the_run"
             ),
         ),
+        Mutant(
+            "pipelines/runtime/master/output/target_claims.py",
+            "            if uid not in claims\n",
+            "",
+            (
+                "tests/processes/test_two_installations.py::test_a_run_that_loses_its_t"
+                "arget_to_another_installation_ends_and_never_takes_it_back"
+            ),
+        ),
     ),
     (
         "what no recovery point needs does not outlive its run in a target, "
