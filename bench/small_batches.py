@@ -219,21 +219,28 @@ def _loaded(build: Callable[[Stream, Stream], Stream], ports: int) -> Iterator[L
     alignment = GateAlignment(gate, handler, options, AlignmentTiming(clock))
     place = ChainPlace(RunId("bench"), Attempt(1), vertex, 0, 1, 128)
     restored = dict.fromkeys(vertex.nodes, NOTHING)
-    chain = OperatorChain(pipeline, place, HashMapBackend, {}, restored, clock.wall_ms)
+    chain = OperatorChain(
+        pipeline=pipeline,
+        place=place,
+        backends=HashMapBackend,
+        exchanges={},
+        restored=restored,
+        now_ms=clock.wall_ms,
+    )
     with (
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
         ThreadPoolExecutor(1) as uploads,
     ):
         subtask = Subtask(
-            place,
-            chain,
-            GateFeed(gate, coalescing, alignment, None),
-            SnapshotWriter(FileSystemCheckpointStore([root])),
-            uploads,
-            RecordingReporter(Path(root)),
-            clock,
-            Mailbox(),
-            options,
+            place=place,
+            chain=chain,
+            feed=GateFeed(gate, coalescing, alignment, None),
+            snapshots=SnapshotWriter(FileSystemCheckpointStore([root])),
+            uploads=uploads,
+            reporter=RecordingReporter(Path(root)),
+            clock=clock,
+            mailbox=Mailbox(),
+            barriers=options,
         )
         yield Load(subtask, outputs, clock, pipeline.input_schemas(UNIT))
 

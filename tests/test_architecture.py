@@ -158,6 +158,9 @@ TABLES = {
     for node in ast.parse(path.read_text()).body
     if isinstance(node, ast.ClassDef) and ast.unparse(node.bases[0]) not in NO_TABLES
 }
+POSITIONAL_MAX = 6
+"""A caller names the arguments of what takes more."""
+
 FILES = sorted(p for top in ("pipelines", "ftdash") for p in ROOT.glob(f"{top}/**/*.py"))
 TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
 TEST_MODULES = [path for path in TEST_FILES if path.name.startswith("test_")]
@@ -181,6 +184,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
             check_within(".".join(relative.parent.parts), name)
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
+        check_names_arguments(node)
         if package in DOORS:
             check_asks_no_table(node)
 
@@ -304,6 +308,35 @@ def check_asks_no_table(node: ast.AST) -> None:
         assert not taken, f"{taken} is asked by queries beside {node.module}"
     is_manager = isinstance(node, ast.Attribute) and node.attr in MANAGERS
     assert not is_manager, f"{ast.unparse(node)} belongs into a query"
+
+
+def check_names_arguments(node: ast.AST) -> None:
+    if isinstance(node, Function):
+        taken = [*node.args.posonlyargs, *node.args.args]
+        count = len([each for each in taken if each.arg not in ("self", "cls")])
+    elif isinstance(node, ast.ClassDef) and is_struct(node):
+        count = len(positional_fields(node))
+    else:
+        return
+    assert count <= POSITIONAL_MAX, f"{node.name} takes {count} arguments by position: name them"
+
+
+def is_struct(node: ast.ClassDef) -> bool:
+    made_by = [ast.unparse(each) for each in (*node.decorator_list, *node.bases, *node.keywords)]
+    is_made = any(each.startswith(("dataclass", "msgspec.Struct")) for each in made_by)
+    return is_made and not any("kw_only=True" in each for each in made_by)
+
+
+def positional_fields(node: ast.ClassDef) -> list[str]:
+    names = []
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign):
+            if ast.unparse(each.annotation) == "KW_ONLY":
+                break
+            text = ast.unparse(each)
+            if not any(word in text for word in ("ClassVar", "init=False", "kw_only=True")):
+                names.append(ast.unparse(each.target))
+    return names
 
 
 def imports(tree: ast.Module) -> list[str]:

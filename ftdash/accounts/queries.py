@@ -10,7 +10,7 @@ from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, Token
 from ftdash.accounts.services import Role, with_role_admin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
     name: str
     scope: TokenScope
@@ -33,7 +33,7 @@ class PersonView:
     last_signed_in_at: datetime | None  # None: never
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdminActionView:
     """`what` and `subject` read as a sentence after `who`: "ada" "invited" "person olaf"."""
 

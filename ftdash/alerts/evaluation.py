@@ -216,7 +216,7 @@ IN_TIME_INTERVALS = 2
 """Between one, which is normal, and `lateness.LATE_AFTER_INTERVALS`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
     """One rule for one pipeline, before and after a reading."""
 
@@ -285,7 +285,15 @@ def _judge_one(
     reading = found.values[Watched(rule.watched)]
     band = band_of(rule, found)
     standing, effect = judge(band, before, reading, now_s)
-    return _Judged(rule, found.pipeline, band, reading, before, standing, effect)
+    return _Judged(
+        rule=rule,
+        pipeline=found.pipeline,
+        band=band,
+        reading=reading,
+        before=before,
+        standing=standing,
+        effect=effect,
+    )
 
 
 def _keep_standings(judged: list[_Judged]) -> None:

@@ -24,7 +24,7 @@ from ftdash.alerts.models import (
 FIRING_MAX = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertView:
     key: int
     rule: str
@@ -55,7 +55,7 @@ class AlertHistory:
     rows: list[AlertView]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleView:
     name: str
     watched: Watched
@@ -78,7 +78,7 @@ class DeliveryView:
     problem: str  # of the newest try
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelView:
     """The `address` of a webhook is its scheme and host only; the rest may be a secret."""
 

@@ -14,7 +14,7 @@ from ftdash.checkpoints.models import CheckpointStatus
 from pipelines.domain.status import SavepointFormat
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
     """One line of the checkpoint history. None means "not known (yet)"."""
 
@@ -46,7 +46,7 @@ class CheckpointRow:
     request_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary:
     """Over all checkpoints of the run; durations over the completed ones among the newest 500."""
 
@@ -80,7 +80,7 @@ class HeldBackStep:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelTimeline:
     """One input channel while its subtask aligned; times in ms after the trigger."""
 
@@ -98,7 +98,7 @@ class ChannelTimeline:
     steps: tuple[HeldBackStep, ...] = ()  # empty: only the total was measured
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskTimeline:
     vertex: str
     subtask: int
@@ -122,7 +122,7 @@ class SubtaskTimeline:
         return sum(channel.buffered_records for channel in self.channels)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slowest:
     """The longest stretch on the way to the last acknowledgement, and its subtask.
 
@@ -150,7 +150,7 @@ class AlignmentTimeline:
     slowest: Slowest | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPoint:
     """A retained checkpoint or savepoint that a run can be restored from, newest first."""
 
@@ -183,7 +183,7 @@ class RestoredRun:
     is_claimed: bool  # the run owns the savepoint, and deletes it when newer points replace it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How far all bytes of a point have been read again, and the result."""
 
@@ -197,7 +197,7 @@ class Reading:
     waiting_for: str = ""  # why it cannot go on now; it is tried again while a person watches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
     key: str  # in addresses
     pipeline: str

@@ -11,7 +11,7 @@ from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.jobs.answers import VertexView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskSpread:
     """Each figure over the subtasks that have acknowledged."""
 

@@ -28,7 +28,7 @@ class OracleAnswer(msgspec.Struct, frozen=True):
     sql: Comparison
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutcome:
     """`verdict` is "exact", or one sentence: what differs, or which step of the check failed."""
 

@@ -62,7 +62,7 @@ class LineKind(StrEnum):
     SETTING = "setting"  # of people, tokens, alerts and retention
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """`actor` is empty where nobody asked for it, `pipeline` where it concerns all."""
 
@@ -127,7 +127,7 @@ class Told:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """`time` is a column that is never null. `pipeline` and `actor` are empty where there is none.
 
@@ -270,70 +270,78 @@ def _setting(row: AdminAction) -> Told:
 
 SOURCES = (
     Source(
-        LineKind.ACTION,
-        Request.objects.all,
-        "created_at",
-        _request,
+        kind=LineKind.ACTION,
+        rows=Request.objects.all,
+        time="created_at",
+        told=_request,
         parts=("pipeline", "run"),
         pipeline="pipeline",
         actor="requester",
     ),
-    Source(LineKind.STATUS, StatusChange.objects.all, "at", _status),
-    Source(LineKind.FAILURE, Failure.objects.all, "at", _failure),
-    Source(LineKind.RECOVERY, Recovery.objects.all, "started_at", _recovery),
+    Source(kind=LineKind.STATUS, rows=StatusChange.objects.all, time="at", told=_status),
+    Source(kind=LineKind.FAILURE, rows=Failure.objects.all, time="at", told=_failure),
+    Source(kind=LineKind.RECOVERY, rows=Recovery.objects.all, time="started_at", told=_recovery),
     Source(
-        LineKind.CHECKPOINT,
-        Checkpoint.objects.all,
-        "trigger_at",
-        _checkpoint,
+        kind=LineKind.CHECKPOINT,
+        rows=Checkpoint.objects.all,
+        time="trigger_at",
+        told=_checkpoint,
         routine=ROUTINE,
     ),
     Source(
-        LineKind.REFUSAL,
-        RestoreRefusal.objects.all,
-        "at",
-        lambda row: Told(row.message, "refused", row.path),
+        kind=LineKind.REFUSAL,
+        rows=RestoreRefusal.objects.all,
+        time="at",
+        told=lambda row: Told(row.message, "refused", row.path),
     ),
-    Source(LineKind.DAMAGE, DamageFinding.objects.all, "at", _damage),
-    Source(LineKind.REFUSAL, ZombieRefusal.objects.all, "at", _zombie),
-    Source(LineKind.OUTPUT, SupersededOutput.objects.all, "at", _superseded),
-    Source(LineKind.REPEATED, RepeatedOutput.objects.all, "at", _repeated),
-    Source(LineKind.CLEAN_UP, Leftover.objects.all, "at", _leftover),
-    Source(LineKind.TAKEOVER, TargetTakeover.objects.all, "at", _takeover),
-    Source(LineKind.QUARANTINE, QuarantinedRecord.objects.all, "at", _quarantined),
-    Source(LineKind.AUDIT, Audit.objects.all, "created_at", _audit, actor="requester"),
+    Source(kind=LineKind.DAMAGE, rows=DamageFinding.objects.all, time="at", told=_damage),
+    Source(kind=LineKind.REFUSAL, rows=ZombieRefusal.objects.all, time="at", told=_zombie),
+    Source(kind=LineKind.OUTPUT, rows=SupersededOutput.objects.all, time="at", told=_superseded),
+    Source(kind=LineKind.REPEATED, rows=RepeatedOutput.objects.all, time="at", told=_repeated),
+    Source(kind=LineKind.CLEAN_UP, rows=Leftover.objects.all, time="at", told=_leftover),
+    Source(kind=LineKind.TAKEOVER, rows=TargetTakeover.objects.all, time="at", told=_takeover),
     Source(
-        LineKind.GAME_DAY,
-        GameDay.objects.all,
-        "asked_at",
-        _game_day,
+        kind=LineKind.QUARANTINE, rows=QuarantinedRecord.objects.all, time="at", told=_quarantined
+    ),
+    Source(
+        kind=LineKind.AUDIT,
+        rows=Audit.objects.all,
+        time="created_at",
+        told=_audit,
+        actor="requester",
+    ),
+    Source(
+        kind=LineKind.GAME_DAY,
+        rows=GameDay.objects.all,
+        time="asked_at",
+        told=_game_day,
         parts=("pipeline", "run"),
         pipeline="pipeline",
         actor="requester",
     ),
     Source(
-        LineKind.LAB,
-        Lab.objects.all,
-        "asked_at",
-        _lab,
+        kind=LineKind.LAB,
+        rows=Lab.objects.all,
+        time="asked_at",
+        told=_lab,
         parts=(),
         pipeline="",
         actor="requested_by",
     ),
     Source(
-        LineKind.ALERT,
-        Alert.objects.all,
-        "fired_at",
-        _alert,
+        kind=LineKind.ALERT,
+        rows=Alert.objects.all,
+        time="fired_at",
+        told=_alert,
         parts=("pipeline",),
         pipeline="pipeline",
         actor="acknowledged_by",
     ),
     Source(
-        LineKind.SETTING,
-        AdminAction.objects.all,
-        "at",
-        _setting,
+        kind=LineKind.SETTING,
+        rows=AdminAction.objects.all,
+        time="at",
+        told=_setting,
         parts=(),
         pipeline="",
         actor="who",

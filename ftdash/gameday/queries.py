@@ -31,7 +31,7 @@ class Scored:
     measures: Measures
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """Medians are over the game days whose fault took effect; None: there are none."""
 
@@ -89,7 +89,7 @@ SCORED_MAX = 2_000
 """The score is made from the newest of all that have ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GameDayView:
     key: int
     pipeline: str

@@ -18,7 +18,7 @@ RECOVERY_WITHIN = timedelta(seconds=180)
 AUDIT_WITHIN = timedelta(seconds=600)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
     """None: not reached, or not known."""
 
@@ -51,7 +51,7 @@ class AuditFound:
     first_difference: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """The facts in the rows. Times are by this machine's clock."""
 

@@ -60,7 +60,7 @@ class SlotView:
     resident_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskView:
     """One subtask in the newest sample."""
 
@@ -85,7 +85,7 @@ class SubtaskView:
     window_bytes: int | None = None  # what each of its channels may hold
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """Everything the header of a pipeline's page says about one run."""
 
@@ -129,7 +129,7 @@ class RunView:
     driver_log_path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunBrief:
     """One run in the list of a pipeline's runs, newest first."""
 
@@ -154,7 +154,7 @@ class ActionOffer:
     consequence: str  # one sentence with numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
     """One request of a person: its progress, and its line in the audit log."""
 
@@ -178,7 +178,7 @@ class RequestView:
     deadline_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePage:
     """A pipeline with its newest run (None before the first) and what can be done to it."""
 
@@ -206,7 +206,7 @@ class PhaseView:
     at: datetime  # when it was reached
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryView:
     run_id: str
     attempt: int
@@ -231,7 +231,7 @@ class RecordsView:
     is_moment: bool  # what failed fired at that time and was made of other records
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureView:
     run_id: str
     attempt: int
@@ -314,7 +314,7 @@ class ZombiesView:
     last_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantinedView:
     """A record that no operator is given any more."""
 
@@ -352,7 +352,7 @@ class ReplayView:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryAxis:
     """Failures, recoveries and recovery points of one run on one time axis, oldest first."""
 

@@ -14,7 +14,7 @@ from pipelines.lab.report import LabReport
 LABS_MAX = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabView:
     key: int
     options: LabOptions

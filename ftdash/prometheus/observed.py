@@ -42,7 +42,7 @@ class StatusTimes:
     down_since: datetime | None  # None: it runs, or never ran
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRun:
     pipeline: str
     run: Run

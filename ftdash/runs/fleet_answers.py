@@ -40,7 +40,7 @@ class Attention:
     text: str  # one sentence, empty if no person needs to look
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPulse:
     """How a run has been doing recently. None: not known."""
 
@@ -55,7 +55,7 @@ class RunPulse:
     recovery_count: int  # the number of measured recoveries behind that
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSummary:
     """One row of the fleet page."""
 

@@ -98,7 +98,10 @@ def audit_sinks(
     tell("comparing")
     later = read()
     sources = input_reports(history)
-    sinks = [_SinkAudit(*each, history, later).report() for each in readers]
+    sinks = [
+        _SinkAudit(uid=uid, sink=sink, reader=reader, history=history, later=later).report()
+        for uid, sink, reader in readers
+    ]
     differences = [each.difference for each in sources] + [each.difference for each in sinks]
     return AuditReport(
         run_id=history.run_id,
@@ -112,7 +115,7 @@ def audit_sinks(
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _SinkAudit:
     uid: Uid
     sink: Sink

@@ -69,7 +69,7 @@ class Output(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatistics:
     channel: ChannelId
     queued_records: int

@@ -292,10 +292,10 @@ class Gate:
     def _statistics_of(self, inlet: Inlet) -> ChannelStatistics:
         debloater = self._debloater
         return ChannelStatistics(
-            inlet.channel,
-            inlet.queued_records,
-            inlet.queued_bytes,
-            inlet.read_bytes,
+            channel=inlet.channel,
+            queued_records=inlet.queued_records,
+            queued_bytes=inlet.queued_bytes,
+            read_bytes=inlet.read_bytes,
             held_back=inlet.held_back,
             window_bytes=self._window_bytes,
             queued_ms=None if debloater is None else debloater.consumed_in_ms(inlet.queued_bytes),

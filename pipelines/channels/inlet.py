@@ -168,7 +168,7 @@ class ChannelRecorder:
         match element:
             case Records(batch):
                 self.batches[channel].append(batch)
-            case Barrier(checkpoint_id) if checkpoint_id == self._checkpoint_id:
+            case Barrier(checkpoint_id=checkpoint_id) if checkpoint_id == self._checkpoint_id:
                 self._awaited.remove(channel)
             case EndOfInput():
                 self._awaited.remove(channel)

@@ -145,8 +145,8 @@ def _barrier_of(received: Frame) -> Barrier:
     if flags & ~(IS_SAVEPOINT | IS_FINAL | IS_NATIVE | OVERTAKES):
         raise ProtocolError(f"a barrier carries unknown flags {flags:#x}")
     return Barrier(
-        CheckpointId(checkpoint_id),
-        trigger_ms,
+        checkpoint_id=CheckpointId(checkpoint_id),
+        trigger_ms=trigger_ms,
         is_savepoint=bool(flags & IS_SAVEPOINT),
         is_final=bool(flags & IS_FINAL),
         is_native=bool(flags & IS_NATIVE),

@@ -129,7 +129,7 @@ class Records:
     origins: Origins = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
     """Separates the records before checkpoint `checkpoint_id` from those after it."""
 

@@ -41,7 +41,7 @@ __all__ = [
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VertexInput:
     """An exchange into the head of a vertex. `hash_by` is empty unless it is a HASH edge."""
 
@@ -168,7 +168,13 @@ def _vertex_inputs(head: Node, head_of: dict[Uid, Uid]) -> Iterable[VertexInput]
         kind, is_anchored = connection.kind, connection.is_anchored
         time_column = connection.time_column
         yield VertexInput(
-            port, head_of[upstream], upstream, hash_by, kind, is_anchored, time_column
+            port=port,
+            upstream_vertex=head_of[upstream],
+            upstream_node=upstream,
+            hash_by=hash_by,
+            kind=kind,
+            is_anchored=is_anchored,
+            time_column=time_column,
         )
 
 

@@ -62,7 +62,7 @@ BATCH_VIEWS = 2_000
 log = logging.getLogger("ftdash.page_views")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Feed:
     """All splits share `views_per_s`. One thread uses it."""
 
@@ -121,11 +121,11 @@ def main() -> None:
     try:
         view_log = open_log(options.to, options.name, kept=options.kept)
         feed = Feed(
-            view_log,
-            options.seed,
-            options.splits,
-            options.views_per_s,
-            options.views_per_split,
+            log=view_log,
+            seed=options.seed,
+            splits=options.splits,
+            views_per_s=options.views_per_s,
+            views_per_split=options.views_per_split,
         )
         run(feed, ends)
         view_log.close()

@@ -55,7 +55,7 @@ SideCollector = Callable[[str, pa.RecordBatch], None]
 """Passes a batch to the readers of the side output of that name; drops it if there are none."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OperatorContext:
     """The services an operator may use. Snapshots include its counters; a rescale adds them up."""
 

@@ -73,7 +73,7 @@ def repeated(pipeline: Pipeline, newest_run: str, manifest: Manifest | None) -> 
 DAMAGES_NAMED_MAX = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreQuestion:
     """May `flow` start from the point at `path`? `parameters`, `settings`: of the new run.
 
@@ -100,7 +100,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         manifest = store.manifest(question.path)
     except CorruptSnapshot as error:
         refused = Finding(Check.MANIFEST, Outcome.REFUSED, str(error))
-        return Verdict(question.path, (refused,))
+        return Verdict(path=question.path, findings=(refused,))
     try:
         pipeline = find_flow(question.flow).build(question.parameters)
     except Rejected as refusal:

@@ -35,7 +35,7 @@ class Finding:
     text: str  # one sentence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """`findings` are in the order of `Check`. What could not be checked has no finding."""
 

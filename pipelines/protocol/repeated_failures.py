@@ -26,7 +26,7 @@ HELD_MS = 10_000.0
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+(?:[.:_-][0-9]+)*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorError:
     """A subtask's report of an exception. `is_of_the_world`: it may pass by itself.
     `is_of_record`: an operator raised it on records that it was given, or a source on one that it

@@ -75,7 +75,7 @@ class WaitUntil:
 NOT_BEFORE_AN_EVENT = WaitUntil(None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TriggerDecider:
     """Guarantee: never more checkpoints under way than the rules allow, forced savepoints excepted;
     and no request is overtaken by a lesser one.

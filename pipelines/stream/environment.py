@@ -22,7 +22,7 @@ from pipelines.stream.refusals import naming
 from pipelines.stream.streams import Stream
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Environment:
     """Collects what an author declares. `pace` replays sources with event time at that speed."""
 
@@ -91,14 +91,14 @@ class Environment:
         graph = JobGraph.of(self._nodes, self.max_parallelism)
         check_places(self._sinks)
         return Pipeline(
-            graph,
-            dict(self._sources),
-            dict(self._operators),
-            dict(self._sinks),
-            dict(self._schemas),
-            dict(self._side_outputs),
-            dict(self._watermarks),
-            self.pace,
+            graph=graph,
+            sources=dict(self._sources),
+            operators=dict(self._operators),
+            sinks=dict(self._sinks),
+            schemas=dict(self._schemas),
+            side_outputs=dict(self._side_outputs),
+            watermarks=dict(self._watermarks),
+            pace=self.pace,
         )
 
     def add_operator(

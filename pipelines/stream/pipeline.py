@@ -60,7 +60,7 @@ def _longest_restart_delay_ms(settings: Settings) -> int:
             return 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """`schemas` holds what each node emits; for a sink, what it takes."""
 

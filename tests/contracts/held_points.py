@@ -240,8 +240,8 @@ def _write(
     vertex = pipeline.graph.vertex(STATES)
     place = ChainPlace(RUN, Attempt(1), vertex, 0, 1, MAX_PARALLELISM)
     cut = SubtaskCut(
-        place,
-        [OperatorCut(STATES, [*states, *context.operator_state.cut()], {})],
+        place=place,
+        operators=[OperatorCut(STATES, [*states, *context.operator_state.cut()], {})],
         positions=None,
         watermark_ms=None,
         key_times_ms=[],

@@ -34,9 +34,9 @@ class StoredAs(StrEnum):
 
 
 BARRIERS = {
-    StoredAs.CHECKPOINT: Barrier(FIRST, 0),
-    StoredAs.CANONICAL: Barrier(FIRST, 0, is_savepoint=True),
-    StoredAs.NATIVE: Barrier(FIRST, 0, is_savepoint=True, is_native=True),
+    StoredAs.CHECKPOINT: Barrier(checkpoint_id=FIRST, trigger_ms=0),
+    StoredAs.CANONICAL: Barrier(checkpoint_id=FIRST, trigger_ms=0, is_savepoint=True),
+    StoredAs.NATIVE: Barrier(checkpoint_id=FIRST, trigger_ms=0, is_savepoint=True, is_native=True),
 }
 
 
@@ -68,8 +68,20 @@ def store_states(
     for subtask, backend in enumerate(backends):
         vertex = Vertex(UID, (UID,), ())
         place = ChainPlace(RUN, Attempt(1), vertex, subtask, len(backends), max_parallelism)
-        context = OperatorContext(UID, subtask, len(backends), backend, lambda batch: None)
-        cut = SubtaskCut(place, [ChainNode(UID, context).cut(barrier, SinkCut())], None, None, [])
+        context = OperatorContext(
+            uid=UID,
+            subtask=subtask,
+            parallelism=len(backends),
+            state=backend,
+            collect=lambda batch: None,
+        )
+        cut = SubtaskCut(
+            place=place,
+            operators=[ChainNode(UID, context).cut(barrier, SinkCut())],
+            positions=None,
+            watermark_ms=None,
+            key_times_ms=[],
+        )
         written = writer.write(cut, FIRST, location, open_format=stored_as is StoredAs.CANONICAL)
         snapshots.append(written.snapshot)
     return StoredStates(location, store, max_parallelism, snapshots)

@@ -41,8 +41,13 @@ def test_a_channel_is_first_in_first_out(pair: "Pair") -> None:
         Watermark(-5),
         WatermarkStatus(is_idle=True),
         numbers(2, 3),
-        Barrier(CheckpointId(7), 1_700_000_000_000, is_savepoint=True, is_native=True),
-        Barrier(CheckpointId(8), 1_700_000_000_001, is_final=True),
+        Barrier(
+            checkpoint_id=CheckpointId(7),
+            trigger_ms=1_700_000_000_000,
+            is_savepoint=True,
+            is_native=True,
+        ),
+        Barrier(checkpoint_id=CheckpointId(8), trigger_ms=1_700_000_000_001, is_final=True),
         numbers(4),
         CancelCheckpoint(CheckpointId(9)),
         EndOfInput(),
@@ -139,7 +144,7 @@ def test_an_overtaking_barrier_passes_what_waits_at_its_writer(pair: "Pair") -> 
     gate, output = pair.channel(A, capacity_bytes=1)
     for element in (numbers(1), numbers(2), Watermark(9), numbers(3)):
         output.send(element)
-    barrier = Barrier(CheckpointId(1), 0, overtakes=True)
+    barrier = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, overtakes=True)
 
     overtaken = output.overtake(barrier)
 
@@ -152,10 +157,15 @@ def test_an_overtaking_barrier_passes_what_waits_at_its_writer(pair: "Pair") -> 
 
 def test_a_barrier_that_waits_is_taken_to_the_front(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
-    for element in (numbers(1), numbers(2), Barrier(CheckpointId(1), 0), numbers(3)):
+    for element in (
+        numbers(1),
+        numbers(2),
+        Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0),
+        numbers(3),
+    ):
         output.send(element)
     assert output.holds_barrier(CheckpointId(1))
-    barrier = Barrier(CheckpointId(1), 0, overtakes=True)
+    barrier = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, overtakes=True)
 
     overtaken = output.overtake(barrier)
 
@@ -177,7 +187,15 @@ def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair:
 
     assert gate.poll() is None
     held = sum(map(cost_of, elements))
-    assert queued(gate, A) == ChannelStatistics(A, 3, held, 0, True, gate.capacity_bytes, None)
+    assert queued(gate, A) == ChannelStatistics(
+        channel=A,
+        queued_records=3,
+        queued_bytes=held,
+        read_bytes=0,
+        held_back=True,
+        window_bytes=gate.capacity_bytes,
+        queued_ms=None,
+    )
 
 
 def test_what_is_held_back_is_noted_when_that_begins_and_with_each_arrival(pair: "Pair") -> None:
@@ -233,7 +251,15 @@ def test_resume_gives_what_arrived_meanwhile_in_order(pair: "Pair") -> None:
 
     assert [rows(e) for _, e in take(gate, 4)] == [[1], [2], [3], [4]]
     passed = sum(map(cost_of, elements))
-    assert queued(gate, A) == ChannelStatistics(A, 0, 0, passed, False, gate.capacity_bytes, None)
+    assert queued(gate, A) == ChannelStatistics(
+        channel=A,
+        queued_records=0,
+        queued_bytes=0,
+        read_bytes=passed,
+        held_back=False,
+        window_bytes=gate.capacity_bytes,
+        queued_ms=None,
+    )
     assert output.sent_bytes == passed
 
 
@@ -281,7 +307,12 @@ def test_closing_the_network_ends_a_blocked_writer(pair: "Pair") -> None:
 
 def test_marks_pass_without_credit_but_do_not_overtake_records(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
-    sent = [numbers(1), Watermark(1), Barrier(CheckpointId(1), 0), EndOfInput()]
+    sent = [
+        numbers(1),
+        Watermark(1),
+        Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0),
+        EndOfInput(),
+    ]
 
     for element in sent:
         output.send(element)  # nobody reads meanwhile
@@ -495,7 +526,10 @@ def random_stream(rng: random.Random) -> list[Element]:
     elements: list[Element] = []
     for i in range(rng.randint(0, 60)):
         size = rng.choice([0, 1, 30, 700])
-        marks: list[Element] = [Watermark(i), Barrier(CheckpointId(i + 1), i)]
+        marks: list[Element] = [
+            Watermark(i),
+            Barrier(checkpoint_id=CheckpointId(i + 1), trigger_ms=i),
+        ]
         batch = numbers(*range(i, i + size)).batch
         records: list[Element] = [Records(batch), Records(batch, (origin_at(i, size),))]
         elements.append(rng.choice(records * 2 + marks))

@@ -417,7 +417,13 @@ class Shelf:
     ) -> StartingPointChooser:
         spec = spec_of(pipeline=FLOW_NAME, max_parallelism=MAX_PARALLELISM, **asked)
         store = self.points.store
-        return StartingPointChooser(spec, assemble({}), store, events.append, falls_back)
+        return StartingPointChooser(
+            spec=spec,
+            pipeline=assemble({}),
+            store=store,
+            emit=events.append,
+            may_fall_back=falls_back,
+        )
 
     def said_by_the_preflight(self, point: HeldPoint) -> str:
         refusals = self.verdict_on(point).refusals

@@ -102,7 +102,14 @@ def test_a_position_passes_the_markers_behind_the_last_record(kafka_server: Kafk
     kafka_server.create_topic("caught-up")
     kafka_server.produce("caught-up", [b'{"key": 1}', b'{"key": 2}'])
     source = source_of(kafka_server, "caught-up")
-    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
 
     position = position_once(reader, offset=4)
     kafka_server.delete_before("caught-up", 4)
@@ -155,7 +162,14 @@ def test_a_topic_made_anew_that_is_longer_is_known_by_its_id(kafka_server: Kafka
     kafka_server.create_topic("longer")
     kafka_server.produce("longer", [b'{"key": 1}'] * 2)
     source = source_of(kafka_server, "longer")
-    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
     position = position_once(reader, offset=4)
     reader.close()
 
@@ -179,7 +193,14 @@ def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
     kafka_server.create_topic("replaced")
     kafka_server.produce("replaced", [b'{"key": 1}'] * 2)
     source = source_of(kafka_server, "replaced")
-    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
     position_once(reader, offset=4)
     reader.confirm()
     consumer, partition = client_of(reader), partition_of("replaced-0")
@@ -200,7 +221,14 @@ def test_a_partition_that_an_old_point_knows_gets_its_topic_s_id_at_the_first_cu
     kafka_server.create_topic("unknown-before")
     source = source_of(kafka_server, "unknown-before")
     old = NamedPositions((SplitProgress("unknown-before-0"),), has_looked=True)
-    reader = DirectReader(source, (old.to_json(),), 0, 1, SystemClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=(old.to_json(),),
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
     reader.next()
 
     reader.confirm()
@@ -353,7 +381,14 @@ def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_gro
     kafka_server.create_topic(topic, 2)
     kafka_server.produce(topic, [b'{"key": 1}', b'{"key": 2}'])
     source = source_of(kafka_server, topic, group=f"{HOSTILE} of {topic}", is_bounded=is_bounded)
-    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
     told = reader.told_progress
     if is_bounded:
         read_to_the_end(reader)
@@ -377,7 +412,14 @@ def test_offsets_that_are_refused_are_counted_and_reading_goes_on(
     kafka_server.produce("contested", [b'{"key": 1}'])
     source = source_of(kafka_server, "contested", group="contested")
     member = member_of(kafka_server, "contested")
-    reader = DirectReader(source, (), 0, 1, SystemClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
     position_once(reader, offset=2)
 
     told = reader.told_progress

@@ -89,7 +89,14 @@ def views(session: SparkSession) -> DataFrame:
 
 
 def reader_of(source: DataFrameRows, *restored: object) -> DirectReader:
-    return DirectReader(source, restored, 0, 1, SystemClock(), None)
+    return DirectReader(
+        source=source,
+        restored=restored,
+        subtask=0,
+        parallelism=1,
+        clock=SystemClock(),
+        event_hours_per_s=None,
+    )
 
 
 def rest_of(reader: DirectReader) -> list[tuple[int, int, str]]:

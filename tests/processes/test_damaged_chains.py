@@ -138,7 +138,9 @@ def find_by_preflight(run: StartedRun) -> None:
     """As the control plane does: it looks into the newest point and passes on what it finds."""
     path = run.completed()[-1].path
     store = FileSystemCheckpointStore([str(run.directory.path)])
-    question = RestoreQuestion(path, "numbers", {}, parallelism=2, max_parallelism=128)
+    question = RestoreQuestion(
+        path=path, flow="numbers", parameters={}, parallelism=2, max_parallelism=128
+    )
     refused = preflight(question, store).refusals
     assert refused
     report_damage(run.directory, path, refused[0], found_by="control plane", wall_ms=0)

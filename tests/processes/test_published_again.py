@@ -60,7 +60,14 @@ def test_records_that_are_published_again_are_counted_for_a_savepoint_and_for_a_
         hurry(tmp_path)
         finish(first)
     newest = str(first.directory.path)
-    question = RestoreQuestion(str(savepoint), "published", parameters, 2, 128, newest_run=newest)
+    question = RestoreQuestion(
+        path=str(savepoint),
+        flow="published",
+        parameters=parameters,
+        parallelism=2,
+        max_parallelism=128,
+        newest_run=newest,
+    )
     verdict = preflight(question, FileSystemCheckpointStore([str(tmp_path)]))
     with run(2, str(savepoint)) as restored:
         finish(restored)

@@ -249,7 +249,7 @@ def test_the_preflight_lists_its_findings_and_tells_refusal_by_its_status(
     findings = [Finding(Check.MANIFEST, Outcome.FINE, "Savepoint 7.")]
     if refusal:
         findings.append(Finding(Check.FILES, Outcome.REFUSED, refusal))
-    verdict = Verdict("/points/7", tuple(findings))
+    verdict = Verdict(path="/points/7", findings=tuple(findings))
     monkeypatch.setattr(point_services, "preflight", lambda _: verdict)
     output = StringIO()
 

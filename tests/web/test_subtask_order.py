@@ -7,8 +7,28 @@ import pytest
 from ftdash.checkpoints.answers import ChannelTimeline, SubtaskTimeline
 from ftdash.ui.checkpoint.part_rows import COLUMNS, SubtaskOrder
 
-CHANNEL = ChannelTimeline("a[0]>b.0[0]", "a", 0, 0, 1.0, 0.0, 0, 9000)
-EQUAL = SubtaskTimeline("b", 0, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 1, [])
+CHANNEL = ChannelTimeline(
+    channel="a[0]>b.0[0]",
+    upstream="a",
+    upstream_subtask=0,
+    port=0,
+    arrived_ms=1.0,
+    blocked_ms=0.0,
+    buffered_records=0,
+    buffered_bytes=9000,
+)
+EQUAL = SubtaskTimeline(
+    vertex="b",
+    subtask=0,
+    start_delay_ms=1.0,
+    alignment_ms=1.0,
+    sync_ms=1.0,
+    async_ms=1.0,
+    acknowledged_ms=1.0,
+    state_bytes=1,
+    uploaded_bytes=1,
+    channels=[],
+)
 GREATEST_IN = {
     "end-to-end-duration": replace(EQUAL, acknowledged_ms=9.0),
     "start-delay": replace(EQUAL, start_delay_ms=9.0),

@@ -155,7 +155,7 @@ def test_beyond_the_rows_that_fit_the_slowest_subtasks_are_drawn() -> None:
 
 
 def test_what_has_nothing_to_draw_is_no_figure() -> None:
-    nothing = RecoveryAxis("r", NOW, NOW)
+    nothing = RecoveryAxis(run_id="r", from_at=NOW, to_at=NOW)
 
     assert alignment(None) is None
     assert held_back(None) is held_back(timeline([source("flights", 0)])) is None
@@ -399,7 +399,16 @@ def subtask(
     channels: list[ChannelTimeline] | None = None,
 ) -> SubtaskTimeline:
     return SubtaskTimeline(
-        vertex, index, start, alignment, sync, upload, acknowledged_ms, 100, 10, channels or []
+        vertex=vertex,
+        subtask=index,
+        start_delay_ms=start,
+        alignment_ms=alignment,
+        sync_ms=sync,
+        async_ms=upload,
+        acknowledged_ms=acknowledged_ms,
+        state_bytes=100,
+        uploaded_bytes=10,
+        channels=channels or [],
     )
 
 
@@ -420,7 +429,15 @@ def channel(upstream: str, index: int, arrived: float, blocked: float) -> Channe
         HeldBackStep(arrived + blocked / 2, records, records * 100),
     )
     return ChannelTimeline(
-        name, upstream, index, 0, arrived, blocked, records, records * 100, steps=steps
+        channel=name,
+        upstream=upstream,
+        upstream_subtask=index,
+        port=0,
+        arrived_ms=arrived,
+        blocked_ms=blocked,
+        buffered_records=records,
+        buffered_bytes=records * 100,
+        steps=steps,
     )
 
 
@@ -428,16 +445,40 @@ def axis() -> RecoveryAxis:
     at = [NOW + timedelta(seconds=second) for second in range(6)]
     phases = [PhaseView(phase.value, 60.0, at[3]) for phase in RecoveryPhase]
     return RecoveryAxis(
-        "r",
-        at[0],
-        at[5],
+        run_id="r",
+        from_at=at[0],
+        to_at=at[5],
         points=[
             AxisPoint("r", 6, "CHECKPOINT", at[1], False, None),
             AxisPoint("r", 7, "CHECKPOINT", at[2], True, "p"),
             AxisPoint("r", 8, "SAVEPOINT", at[4], True, "p"),
         ],
-        failures=[FailureView("r", 1, at[3], "Slot 1 <pid 9>", None, None, 1, "")],
-        recoveries=[RecoveryView("r", 2, at[3], at[4], at[5], 300.0, phases, 7, "p", 12_300)],
+        failures=[
+            FailureView(
+                run_id="r",
+                attempt=1,
+                at=at[3],
+                cause="Slot 1 <pid 9>",
+                vertex=None,
+                subtask=None,
+                slot=1,
+                detail="",
+            )
+        ],
+        recoveries=[
+            RecoveryView(
+                run_id="r",
+                attempt=2,
+                started_at=at[3],
+                running_at=at[4],
+                ended_at=at[5],
+                to_running_ms=300.0,
+                phases=phases,
+                restored_checkpoint_id=7,
+                restored_path="p",
+                records_to_replay=12_300,
+            )
+        ],
         notices=[
             Notice("zombie_refused", "r", 1, at[4], "refused"),
             Notice("restore_refused", "r", 1, at[4], "damaged"),
@@ -453,6 +494,14 @@ def sample(second: int, resident_bytes: int) -> SamplePoint:
 
 def trend(count: int) -> list[VertexMoment]:
     return [
-        VertexMoment(NOW + timedelta(seconds=6 * index), 0.5, 0.1, 0.4, 9.0, 9.0, 1_000 * index)
+        VertexMoment(
+            at=NOW + timedelta(seconds=6 * index),
+            busy_ratio=0.5,
+            backpressured_ratio=0.1,
+            idle_ratio=0.4,
+            records_in_per_s=9.0,
+            records_out_per_s=9.0,
+            watermark_ms=1_000 * index,
+        )
         for index in range(count)
     ]

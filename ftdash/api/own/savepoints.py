@@ -42,6 +42,7 @@ def operators_in_savepoint(request: HttpRequest, savepoint_key: InPath) -> list[
 @api.get("/savepoints/{savepoint_key}/rows", response=RowsPage)
 def rows_in_savepoint(
     request: HttpRequest,
+    *,
     savepoint_key: InPath,
     uid: Text,
     state: Text,

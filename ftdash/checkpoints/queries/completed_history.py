@@ -37,7 +37,7 @@ Whole = NDArray[np.int64]
 Measured = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedHistory:
     """Columns of equal length; NaN: the checkpoint did not report it."""
 
@@ -55,23 +55,26 @@ class CompletedHistory:
         """Rows of id, time of the trigger, and FIGURES; None: not reported."""
         ids, triggers, *figures = zip(*rows, strict=True) if rows else ((),) * (2 + len(FIGURES))
         return cls(
-            np.array(ids, np.int64),
-            np.array([epoch_ms(at) for at in triggers], np.int64),
-            *(np.array(column, np.float64) for column in figures),  # None becomes NaN
+            checkpoint_ids=np.array(ids, np.int64),
+            trigger_ms=np.array([epoch_ms(at) for at in triggers], np.int64),
+            **{
+                name: np.array(column, np.float64)  # None becomes NaN
+                for name, column in zip(FIGURES, figures, strict=True)
+            },
         )
 
     def __len__(self) -> int:
         return len(self.checkpoint_ids)
 
     def then(self, later: "CompletedHistory") -> "CompletedHistory":
-        pairs = zip(self._columns(), later._columns(), strict=True)
-        return CompletedHistory(*(np.concatenate(pair) for pair in pairs))
+        mine, theirs = self._columns(), later._columns()
+        return CompletedHistory(**{n: np.concatenate((mine[n], theirs[n])) for n in mine})
 
     def part(self, begin: int, end: int | None = None) -> "CompletedHistory":
-        return CompletedHistory(*(column[begin:end] for column in self._columns()))
+        return CompletedHistory(**{n: each[begin:end] for n, each in self._columns().items()})
 
-    def _columns(self) -> list[NDArray[Any]]:
-        return [getattr(self, name) for name in ("checkpoint_ids", "trigger_ms", *FIGURES)]
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self, name) for name in ("checkpoint_ids", "trigger_ms", *FIGURES)}
 
 
 def completed_history(run_id: str) -> CompletedHistory:

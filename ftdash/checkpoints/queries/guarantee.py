@@ -39,7 +39,7 @@ class LedgerOutput:
     tokens: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
     checkpoint_id: int
     attempt: int
@@ -96,7 +96,7 @@ class AuditState(StrEnum):
     IMPOSSIBLE = "IMPOSSIBLE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditView:
     key: int
     run_id: str

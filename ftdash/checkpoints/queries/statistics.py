@@ -28,7 +28,7 @@ from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCheckpoint:
     row: CheckpointRow
     last_acknowledged_ms: float | None  # after the trigger; None: none has, or it is not kept
@@ -162,7 +162,7 @@ class Restored:
     path: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatistics:
     counts: CheckpointCounts
     summary: CheckpointDistributions
@@ -253,7 +253,7 @@ class SubtaskShare:
     alignment_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewestCheckpoint:
     """The newest completed checkpoint. None: not reported."""
 

@@ -24,7 +24,7 @@ Number = TypeVar("Number", int, float)
 Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskLoad:
     """None: not known (yet)."""
 
@@ -61,7 +61,7 @@ class RunLoads:
     subtasks: list[SubtaskLoad]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VertexMoment:
     """One vertex at one moment of the past: means over its subtasks, and their sum."""
 

@@ -34,7 +34,7 @@ class LineagePoint:
     forks: list[str]  # ids of the runs that were restored from it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LineageRun:
     """`points` are in the order of completion: all points with a fork, and the newest of the
     others."""

@@ -25,7 +25,7 @@ class PointReading:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitPoint:
     point: RecoveryPoint
     fitness: Fitness

@@ -27,7 +27,7 @@ STALLED_AFTER = timedelta(seconds=30)
 """A part of a comparison may take a while, without any report."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     requester: str
     asked_at: datetime

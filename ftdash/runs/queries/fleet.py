@@ -36,7 +36,7 @@ STUCK_AFTER_S = 60.0
 _ORDER = tuple(Concern)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
     """Facts about a pipeline's newest run. Ages in seconds; None: it never did."""
 

@@ -45,7 +45,7 @@ class MeasuredRecovery:
         return self.restart_ms + self.restore_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCosts:
     """Over the newest completed periodic checkpoints of the newest run."""
 
@@ -58,7 +58,7 @@ class CheckpointCosts:
     written_bytes_per_s: float | None  # their uploads over the time they span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningFacts:
     interval_ms: int | None  # None: nothing is periodic
     retained: int

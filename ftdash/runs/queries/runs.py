@@ -179,7 +179,7 @@ ENDED_MAX = 50
 """How many ended runs are listed, the newest; you can still ask for any run by its id."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """One run without the values that change every second."""
 

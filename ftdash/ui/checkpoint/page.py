@@ -201,7 +201,7 @@ class CompareForm(forms.Form):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
     page: PipelinePage
     data_at: datetime | None  # the age of what is shown

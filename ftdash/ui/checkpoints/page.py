@@ -216,7 +216,7 @@ ROWS_PER_PART = 25
 RUNS_LINKED = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsView:
     page: PipelinePage
     data_at: datetime | None  # the age of what is shown

@@ -44,7 +44,7 @@ class SubtaskRow:
         return watermark_moment(self.load.watermark_ms)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
     """Ratios are means over the subtasks, numbers their sums; the watermark is the least."""
 

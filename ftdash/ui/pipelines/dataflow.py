@@ -135,7 +135,7 @@ class Box:
         return round(self.bar_width * ratio, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
     source: str
     target: str
@@ -146,7 +146,7 @@ class Arrow:
     is_held_up: bool  # its source waits for its receivers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dataflow:
     sentence: str
     at: datetime | None  # when the loads were reported
@@ -241,7 +241,8 @@ def _arrow(
         y = next_y
     label_y = (middles[0][1] + middles[1][1]) / 2
     return Arrow(
-        *edge,
+        source=edge[0],
+        target=edge[1],
         kinds=kinds,
         path=" ".join(path[:-1]),
         label_x=x + GAP_X / 2,

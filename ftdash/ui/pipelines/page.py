@@ -77,7 +77,7 @@ class Address:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineView:
     page: PipelinePage
     address: Address

@@ -94,7 +94,7 @@ def points(name: str, intervals_ms: list[float], ratios: list[float]) -> Json:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerView:
     page: PipelinePage
     data_at: datetime | None
@@ -143,7 +143,18 @@ def planner_view(name: str, query: QueryDict) -> PlannerView:
         form.is_valid()
         nothing = "Nothing was measured yet: it has no run."
         chart = Chart("lost-time", "", None)
-        return PlannerView(page, data_at(page), None, form, None, nothing, chart, [], [], [])
+        return PlannerView(
+            page=page,
+            data_at=data_at(page),
+            facts=None,
+            form=form,
+            given=None,
+            sentence=nothing,
+            chart=chart,
+            intervals=[],
+            volume=[],
+            recovery=[],
+        )
     given = presumed(facts, form)
     costs = costs_of(given, facts)
     found = advised(costs, facts)

@@ -96,7 +96,7 @@ ROWS_MAX = 50
 PHASES_SENTENCE = "Where the time of the newest recoveries went; the table below has every phase."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPage:
     page: PipelinePage
     data_at: datetime | None

@@ -235,55 +235,81 @@ def _before_deleting_channel(of: str) -> str:
 
 ACTIONS = {
     "make-rule": SettingsAction(
-        "Make an alert rule",
-        "Make rule",
-        NewRuleForm,
-        lambda _: "It fires above one value, and clears below a lower one: between them it stays.",
-        make_rule,
+        title="Make an alert rule",
+        button="Make rule",
+        form=NewRuleForm,
+        consequence=lambda _: (
+            "It fires above one value, and clears below a lower one: between them it stays."
+        ),
+        carry_out=make_rule,
     ),
     "change-rule": SettingsAction(
-        "Change an alert rule", "Change rule", BandForm, _before_change, change_rule
+        title="Change an alert rule",
+        button="Change rule",
+        form=BandForm,
+        consequence=_before_change,
+        carry_out=change_rule,
     ),
     "switch-on": SettingsAction(
-        "Switch a rule on", "Switch on", SettingsForm, _before_switching_on, switch_on
+        title="Switch a rule on",
+        button="Switch on",
+        form=SettingsForm,
+        consequence=_before_switching_on,
+        carry_out=switch_on,
     ),
     "switch-off": SettingsAction(
-        "Switch a rule off", "Switch off", SettingsForm, _before_ending, switch_off
+        title="Switch a rule off",
+        button="Switch off",
+        form=SettingsForm,
+        consequence=_before_ending,
+        carry_out=switch_off,
     ),
     "delete-rule": SettingsAction(
-        "Delete an alert rule", "Delete rule", ConfirmedSettingsForm, _before_ending, delete_rule
+        title="Delete an alert rule",
+        button="Delete rule",
+        form=ConfirmedSettingsForm,
+        consequence=_before_ending,
+        carry_out=delete_rule,
     ),
     "make-webhook": SettingsAction(
-        "Tell alerts to a webhook",
-        "Make webhook",
-        WebhookForm,
-        lambda _: "Each alert is posted as JSON, signed with a key that you are shown once.",
-        make_webhook,
+        title="Tell alerts to a webhook",
+        button="Make webhook",
+        form=WebhookForm,
+        consequence=lambda _: (
+            "Each alert is posted as JSON, signed with a key that you are shown once."
+        ),
+        carry_out=make_webhook,
         shows_secret=True,
     ),
     "make-mail": SettingsAction(
-        "Tell alerts by mail",
-        "Make channel",
-        MailForm,
-        lambda _: "Each alert is sent to these addresses, when it fires and when it clears.",
-        make_mail,
+        title="Tell alerts by mail",
+        button="Make channel",
+        form=MailForm,
+        consequence=lambda _: (
+            "Each alert is sent to these addresses, when it fires and when it clears."
+        ),
+        carry_out=make_mail,
     ),
     "test-channel": SettingsAction(
-        "Send a test", "Send test", SettingsForm, _before_test, send_test
+        title="Send a test",
+        button="Send test",
+        form=SettingsForm,
+        consequence=_before_test,
+        carry_out=send_test,
     ),
     "delete-channel": SettingsAction(
-        "Delete a channel",
-        "Delete channel",
-        ConfirmedSettingsForm,
-        _before_deleting_channel,
-        delete_channel,
+        title="Delete a channel",
+        button="Delete channel",
+        form=ConfirmedSettingsForm,
+        consequence=_before_deleting_channel,
+        carry_out=delete_channel,
     ),
     "acknowledge": SettingsAction(
-        "Look after an alert",
-        "I look after it",
-        SettingsForm,
-        _before_acknowledging,
-        acknowledge,
+        title="Look after an alert",
+        button="I look after it",
+        form=SettingsForm,
+        consequence=_before_acknowledging,
+        carry_out=acknowledge,
         back="alerts",
         subject=_called,
     ),

@@ -116,7 +116,7 @@ class Done:
     secret: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsAction:
     """`consequence` is shown before the button, and raises Http404 if `of` names nothing.
 

@@ -112,51 +112,59 @@ def _before_revoking(of: str) -> str:
 
 PEOPLE_ACTIONS = {
     "invite": SettingsAction(
-        "Invite somebody",
-        "Invite",
-        InviteForm,
-        lambda _: "You get a random password to hand over; it has to be changed at first use.",
-        invite,
+        title="Invite somebody",
+        button="Invite",
+        form=InviteForm,
+        consequence=lambda _: (
+            "You get a random password to hand over; it has to be changed at first use."
+        ),
+        carry_out=invite,
         shows_secret=True,
     ),
-    "role": SettingsAction("Change the role", "Change role", RoleForm, _before_role, change_role),
+    "role": SettingsAction(
+        title="Change the role",
+        button="Change role",
+        form=RoleForm,
+        consequence=_before_role,
+        carry_out=change_role,
+    ),
     "reset-password": SettingsAction(
-        "Give a new one-time password",
-        "Give a new password",
-        SettingsForm,
-        _before_reset,
-        reset_password,
+        title="Give a new one-time password",
+        button="Give a new password",
+        form=SettingsForm,
+        consequence=_before_reset,
+        carry_out=reset_password,
         shows_secret=True,
     ),
     "deactivate": SettingsAction(
-        "Deactivate a person",
-        "Deactivate",
-        ConfirmedSettingsForm,
-        _before_deactivating,
-        deactivate,
+        title="Deactivate a person",
+        button="Deactivate",
+        form=ConfirmedSettingsForm,
+        consequence=_before_deactivating,
+        carry_out=deactivate,
     ),
     "reactivate": SettingsAction(
-        "Let a person in again",
-        "Reactivate",
-        SettingsForm,
-        _before_reactivating,
-        reactivate,
+        title="Let a person in again",
+        button="Reactivate",
+        form=SettingsForm,
+        consequence=_before_reactivating,
+        carry_out=reactivate,
         shows_secret=True,
     ),
     "make-token": SettingsAction(
-        "Make an API token",
-        "Make token",
-        TokenForm,
-        lambda _: "The secret is shown once, and kept as a digest only.",
-        make_token,
+        title="Make an API token",
+        button="Make token",
+        form=TokenForm,
+        consequence=lambda _: "The secret is shown once, and kept as a digest only.",
+        carry_out=make_token,
         shows_secret=True,
     ),
     "revoke-token": SettingsAction(
-        "Revoke an API token",
-        "Revoke",
-        ConfirmedSettingsForm,
-        _before_revoking,
-        revoke_token,
+        title="Revoke an API token",
+        button="Revoke",
+        form=ConfirmedSettingsForm,
+        consequence=_before_revoking,
+        carry_out=revoke_token,
     ),
 }
 
@@ -208,6 +216,10 @@ def _words(choice: kept_queries.Choice) -> str:
 
 HISTORY_ACTIONS = {
     "keep-history": SettingsAction(
-        "How long history is kept", "Keep for so long", KeepForm, _before_change, change
+        title="How long history is kept",
+        button="Keep for so long",
+        form=KeepForm,
+        consequence=_before_change,
+        carry_out=change,
     )
 }

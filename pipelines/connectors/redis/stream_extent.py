@@ -92,7 +92,7 @@ def marked_offset(split: SplitProgress) -> int | None:
 Fields = Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamExtent:
     """The state at one moment. `first` None: the stream is empty."""
 

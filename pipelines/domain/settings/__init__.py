@@ -119,7 +119,7 @@ class Heartbeat:
     timeout_ms: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One field per row of the table."""
 

@@ -106,7 +106,14 @@ class SessionJoin(WindowedJoin):
         self._sessions = SessionState(Aggregation(keys, ()), context.state, self._gap_ms, 0)
         self._time = KeyedTime(context, self._on)
         self._entries = [
-            SessionEntry(self._sessions, column, self._gap_ms, context, self._time, side=side)
+            SessionEntry(
+                sessions=self._sessions,
+                time_column=column,
+                gap_ms=self._gap_ms,
+                context=context,
+                time=self._time,
+                side=side,
+            )
             for column, side in zip(self._time_columns, LATE_SIDES, strict=True)
         ]
         sides = zip(SIDES, inputs, self._time_columns, strict=True)

@@ -16,7 +16,7 @@ from pipelines.state.list_state import ListState
 from pipelines.state.map_state import MapState
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RowListState(RowState):
     """Holds what this batch has read, added and replaced, by key."""
 
@@ -78,7 +78,7 @@ class RowListState(RowState):
         return [*self._loaded[index], *self._added.get(index, ())]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RowMapState(RowState):
     """A batch loads the whole maps of its keys."""
 

@@ -48,11 +48,11 @@ class RuntimeContext:
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> RowListState:
         state = self._context.states.list(descriptor)
-        return self._kept(RowListState(descriptor.name, self._current, state))
+        return self._kept(RowListState(name=descriptor.name, current=self._current, state=state))
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> RowMapState:
         state = self._context.states.map(descriptor)
-        return self._kept(RowMapState(descriptor.name, self._current, state))
+        return self._kept(RowMapState(name=descriptor.name, current=self._current, state=state))
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> RowReducingState:
         state = self._context.states.accumulators(descriptor)

@@ -28,7 +28,7 @@ from pipelines.operators.windowing.session_state import Sessions, SessionState
 from pipelines.operators.windowing.windows import SessionWindows
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SessionEntry:
     sessions: SessionState
     time_column: str
@@ -65,12 +65,12 @@ class SessionOperator(WindowOperator):
             self._accumulated(inputs[0]), context.state, self._gap_ms, self._lateness_ms
         )
         self._entry = SessionEntry(
-            self._sessions,
-            self._time_column,
-            self._gap_ms,
-            context,
-            KeyedTime(context, self._keys),
-            self._lateness_ms,
+            sessions=self._sessions,
+            time_column=self._time_column,
+            gap_ms=self._gap_ms,
+            context=context,
+            time=KeyedTime(context, self._keys),
+            lateness_ms=self._lateness_ms,
         )
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:

@@ -56,24 +56,24 @@ def assembled(context: RunContext) -> Assembly:
     failures = Failures(context, attempts, watchers, end)
     faults = FaultDesk(desk, attempts, context)
     verifier = PointVerifier(
-        context.store,
-        context.clock,
-        context.settings.verification_interval_ms,
-        watchers.checkpoints.damage,
-        record.emit,
-        context.post,
-        desk.answer,
+        store=context.store,
+        clock=context.clock,
+        interval_ms=context.settings.verification_interval_ms,
+        damage=watchers.checkpoints.damage,
+        emit=record.emit,
+        post=context.post,
+        answer=desk.answer,
     )
     commands = CommandDesk(
-        desk,
-        record,
-        attempts,
-        watchers.checkpoints,
-        context.spec.settings,
-        context.pipeline.check_fits,
-        end,
-        faults,
-        verifier,
+        desk=desk,
+        record=record,
+        attempts=attempts,
+        checkpoints=watchers.checkpoints,
+        given_settings=context.spec.settings,
+        check_fits=context.pipeline.check_fits,
+        end=end,
+        faults=faults,
+        verifier=verifier,
     )
     slots = SlotReports(context, attempts, failures, faults, watchers, end)
     return Assembly(

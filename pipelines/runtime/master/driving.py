@@ -191,7 +191,13 @@ def control_server(
     networking = driver_networking(settings)
     tls = load_tls(networking.slots)
     return ControlServer(
-        networking, tls, post, settings.heartbeat, parallelism, loop, clock.monotonic_ms
+        networking=networking,
+        tls=tls,
+        post=post,
+        heartbeat=settings.heartbeat,
+        parallelism=parallelism,
+        loop=loop,
+        now_ms=clock.monotonic_ms,
     )
 
 

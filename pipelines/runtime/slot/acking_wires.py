@@ -27,7 +27,7 @@ from pipelines.runtime.subtask.sources.source_reader import SourceReader
 from pipelines.runtime.subtask.sources.spout_reader import SpoutReader
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AckingWires:
     """The wires of the slot that hosts subtask `subtask` of every vertex."""
 
@@ -89,7 +89,13 @@ class AckingWires:
         acker = Acker(index=index, count=self.options.acker_count)
         timeout_ms = self.options.timeout_ms
         return AckerTask(
-            f"acker[{index}]", acker, gate, len(channels), spouts, timeout_ms, self.clock
+            name=f"acker[{index}]",
+            acker=acker,
+            gate=gate,
+            channel_count=len(channels),
+            spouts=spouts,
+            timeout_ms=timeout_ms,
+            clock=self.clock,
         )
 
     def _sources(self) -> list[Vertex]:

@@ -136,18 +136,18 @@ def deploy(
     point = _restore_point(store, message, meter)
     backends = state_backends(message.state, f"{message.run_id}-a{attempt}-{subtask}")
     builder = SubtaskBuilder(
-        message,
-        pipeline,
-        store,
-        point,
-        attempt,
-        subtask,
-        network,
-        reporter,
-        clock,
-        backends.create,
-        _wires(message, pipeline, attempt, subtask, network, clock),
-        beginning,
+        message=message,
+        pipeline=pipeline,
+        store=store,
+        point=point,
+        attempt=attempt,
+        subtask=subtask,
+        network=network,
+        reporter=reporter,
+        clock=clock,
+        backends=backends.create,
+        wires=_wires(message, pipeline, attempt, subtask, network, clock),
+        beginning=beginning,
     )
     vertices = pipeline.graph.vertices
     meter.expect(file for vertex in vertices for file in builder.files_of(vertex))
@@ -176,7 +176,15 @@ def _wires(
     options, parallelism = message.barriers.acking, message.parallelism
     if options is None:
         return None
-    return AckingWires(options, pipeline.graph, parallelism, attempt, subtask, network, clock)
+    return AckingWires(
+        options=options,
+        graph=pipeline.graph,
+        parallelism=parallelism,
+        attempt=attempt,
+        subtask=subtask,
+        network=network,
+        clock=clock,
+    )
 
 
 def _close(backends: StateBackends, feeds: list[Feed]) -> None:

@@ -57,7 +57,7 @@ class BuiltSubtask:
     gate: Gate | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskBuilder:
     """Builds, for each vertex, the subtask with this slot's index."""
 
@@ -78,14 +78,14 @@ class SubtaskBuilder:
         restored = {uid: self._restored(uid) for uid in vertex.nodes}
         mailbox = Mailbox()
         chain = OperatorChain(
-            self.pipeline,
-            self._place(vertex),
-            self.backends,
-            {uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
-            restored,
-            ProcessingTime(self.clock).now_ms,
-            None if self.wires is None else self.wires.anchoring(vertex, mailbox),
-            self._quarantines(),
+            pipeline=self.pipeline,
+            place=self._place(vertex),
+            backends=self.backends,
+            exchanges={uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
+            restored=restored,
+            now_ms=ProcessingTime(self.clock).now_ms,
+            anchoring=None if self.wires is None else self.wires.anchoring(vertex, mailbox),
+            quarantines=self._quarantines(),
             keeps_state=self.wires is None,
             digests_output=self.message.digests_output,
         )
@@ -94,15 +94,15 @@ class SubtaskBuilder:
         screen = self._screen(vertex, chain)
         feed = self._feed(vertex, gate, restored[vertex.uid], mailbox, screen)
         subtask = Subtask(
-            self._place(vertex),
-            chain,
-            feed,
-            SnapshotWriter(self.store),
-            uploads,
-            self.reporter,
-            self.clock,
-            mailbox,
-            self.message.barriers,
+            place=self._place(vertex),
+            chain=chain,
+            feed=feed,
+            snapshots=SnapshotWriter(self.store),
+            uploads=uploads,
+            reporter=self.reporter,
+            clock=self.clock,
+            mailbox=mailbox,
+            barriers=self.message.barriers,
         )
         return BuiltSubtask(subtask, feed, gate)
 
@@ -230,16 +230,16 @@ class SubtaskBuilder:
         screen: SplitScreen | None,
     ) -> SourceFeed:
         reader = DirectReader(
-            self.pipeline.sources[vertex.uid],
-            restored.positions,
-            self.subtask,
-            self.message.parallelism,
-            self.clock,
-            self.pipeline.pace,
-            self.pipeline.watermarks.get(vertex.uid),
-            restored.watermark_ms,
-            screen,
-            self.beginning.splits.get(vertex.uid),
+            source=self.pipeline.sources[vertex.uid],
+            restored=restored.positions,
+            subtask=self.subtask,
+            parallelism=self.message.parallelism,
+            clock=self.clock,
+            event_hours_per_s=self.pipeline.pace,
+            strategy=self.pipeline.watermarks.get(vertex.uid),
+            restored_watermark_ms=restored.watermark_ms,
+            screen=screen,
+            beginning=self.beginning.splits.get(vertex.uid),
         )
         told, pending = reader.told_progress, reader.pending
         quarantine = self._quarantine_reader(vertex.uid, restored, screen)
@@ -270,11 +270,13 @@ class SubtaskBuilder:
         if not looks and not restored.replayed:
             return None
         return DirectReader(
-            ReplayedQuarantine.of(message.quarantine, uid, source, message.run_id, looks=looks),
-            restored.replayed,
-            self.subtask,
-            message.parallelism,
-            self.clock,
+            source=ReplayedQuarantine.of(
+                message.quarantine, uid, source, message.run_id, looks=looks
+            ),
+            restored=restored.replayed,
+            subtask=self.subtask,
+            parallelism=message.parallelism,
+            clock=self.clock,
             event_hours_per_s=None,
             screen=screen,
         )

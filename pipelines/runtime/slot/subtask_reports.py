@@ -178,8 +178,8 @@ def deliver(message: AboutCheckpoint, deployment: Deployment) -> None:
 
 def barrier_of(message: Inject) -> Barrier:
     return Barrier(
-        message.checkpoint_id,
-        message.trigger_ms,
+        checkpoint_id=message.checkpoint_id,
+        trigger_ms=message.trigger_ms,
         is_savepoint=message.savepoint_format is not None,
         is_native=message.savepoint_format is SavepointFormat.NATIVE,
         is_final=message.is_final,

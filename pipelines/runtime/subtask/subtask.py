@@ -61,6 +61,7 @@ class Subtask(threading.Thread):
 
     def __init__(
         self,
+        *,
         place: ChainPlace,
         chain: OperatorChain,
         feed: Feed,
@@ -79,7 +80,15 @@ class Subtask(threading.Thread):
         self.clock = clock
         self.load = Load(clock.monotonic_ms())
         upload = SnapshotUpload(place, snapshots, uploads, reporter, clock)
-        self.checkpoints = SubtaskCheckpoints(place, chain, feed, upload, reporter, clock, barriers)
+        self.checkpoints = SubtaskCheckpoints(
+            place=place,
+            chain=chain,
+            feed=feed,
+            upload=upload,
+            reporter=reporter,
+            clock=clock,
+            options=barriers,
+        )
         self._feed = feed
         self._barriers = barriers
         self._newest_step = Step.WORKED

@@ -37,6 +37,7 @@ class SubtaskCheckpoints:
 
     def __init__(
         self,
+        *,
         place: ChainPlace,
         chain: OperatorChain,
         feed: Feed,
@@ -160,7 +161,14 @@ class SubtaskCheckpoints:
             self._report_declined(barrier.checkpoint_id, reason, str(refusal))
             return None
         cut_ms = self._clock.monotonic_ms()
-        gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)
+        gathering = Gathering(
+            barrier=barrier,
+            cut=cut,
+            start_delay_ms=start_delay_ms,
+            sync_ms=cut_ms - began_ms,
+            cut_ms=cut_ms,
+            in_flight=in_flight,
+        )
         gathering.due_ms = turns_at_ms(barrier, self._options, self._clock)
         if gathering.due_ms is not None:
             gathering.waiting_outputs = self._chain.outputs_holding(barrier.checkpoint_id)
@@ -173,13 +181,13 @@ class SubtaskCheckpoints:
         if beyond:
             operators[0].counters[RECORDS_READ] -= beyond
         return SubtaskCut(
-            self._place,
-            operators,
-            self._feed.positions(),
-            watermark_ms,
-            self._chain.key_times_ms(watermark_ms),
-            self._feed.reserved(barrier.checkpoint_id),
-            self._feed.replayed(),
+            place=self._place,
+            operators=operators,
+            positions=self._feed.positions(),
+            watermark_ms=watermark_ms,
+            key_times_ms=self._chain.key_times_ms(watermark_ms),
+            reserved=self._feed.reserved(barrier.checkpoint_id),
+            replayed=self._feed.replayed(),
         )
 
     def _upload_if_complete(self) -> None:

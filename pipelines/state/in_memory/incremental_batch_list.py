@@ -99,7 +99,7 @@ class IncrementalBatchList(HashMapBatchList):
 _Content = dict[int, tuple[int, tuple[pa.RecordBatch, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListIncrement:
     """Implements `Increment`."""
 
@@ -162,7 +162,16 @@ def _increment(
         for incarnation, (namespace, batches) in content.items()
         if rows[incarnation] > covered.get(incarnation, 0)
     ]
-    return ListIncrement(chain, appended, gone, rows, gone_rows, schema, key_groups_of, on_written)
+    return ListIncrement(
+        chain=chain,
+        appended=appended,
+        gone=gone,
+        rows=rows,
+        gone_rows=gone_rows,
+        schema=schema,
+        key_groups_of=key_groups_of,
+        on_written=on_written,
+    )
 
 
 def merged_batches(

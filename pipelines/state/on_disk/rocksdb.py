@@ -83,13 +83,13 @@ class RocksDbBackend(KeyedBackend):
 
     def _new_table(self, descriptor: TableDescriptor) -> KeptTable:
         table = RocksDbTable(
-            descriptor,
-            self._key_groups,
-            self._max_parallelism,
-            self._hash_keys,
-            self._files(),
-            self._slot.memory,
-            self._scratch,
+            descriptor=descriptor,
+            own_groups=self._key_groups,
+            max_parallelism=self._max_parallelism,
+            hash_keys=self._hash_keys,
+            files=self._files(),
+            memory=self._slot.memory,
+            scratch=self._scratch,
         )
         self._note(descriptor.name, table)
         return table

@@ -91,6 +91,7 @@ class RocksDbTable:
 
     def __init__(
         self,
+        *,
         descriptor: TableDescriptor,
         own_groups: KeyGroupRange,
         max_parallelism: int,

@@ -89,7 +89,7 @@ def test_inputs_of_an_operator_are_never_joined() -> None:
 @pytest.mark.parametrize(
     "mark",
     [
-        Barrier(CheckpointId(1), 0),
+        Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0),
         CancelCheckpoint(CheckpointId(1)),
         WatermarkStatus(is_idle=True),
         EndOfInput(),
@@ -272,7 +272,7 @@ def _enough_rows(waiting: Waiting) -> None:
 
 
 def _a_barrier(waiting: Waiting) -> None:
-    offer(waiting.inlets[B], Barrier(CheckpointId(1), 0))
+    offer(waiting.inlets[B], Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0))
 
 
 def _an_end(waiting: Waiting) -> None:
@@ -356,7 +356,7 @@ def random_stream(rng: random.Random) -> list[Element]:
     for number in range(rng.randint(0, 40)):
         now += rng.randint(0, 3)
         times = [now + rng.randint(-4, 4) for _ in range(rng.randint(1, 4))]
-        barrier = Barrier(CheckpointId(number + 1), 0)
+        barrier = Barrier(checkpoint_id=CheckpointId(number + 1), trigger_ms=0)
         elements.append(rng.choice([at(*times), at(*times), Watermark(now), barrier]))
     return elements
 

@@ -258,7 +258,7 @@ def test_time_of_marks_counts_with_the_records_after_them() -> None:
     assert isinstance(gate.poll_run(), Run)
     clock.now_ms += 1
     output.send(Watermark(1))
-    output.send(Barrier(CheckpointId(1), 0))
+    output.send(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0))
     for _ in range(2):
         assert not isinstance(gate.poll_run(), Run)
         clock.now_ms += 1_000

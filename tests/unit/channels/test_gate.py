@@ -63,7 +63,7 @@ def test_a_stalled_reader_is_left_with_one_watermark_and_one_status() -> None:
     assert gate.poll() is None
 
 
-@pytest.mark.parametrize("between", [RECORDS, Barrier(CheckpointId(1), 0)])
+@pytest.mark.parametrize("between", [RECORDS, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)])
 def test_watermarks_merge_only_where_nothing_stands_between_them(between: Element) -> None:
     gate = Gate([A])
     inlet, _ = attach(gate, A)
@@ -153,7 +153,7 @@ def test_a_closed_gate_drops_what_still_comes_and_takes_no_writer() -> None:
 
 
 def barrier(number: int) -> Barrier:
-    return Barrier(CheckpointId(number + 1), 0)
+    return Barrier(checkpoint_id=CheckpointId(number + 1), trigger_ms=0)
 
 
 def attach(gate: Gate, channel: ChannelId) -> tuple[Inlet, list[int]]:

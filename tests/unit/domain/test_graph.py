@@ -30,8 +30,10 @@ def test_a_hashed_input_starts_a_vertex_that_knows_node_and_vertex_upstream() ->
 
     assert [v.uid for v in graph.vertices] == ["left", "right", "join"]
     assert graph.vertex("join").inputs == (
-        VertexInput(0, Uid("left"), Uid("kept"), ("k",)),
-        VertexInput(1, Uid("right"), Uid("right"), ("k",)),
+        VertexInput(port=0, upstream_vertex=Uid("left"), upstream_node=Uid("kept"), hash_by=("k",)),
+        VertexInput(
+            port=1, upstream_vertex=Uid("right"), upstream_node=Uid("right"), hash_by=("k",)
+        ),
     )
     assert [v.uid for v in graph.vertices if Uid("out") in v.nodes] == ["join"]
 
@@ -90,7 +92,11 @@ def test_an_unkeyed_input_that_is_dealt_starts_a_vertex_and_reaches_every_subtas
 
     graph = JobGraph.of([source("s"), spread, sink("x", "o")])
 
-    assert graph.vertex(Uid("o")).inputs == (VertexInput(0, Uid("s"), Uid("s"), (), kind),)
+    assert graph.vertex(Uid("o")).inputs == (
+        VertexInput(
+            port=0, upstream_vertex=Uid("s"), upstream_node=Uid("s"), hash_by=(), kind=kind
+        ),
+    )
     assert graph.outputs_of(Uid("s")) == (OutEdge(Uid("o"), 0, (), kind),)
     assert len(graph.channels(3)) == 9
 

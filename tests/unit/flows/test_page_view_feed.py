@@ -63,7 +63,7 @@ def test_views_are_as_far_out_of_order_as_said() -> None:
 
 def test_views_come_at_the_pace_that_all_splits_share() -> None:
     log, clock = ListLog(2), Clock()
-    feed = Feed(log, SEED, splits=2, views_per_s=100.0, now_s=clock)
+    feed = Feed(log=log, seed=SEED, splits=2, views_per_s=100.0, now_s=clock)
 
     feed.append_due()
     assert [len(views) for views in log.views] == [0, 0]
@@ -78,7 +78,7 @@ def test_views_come_at_the_pace_that_all_splits_share() -> None:
 
 def test_a_feed_with_an_end_gives_that_many_to_each_split_and_no_more() -> None:
     log, clock = ListLog(2), iter([0.0, *range(1, 100)]).__next__
-    feed = Feed(log, SEED, splits=2, views_per_s=100.0, views_per_split=120, now_s=clock)
+    feed = Feed(log=log, seed=SEED, splits=2, views_per_s=100.0, views_per_split=120, now_s=clock)
 
     for _ in range(10):
         feed.append_due()
@@ -88,7 +88,7 @@ def test_a_feed_with_an_end_gives_that_many_to_each_split_and_no_more() -> None:
 
 def test_no_more_are_appended_at_once_than_fit() -> None:
     log, clock = ListLog(1), Clock()
-    feed = Feed(log, SEED, splits=1, views_per_s=1e6, now_s=clock)
+    feed = Feed(log=log, seed=SEED, splits=1, views_per_s=1e6, now_s=clock)
 
     feed.append_due()
     clock.now_s = 1.0
@@ -100,7 +100,7 @@ def test_no_more_are_appended_at_once_than_fit() -> None:
 @pytest.mark.parametrize("breaks_at", [0, 1, 60, 149])
 def test_what_a_log_did_not_take_comes_once_it_is_back(breaks_at: int) -> None:
     log, clock = ListLog(2, breaks_at), Clock()
-    feed = Feed(log, SEED, splits=2, views_per_s=100.0, now_s=clock)
+    feed = Feed(log=log, seed=SEED, splits=2, views_per_s=100.0, now_s=clock)
     feed.append_due()
     clock.now_s = 3.0
 

@@ -432,7 +432,7 @@ class Host:
         self.subtasks = [SubtaskId(Uid(f"v{n}"), 0) for n in range(rng.randint(1, 4))]
         self.tolerable = rng.randint(0, 2)
         self.concurrent_max = rng.randint(1, 4)
-        self.decider = TriggerDecider(TriggerRules(10, max_concurrent=self.concurrent_max))
+        self.decider = TriggerDecider(rules=TriggerRules(10, max_concurrent=self.concurrent_max))
         self.coordinator = CheckpointCoordinator(
             first_id=CheckpointId(rng.randint(1, 50)), tolerable_failures=self.tolerable
         )

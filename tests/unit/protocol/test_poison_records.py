@@ -31,7 +31,12 @@ def at(first: int, last: int, *, split: str = "a") -> RecordOrigin:
 
 def error_at(origin: RecordOrigin, kind: str = "ValueError", message: str = "bad") -> OperatorError:
     return OperatorError(
-        Uid("score"), kind, message, origin, is_of_the_world=False, is_of_record=True
+        operator=Uid("score"),
+        error_type=kind,
+        message=message,
+        origin=origin,
+        is_of_the_world=False,
+        is_of_record=True,
     )
 
 

@@ -27,7 +27,13 @@ def at(first: int, last: int, *, split: str = "a", subtask: int = 0) -> RecordOr
     )
 
 
-ERROR = OperatorError(Uid("score"), "ValueError", "7 is bad", at(10, 19), is_of_the_world=False)
+ERROR = OperatorError(
+    operator=Uid("score"),
+    error_type="ValueError",
+    message="7 is bad",
+    origin=at(10, 19),
+    is_of_the_world=False,
+)
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -118,7 +118,7 @@ def test_nothing_not_even_a_savepoint_starts_while_the_run_is_being_stopped() ->
 
 
 def test_the_first_periodic_one_comes_at_the_given_phase() -> None:
-    decider = TriggerDecider(TriggerRules(INTERVAL_MS))
+    decider = TriggerDecider(rules=TriggerRules(INTERVAL_MS))
     decider.on_running(1_000, first_delay_ms=40)
 
     assert decider.next(1_000) == WaitUntil(1_040)
@@ -164,7 +164,7 @@ def test_a_reservation_that_is_wanted_soon_after_a_failed_checkpoint_waits_a_mom
 
 
 def test_a_reservation_that_is_wanted_before_all_subtasks_run_comes_when_they_do() -> None:
-    decider = TriggerDecider(TriggerRules(60_000.0))
+    decider = TriggerDecider(rules=TriggerRules(60_000.0))
     decider.on_reservation_wanted(10)
     before = decider.next(10)
 
@@ -218,7 +218,7 @@ def test_when_finished_sources_are_not_allowed_nothing_starts_until_all_have_fin
 @pytest.mark.parametrize("rules", [TriggerRules(1.0, 1.0, 2), TriggerRules(1.0, 0.0, 0)])
 def test_a_pause_with_concurrency_and_a_concurrency_of_none_are_bugs(rules: TriggerRules) -> None:
     with pytest.raises(InvariantViolated):
-        TriggerDecider(rules)
+        TriggerDecider(rules=rules)
     with pytest.raises(InvariantViolated):
         running_decider().on_rules(rules, 0)
 
@@ -301,7 +301,7 @@ def test_starting_two_at_once_or_none_while_stopped_is_a_bug() -> None:
     with pytest.raises(InvariantViolated):
         decider.on_started(PERIODIC, 101)
     with pytest.raises(InvariantViolated):
-        TriggerDecider(TriggerRules(INTERVAL_MS)).on_started(PERIODIC, 0)
+        TriggerDecider(rules=TriggerRules(INTERVAL_MS)).on_started(PERIODIC, 0)
 
 
 def running_decider(
@@ -316,7 +316,7 @@ def running_decider(
     rules = TriggerRules(
         interval_ms, min_pause_ms, max_concurrent, forces_savepoints, allows_finished_sources
     )
-    decider = TriggerDecider(rules, max_queued)
+    decider = TriggerDecider(rules=rules, max_queued=max_queued)
     decider.on_running(0)
     return decider
 
@@ -353,7 +353,7 @@ class Host:
         self.pause_ms = PAUSE_MS if self.concurrent_max == 1 else 0.0
         self.forces = rng.random() < 0.5
         rules = TriggerRules(INTERVAL_MS, self.pause_ms, self.concurrent_max, self.forces)
-        self.decider = TriggerDecider(rules, max_queued)
+        self.decider = TriggerDecider(rules=rules, max_queued=max_queued)
         self.max_queued = max_queued
         self.savepoints: list[TriggerRequest] = []
         self.asked: list[TriggerRequest] = []

@@ -172,26 +172,26 @@ class Topology:
             acker_count=self.ackers, timeout_ms=TIMEOUT_MS, pending_max=self.pending
         )
         wires = AckingWires(
-            options,
-            pipeline.graph,
-            self.parallelism,
-            Attempt(1),
-            slot,
-            network,  # type: ignore[arg-type]
-            self.clock,
+            options=options,
+            graph=pipeline.graph,
+            parallelism=self.parallelism,
+            attempt=Attempt(1),
+            subtask=slot,
+            network=network,  # type: ignore[arg-type]
+            clock=self.clock,
         )
         builder = SubtaskBuilder(
-            _deployed(self.root, self.parallelism, options),
-            pipeline,
-            FileSystemCheckpointStore([str(self.root)]),
-            None,
-            Attempt(1),
-            slot,
-            network,  # type: ignore[arg-type]
-            self.reporter,
-            self.clock,
-            HashMapBackend,
-            wires,
+            message=_deployed(self.root, self.parallelism, options),
+            pipeline=pipeline,
+            store=FileSystemCheckpointStore([str(self.root)]),
+            point=None,
+            attempt=Attempt(1),
+            subtask=slot,
+            network=network,  # type: ignore[arg-type]
+            reporter=self.reporter,
+            clock=self.clock,
+            backends=HashMapBackend,
+            wires=wires,
         )
         built = [builder.build(vertex, InlineExecutor()) for vertex in pipeline.graph.vertices]
         self.subtasks += [one.subtask for one in built]

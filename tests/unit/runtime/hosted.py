@@ -370,7 +370,15 @@ class ReadingSubtask:
     reporter: RecordingReporter = field(init=False)
 
     def __post_init__(self) -> None:
-        reader = DirectReader(self.source, (), 0, 1, self.clock, None, self.strategy)
+        reader = DirectReader(
+            source=self.source,
+            restored=(),
+            subtask=0,
+            parallelism=1,
+            clock=self.clock,
+            event_hours_per_s=None,
+            strategy=self.strategy,
+        )
         ahead_bytes = self.reads_ahead_bytes
         pipeline = joining_pipeline(self.source, MemorySink())
         self.feed = SourceFeed(
@@ -430,7 +438,24 @@ def subtask_of(
 ) -> Subtask:
     place = place_of(pipeline, vertex)
     restored = restored or dict.fromkeys(place.vertex.nodes, NOTHING)
-    chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored, clock.wall_ms)
+    chain = OperatorChain(
+        pipeline=pipeline,
+        place=place,
+        backends=HashMapBackend,
+        exchanges=exchanges,
+        restored=restored,
+        now_ms=clock.wall_ms,
+    )
     writer = LocatedWriter(reporter)
     uploads = uploads or InlineExecutor()
-    return Subtask(place, chain, feed, writer, uploads, reporter, clock, mailbox, options)
+    return Subtask(
+        place=place,
+        chain=chain,
+        feed=feed,
+        snapshots=writer,
+        uploads=uploads,
+        reporter=reporter,
+        clock=clock,
+        mailbox=mailbox,
+        barriers=options,
+    )

@@ -44,9 +44,9 @@ class BarrierInjection:
         context, request = self._context, effect.request
         now_ms = context.clock.monotonic_ms()
         underway = Underway(
-            effect.checkpoint_id,
-            request,
-            self._files.location(request.kind, effect.checkpoint_id),
+            checkpoint_id=effect.checkpoint_id,
+            request=request,
+            location=self._files.location(request.kind, effect.checkpoint_id),
             triggered_ms=now_ms,
             expires_ms=now_ms + timeout_ms,
             trigger_wall_ms=context.clock.wall_ms(),

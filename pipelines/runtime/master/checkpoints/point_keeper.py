@@ -93,6 +93,7 @@ class PointVerifier:
 
     def __init__(
         self,
+        *,
         store: CheckpointStore,
         clock: Clock,
         interval_ms: int,

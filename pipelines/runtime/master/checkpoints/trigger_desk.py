@@ -26,7 +26,7 @@ class TriggerDesk:
         self._context = context
         self._listener = listener
         self._settings = context.settings
-        self._decider = TriggerDecider(_rules(self._settings))
+        self._decider = TriggerDecider(rules=_rules(self._settings))
         self._refusal_shown = False  # of a periodic one, in this attempt
 
     def on_running(self) -> None:

@@ -23,7 +23,7 @@ from pipelines.runtime.control import Acknowledged
 from pipelines.runtime.master.job_events import ManifestWritten
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Underway:
     """Moments are monotonic, except `trigger_wall_ms`."""
 

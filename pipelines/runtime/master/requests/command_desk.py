@@ -40,6 +40,7 @@ from pipelines.runtime.master.run_record import RunRecord
 class CommandDesk:
     def __init__(
         self,
+        *,
         desk: RequestDesk,
         record: RunRecord,
         attempts: Attempts,

@@ -74,6 +74,7 @@ class ControlServer:
 
     def __init__(
         self,
+        *,
         networking: DriverNetworking,
         tls: Tls | None,
         post: Callable[[JobEvent], None],

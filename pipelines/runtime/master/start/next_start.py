@@ -33,18 +33,18 @@ class NextStart:
         self._watchers = watchers
         self._end = end
         self._chooser = StartingPointChooser(
-            context.spec,
-            context.pipeline,
-            context.store,
-            record.emit,
-            context.settings.may_fall_back,
-            context.places.quarantine,
-            self._on_verified,
-            lambda point, damages: watchers.checkpoints.damage.on_damages(
+            spec=context.spec,
+            pipeline=context.pipeline,
+            store=context.store,
+            emit=record.emit,
+            may_fall_back=context.settings.may_fall_back,
+            quarantine=context.places.quarantine,
+            watch=self._on_verified,
+            on_damages=lambda point, damages: watchers.checkpoints.damage.on_damages(
                 point, damages, DamageFinder.RECOVERY
             ),
-            watchers.checkpoints.damage.on_read_whole,
-            context.lease.check_held,
+            on_whole=watchers.checkpoints.damage.on_read_whole,
+            check_held=context.lease.check_held,
         )
         self._claims = TargetClaims(context.spec, context.lease, record.emit)
         directory = context.lease.run_directory

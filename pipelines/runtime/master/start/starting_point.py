@@ -34,7 +34,7 @@ class EndsNotReady(Exception):
     does not answer, or because a point that was given up could not be deleted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartingPoint:
     """`point` None: from the beginning. `lineage` ends with the point itself."""
 
@@ -68,7 +68,7 @@ def forgets_state(settings: Settings, start: StartingPoint | None) -> bool:
     return is_own and settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartingPointChooser:
     spec: RunSpec
     pipeline: Pipeline
@@ -190,16 +190,16 @@ class StartingPointChooser:
         self, point: RetainedPoint | None, fit: PointFit, *, is_own: bool
     ) -> StartingPoint:
         if point is None:
-            return StartingPoint(None, (), 0)
+            return StartingPoint(point=None, lineage=(), source_records=0)
         manifest = self.store.manifest(point.location)
         lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
         dropped = compare(manifest, fit.target).dropped_states
         return StartingPoint(
-            point,
-            lineage,
-            source_records_of(manifest),
-            is_own,
-            dropped,
-            LedgerStart.at(manifest),
-            Start.at(manifest),
+            point=point,
+            lineage=lineage,
+            source_records=source_records_of(manifest),
+            is_own=is_own,
+            dropped_states=dropped,
+            ledger=LedgerStart.at(manifest),
+            output=Start.at(manifest),
         )

@@ -77,6 +77,7 @@ class AckerTask(threading.Thread):
 
     def __init__(
         self,
+        *,
         name: str,
         acker: Acker,
         gate: InputGate,

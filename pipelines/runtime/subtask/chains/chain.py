@@ -36,6 +36,7 @@ class OperatorChain:
 
     def __init__(
         self,
+        *,
         pipeline: Pipeline,
         place: ChainPlace,
         backends: BackendFactory,
@@ -44,7 +45,6 @@ class OperatorChain:
         now_ms: Callable[[], int],
         anchoring: Anchoring | None = None,
         quarantines: Quarantines | None = None,
-        *,
         keeps_state: bool = True,
         digests_output: bool = True,
     ) -> None:
@@ -55,14 +55,14 @@ class OperatorChain:
         self._keeps_state = keeps_state
         self._delivery = ChainDelivery(pipeline.graph, anchoring)
         self._nodes = ChainBuilder(
-            pipeline,
-            place,
-            backends,
-            exchanges,
-            restored,
-            now_ms,
-            self._delivery,
-            quarantines or Quarantines(),
+            pipeline=pipeline,
+            place=place,
+            backends=backends,
+            exchanges=exchanges,
+            restored=restored,
+            now_ms=now_ms,
+            delivery=self._delivery,
+            quarantines=quarantines or Quarantines(),
             digests_output=digests_output,
         ).build()
         self._operators = [node.operator for node in self._nodes if node.operator is not None]

@@ -42,6 +42,7 @@ class ChainBuilder:
 
     def __init__(
         self,
+        *,
         pipeline: Pipeline,
         place: ChainPlace,
         backends: BackendFactory,
@@ -50,7 +51,6 @@ class ChainBuilder:
         now_ms: Callable[[], int],
         delivery: ChainDelivery,
         quarantines: Quarantines,
-        *,
         digests_output: bool,
     ) -> None:
         self._pipeline = pipeline

@@ -34,7 +34,7 @@ from pipelines.state.backend import NOT_KNOWN, RestoredSize
 from pipelines.state.increments import StoredDatabase
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOperator:
     """You can consume `states` once. Positions are those of all old subtasks."""
 

@@ -29,7 +29,7 @@ from pipelines.runtime.subtask.snapshots.snapshotting import (
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Gathering:
     """`waiting_outputs` still hold the barrier back; at `due_ms` it overtakes there, too."""
 

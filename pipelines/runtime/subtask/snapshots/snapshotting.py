@@ -80,7 +80,7 @@ class IncrementUpload:
         return msgspec.structs.replace(written, is_shared=is_shared)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskCut:
     """Everything frozen at one barrier. `positions` is the source's, in a source's chain."""
 

@@ -93,6 +93,7 @@ class DirectReader(SourceReader):
 
     def __init__(
         self,
+        *,
         source: AnySource,
         restored: tuple[Json, ...],
         subtask: int,
@@ -215,13 +216,13 @@ class DirectReader(SourceReader):
         name = self._splits.name_of(index) or str(index)
         self._asked = _first_of(name, offset)
         self._open[index] = OpenSplit(
-            index,
-            name,
-            offset,
-            self._batches(index, name, offset),
-            self._strategy.generator(),
-            self._strategy,
-            self._source.timestamp_column,
+            index=index,
+            name=name,
+            next_offset=offset,
+            batches=self._batches(index, name, offset),
+            generator=self._strategy.generator(),
+            strategy=self._strategy,
+            time_column=self._source.timestamp_column,
         )
         self._merger.on_open(_input(index))
 
@@ -303,5 +304,12 @@ def _splits_of(
     beginning: Sequence[SplitProgress] | None,
 ) -> SplitSequence:
     if isinstance(source, GrowingSource):
-        return FoundSplits(source, restored, subtask, parallelism, clock, beginning)
+        return FoundSplits(
+            source=source,
+            restored=restored,
+            subtask=subtask,
+            parallelism=parallelism,
+            clock=clock,
+            beginning=beginning,
+        )
     return FixedSplits(source, restored, subtask, parallelism)

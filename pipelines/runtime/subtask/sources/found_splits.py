@@ -47,6 +47,7 @@ class FoundSplits:
 
     def __init__(
         self,
+        *,
         source: GrowingSource,
         restored: Sequence[Json],
         subtask: int,

@@ -37,7 +37,7 @@ RECORDS_REPLAYED = "records_replayed"
 """Counts records of the quarantine that operators get once more; the source read them before."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ahead:
     batch: pa.RecordBatch
     size_bytes: int
@@ -206,14 +206,14 @@ class ReservingReader(SourceReader):
         self._ahead_bytes += size_bytes
         self._ahead.append(
             _Ahead(
-                batch,
-                size_bytes,
-                self._read.count,
-                self._reader.positions(),
-                self._reader.watermark_ms(),
-                self._reader.split,
-                self._reader.take_counts(),
-                self._reader.take_marks(),
+                batch=batch,
+                size_bytes=size_bytes,
+                number=self._read.count,
+                positions=self._reader.positions(),
+                watermark_ms=self._reader.watermark_ms(),
+                split=self._reader.split,
+                counts=self._reader.take_counts(),
+                marks=self._reader.take_marks(),
             )
         )
 

@@ -65,7 +65,7 @@ def taken_of(batch: Batch) -> Taken:
     return Taken(batch.records, batch.offsets, batch.end, batch.version)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OpenSplit:
     """`silent_since_ms`: when the split, after it last had something, was first found empty.
 

@@ -201,7 +201,14 @@ def reader_of(
     subtask: int = 0,
     parallelism: int = 1,
 ) -> DirectReader:
-    return DirectReader(source, restored, subtask, parallelism, ManualClock(), None)
+    return DirectReader(
+        source=source,
+        restored=restored,
+        subtask=subtask,
+        parallelism=parallelism,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
 
 
 def read(

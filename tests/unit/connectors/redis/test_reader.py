@@ -31,7 +31,9 @@ class FakeConnection:
             raise Retryable("the server does not answer")
         numbered = enumerate(self.held, 1)
         entries = [(b"0-%d" % number, each) for number, each in numbered if number >= offset]
-        extent = StreamExtent(len(self.held), len(self.held), len(self.held), 0, 1)
+        extent = StreamExtent(
+            added=len(self.held), length=len(self.held), last=len(self.held), max_deleted=0, first=1
+        )
         return Found(extent, entries, None if marked is None else self.held[marked - 1])
 
 

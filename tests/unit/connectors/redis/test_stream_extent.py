@@ -49,8 +49,15 @@ class FakeStream:
     def extent(self) -> StreamExtent:
         marks = [MarkedEntry(offset, digest_of(held)) for offset, held in self.entries.items()]
         first, last = (marks[0], marks[-1]) if marks else (None, None)
-        counts = (self.added, len(self.entries), self.last, self.max_deleted)
-        return StreamExtent(*counts, first.offset if first else None, first, last)
+        return StreamExtent(
+            added=self.added,
+            length=len(self.entries),
+            last=self.last,
+            max_deleted=self.max_deleted,
+            first=first.offset if first else None,
+            first_entry=first,
+            last_entry=last,
+        )
 
     def begin(self, *, is_newest: bool = False) -> SplitProgress:
         extent = self.extent()

@@ -311,7 +311,13 @@ def server(
     networking = driver_networking(parse_settings({}))
     loop = loop or ControlLoop(CLOCK, math.inf)
     control = ControlServer(
-        networking, tls, events.put, heartbeat, PARALLELISM, loop, CLOCK.monotonic_ms
+        networking=networking,
+        tls=tls,
+        post=events.put,
+        heartbeat=heartbeat,
+        parallelism=PARALLELISM,
+        loop=loop,
+        now_ms=CLOCK.monotonic_ms,
     )
     try:
         yield control, events

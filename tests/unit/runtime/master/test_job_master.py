@@ -114,7 +114,12 @@ def test_batches_that_failed_together_are_handled_one_by_one_by_the_next_attempt
     run.wait_for_checkpoints(1)
     candidates = tuple(origin_in(split) for split in ("a", "b", "c", "d"))
     error = OperatorError(
-        Uid("both"), "ValueError", "7 is bad", None, is_of_the_world=False, candidates=candidates
+        operator=Uid("both"),
+        error_type="ValueError",
+        message="7 is bad",
+        origin=None,
+        is_of_the_world=False,
+        candidates=candidates,
     )
 
     run.slots.say(Attempt(1), msgspec.structs.replace(failure("7 is bad"), error=error))

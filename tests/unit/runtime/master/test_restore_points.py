@@ -138,7 +138,7 @@ def test_a_run_that_was_asked_for_nothing_starts_from_the_beginning(tmp_path: Pa
 
     start = chooser.choose()
 
-    assert start == StartingPoint(None, (), 0)
+    assert start == StartingPoint(point=None, lineage=(), source_records=0)
     assert requested_point(spec_of(), store_in(tmp_path)) is None
 
 
@@ -231,7 +231,9 @@ def test_when_no_own_point_can_be_used_the_run_does_not_start_afresh(tmp_path: P
 
 def test_sinks_are_rewound_to_the_lineage_and_what_they_set_aside_is_said(tmp_path: Path) -> None:
     chooser = Chooser(tmp_path)
-    start = StartingPoint(None, ((RunId("run-0"), CheckpointId(6)),), 0)
+    start = StartingPoint(
+        point=None, lineage=((RunId("run-0"), CheckpointId(6)),), source_records=0
+    )
 
     chooser.chooser.rewind_sinks(start)
 
@@ -248,7 +250,9 @@ def test_records_that_were_quarantined_behind_the_point_are_set_aside(tmp_path: 
     for name in ("part-run-0-00000006-0-0.jsonl", "part-run-0-00000007-0-0.jsonl"):
         (quarantine / name).write_text("{}")
 
-    chooser.chooser.rewind_sinks(StartingPoint(None, ((RunId("run-0"), CheckpointId(6)),), 0))
+    chooser.chooser.rewind_sinks(
+        StartingPoint(point=None, lineage=((RunId("run-0"), CheckpointId(6)),), source_records=0)
+    )
 
     assert [path.name for path in quarantine.glob("part-*")] == ["part-run-0-00000006-0-0.jsonl"]
     moved_to = str(quarantine / "_superseded" / "run-1")
@@ -263,9 +267,9 @@ def test_a_driver_that_has_lost_the_run_sets_no_output_aside(tmp_path: Path) -> 
 
     late = replace(chooser.chooser, check_held=lost)
     with pytest.raises(LeaseLost):
-        late.rewind_sinks(StartingPoint(None, (), 0))
+        late.rewind_sinks(StartingPoint(point=None, lineage=(), source_records=0))
     untouched = list(chooser.sink.rewound_to)
-    chooser.chooser.rewind_sinks(StartingPoint(None, (), 0))
+    chooser.chooser.rewind_sinks(StartingPoint(point=None, lineage=(), source_records=0))
 
     assert (untouched, len(chooser.sink.rewound_to)) == ([], 1)
 
@@ -279,10 +283,10 @@ class Chooser:
         store, places = store_in(root), places_in(root)
         self.points = RetainedPoints(3, tuple(own_points(places, store)))
         self.chooser = StartingPointChooser(
-            spec_of(restore_from=restore_from, **asked),
-            joining_pipeline(ListSource([]), self.sink),
-            store,
-            self.events.append,
+            spec=spec_of(restore_from=restore_from, **asked),
+            pipeline=joining_pipeline(ListSource([]), self.sink),
+            store=store,
+            emit=self.events.append,
             quarantine=str(root / "quarantine"),
         )
 

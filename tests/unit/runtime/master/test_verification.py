@@ -263,13 +263,13 @@ class Verified:
         self._posted: list[JobEvent] = []
         self._is_posted = threading.Event()
         self.verifier = PointVerifier(
-            self.store,  # type: ignore[arg-type]
-            self.clock,
-            interval_ms,
-            DamageMemory(self.points, shared_host(files), self.events.append),
-            self.events.append,
-            self._post,
-            self._answer,
+            store=self.store,  # type: ignore[arg-type]
+            clock=self.clock,
+            interval_ms=interval_ms,
+            damage=DamageMemory(self.points, shared_host(files), self.events.append),
+            emit=self.events.append,
+            post=self._post,
+            answer=self._answer,
         )
 
     @property

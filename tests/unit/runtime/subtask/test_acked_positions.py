@@ -37,7 +37,13 @@ def test_what_was_emitted_less_what_lies_beyond_is_the_position(seed: int) -> No
     clock, verdicts = ManualClock(), Verdicts()
     rows = [(n, n) for n in range(TOTAL)]
     reader = DirectReader(
-        ListSource([rows], batch_rows=rng.randint(1, 9)), (), 0, 1, clock, None, None
+        source=ListSource([rows], batch_rows=rng.randint(1, 9)),
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=clock,
+        event_hours_per_s=None,
+        strategy=None,
     )
     options = AckingOptions(acker_count=1, timeout_ms=30_000, pending_max=25)
     spout = SpoutReader(reader, Spout(0, in_flight_max=25), options, verdicts, clock)  # type: ignore[arg-type]

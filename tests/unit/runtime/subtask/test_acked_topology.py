@@ -155,14 +155,21 @@ def test_a_cut_holds_the_place_before_what_is_not_processed(tmp_path: Path) -> N
     topology.run(lambda: topology.count("acker_inits") == len(KEYS))
     (source,) = topology.sources()
 
-    source.mailbox.post(InjectBarrier(Barrier(CheckpointId(1), 0)))
+    source.mailbox.post(InjectBarrier(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)))
     topology.run(lambda: SOURCE in positions_at(1, topology))
     topology.asleep.clear()
     topology.run_out()
-    source.mailbox.post(InjectBarrier(Barrier(CheckpointId(2), 0)))
+    source.mailbox.post(InjectBarrier(Barrier(checkpoint_id=CheckpointId(2), trigger_ms=0)))
     topology.run(lambda: SOURCE in positions_at(2, topology))
 
-    fresh = DirectReader(ListSource([[]] * 4), (), 0, 1, ManualClock(), None)
+    fresh = DirectReader(
+        source=ListSource([[]] * 4),
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
     assert positions_at(1, topology)[SOURCE] == fresh.positions()
     assert positions_at(2, topology)[SOURCE] != fresh.positions()
 
@@ -171,7 +178,7 @@ def test_a_barrier_is_counted_once_for_each_channel_it_goes_into(tmp_path: Path)
     topology = Topology(tmp_path, KEYS, parallelism=2)
 
     for source in topology.sources():
-        source.mailbox.post(InjectBarrier(Barrier(CheckpointId(1), 0)))
+        source.mailbox.post(InjectBarrier(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)))
     topology.run(lambda: len(topology.reporter.cuts[1]) == 3 * 2)
 
     assert topology.count("barriers_sent") == HOPS * 2**2
@@ -192,7 +199,9 @@ def test_no_checkpoint_holds_state(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, parallelism=1, relay=Remembering)
     topology.run_out()
 
-    topology.sources()[0].mailbox.post(InjectBarrier(Barrier(CheckpointId(1), 0)))
+    topology.sources()[0].mailbox.post(
+        InjectBarrier(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0))
+    )
     topology.run(lambda: len(topology.reporter.cuts[1]) == 3)
 
     cuts = topology.reporter.cuts[1]

@@ -54,7 +54,7 @@ def test_beyond_the_cap_the_barrier_starts_to_overtake(tmp_path: Path) -> None:
 
 def test_a_savepoint_beyond_the_cap_waits(tmp_path: Path) -> None:
     host = capped(tmp_path, CapAction.UNALIGNED)
-    savepoint = Barrier(CheckpointId(1), 0, is_savepoint=True)
+    savepoint = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_savepoint=True)
 
     held_back(host, 3, savepoint)
     host.inputs[RIGHT].send(savepoint)
@@ -135,4 +135,4 @@ def held_back(host: JoiningSubtask, batches: int, mark: Barrier | None = None) -
 
 
 def barrier(number: int) -> Barrier:
-    return Barrier(CheckpointId(number), 0)
+    return Barrier(checkpoint_id=CheckpointId(number), trigger_ms=0)

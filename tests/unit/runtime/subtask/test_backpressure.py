@@ -28,7 +28,7 @@ def test_a_full_output_does_not_keep_a_subtask_from_answering_a_barrier(tmp_path
     mailbox = ScriptedMailbox()
     host = ReadingSubtask(tmp_path, ListSource([SPLIT]), mailbox=mailbox)
     host.output.is_full = True
-    barrier = Barrier(CheckpointId(1), 0)
+    barrier = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)
 
     mailbox.script = [lambda: mailbox.post(InjectBarrier(barrier))]
     host.subtask.run()
@@ -66,7 +66,7 @@ def test_the_wait_for_downstream_is_counted_as_backpressure(tmp_path: Path) -> N
 def test_a_subtask_does_not_end_before_all_it_has_sent_is_on_its_way(tmp_path: Path) -> None:
     mailbox = ScriptedMailbox()
     host = ReadingSubtask(tmp_path, ListSource([]), mailbox=mailbox)
-    final = Barrier(CheckpointId(1), 0, is_final=True)
+    final = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_final=True)
     had_ended: list[bool] = []
 
     def complete() -> None:

@@ -82,4 +82,4 @@ def declined(host: JoiningSubtask) -> list[tuple[int, CheckpointFailureReason]]:
 
 
 def barrier(checkpoint_id: CheckpointId) -> Barrier:
-    return Barrier(checkpoint_id, trigger_ms=0)
+    return Barrier(checkpoint_id=checkpoint_id, trigger_ms=0)

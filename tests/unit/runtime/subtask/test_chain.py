@@ -112,7 +112,7 @@ def test_what_a_sink_is_given_is_counted_and_digested_where_that_is_of_use(
     rows = batch_of([(1, 0), (2, 0)])
 
     chain.on_batch(0, rows)
-    (cut,) = chain.cut(Barrier(CheckpointId(1), 0))
+    (cut,) = chain.cut(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0))
 
     (share,) = cut.outputs
     assert share.rows == 2
@@ -253,11 +253,11 @@ def chain_of(
     place = ChainPlace(RunId("run-1"), Attempt(1), at, 0, 1, MAX_PARALLELISM)
     restored = dict.fromkeys(at.nodes, NOTHING)
     return OperatorChain(
-        pipeline,
-        place,
-        HashMapBackend,
-        exchanges or {},
-        restored,
-        lambda: 0,
+        pipeline=pipeline,
+        place=place,
+        backends=HashMapBackend,
+        exchanges=exchanges or {},
+        restored=restored,
+        now_ms=lambda: 0,
         digests_output=digests_output,
     )

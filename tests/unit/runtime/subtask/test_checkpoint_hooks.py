@@ -223,7 +223,7 @@ def send(host: JoiningSubtask, side: str, *keys: int) -> None:
 
 def cut(host: JoiningSubtask, number: int) -> None:
     for side in (LEFT, RIGHT):
-        host.inputs[side].send(Barrier(CheckpointId(number), trigger_ms=0))
+        host.inputs[side].send(Barrier(checkpoint_id=CheckpointId(number), trigger_ms=0))
     consume(host)
 
 

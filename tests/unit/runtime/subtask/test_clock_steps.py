@@ -101,7 +101,7 @@ def test_a_slot_and_its_driver_stay_alive_to_each_other(step_ms: int) -> None:
 @STEPS
 def test_a_barrier_turns_within_its_time_at_a_slot_whose_clock_is_wrong(step_ms: int) -> None:
     clock = SetClock(step_ms=step_ms)
-    barrier = Barrier(CheckpointId(1), trigger_ms=SetClock().wall_ms())
+    barrier = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=SetClock().wall_ms())
     options = BarrierOptions(
         mode=CheckpointingMode.EXACTLY_ONCE, unaligned=True, aligned_timeout_ms=500
     )
@@ -118,7 +118,7 @@ def test_no_phase_of_a_subtask_is_negative(tmp_path: Path, step_ms: int) -> None
     triggered_ms = host.subtask.clock.wall_ms() + step_ms
 
     for side in (LEFT, RIGHT):
-        host.inputs[side].send(Barrier(CheckpointId(1), triggered_ms))
+        host.inputs[side].send(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=triggered_ms))
     host.consume()
 
     phases = host.reporter.phases[1]

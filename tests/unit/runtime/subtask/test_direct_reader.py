@@ -331,14 +331,14 @@ def reader_of(
     restored_watermark_ms: int | None = None,
 ) -> DirectReader:
     return DirectReader(
-        source,
-        restored,
-        subtask,
-        parallelism,
-        clock or ManualClock(),
-        event_hours_per_s,
-        strategy,
-        restored_watermark_ms,
+        source=source,
+        restored=restored,
+        subtask=subtask,
+        parallelism=parallelism,
+        clock=clock or ManualClock(),
+        event_hours_per_s=event_hours_per_s,
+        strategy=strategy,
+        restored_watermark_ms=restored_watermark_ms,
     )
 
 

@@ -54,7 +54,7 @@ THE_BATCH = " at in[1], split split-0, offsets 100 to 103: ValueError: 13 is bad
 ITSELF = ": ValueError: 13 is bad"
 NO_RECORD = ITSELF
 AS_TIME_CAME = " when event time reached 1970-01-01T00:00:01.000Z"
-BARRIER = Barrier(CheckpointId(1), 0)
+BARRIER = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0)
 
 
 def fail_on_13(batch: pa.RecordBatch) -> None:
@@ -319,7 +319,14 @@ def use(env: Environment) -> None:
     place = ChainPlace(RunId("run-1"), Attempt(1), vertex, 1, 2, MAX_PARALLELISM)
     restored = dict.fromkeys(vertex.nodes, NOTHING)
     now_ms = [0]
-    chain = OperatorChain(pipeline, place, whole_backend, {}, restored, lambda: now_ms[0])
+    chain = OperatorChain(
+        pipeline=pipeline,
+        place=place,
+        backends=whole_backend,
+        exchanges={},
+        restored=restored,
+        now_ms=lambda: now_ms[0],
+    )
     if vertex.uid == "in":
         chain.emit_from_source(batch_of(BATCH), (ORIGIN,))
     else:

@@ -176,7 +176,16 @@ def test_all_subtasks_begin_where_the_driver_has_looked() -> None:
     for _ in range(2):
         clock = ManualClock()
         readers = [
-            DirectReader(source, (), i, 2, clock, None, beginning=beginning) for i in range(2)
+            DirectReader(
+                source=source,
+                restored=(),
+                subtask=i,
+                parallelism=2,
+                clock=clock,
+                event_hours_per_s=None,
+                beginning=beginning,
+            )
+            for i in range(2)
         ]
         read = [key for reader in readers for key in drained(reader)]
         clock.now_ms += 1_000.0
@@ -357,7 +366,14 @@ def reader_of(
     subtask: int = 0,
     parallelism: int = 1,
 ) -> DirectReader:
-    return DirectReader(source, restored, subtask, parallelism, clock, None)
+    return DirectReader(
+        source=source,
+        restored=restored,
+        subtask=subtask,
+        parallelism=parallelism,
+        clock=clock,
+        event_hours_per_s=None,
+    )
 
 
 def grow(chance: random.Random, source: GrowingLog, keys: Iterator[int]) -> None:

@@ -162,7 +162,7 @@ def test_what_waited_behind_the_barrier_is_counted_per_channel_and_then_delivere
 
 def test_what_is_held_back_is_measured_with_each_arrival(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
-    triggered = Barrier(CheckpointId(1), trigger_ms=host.clock.wall_ms())
+    triggered = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms())
     host.clock.now_ms += 10
     for element in (records(0), triggered, records(1), Watermark(3)):
         host.inputs[LEFT].send(element)
@@ -214,7 +214,7 @@ def test_a_few_steps_are_kept_of_many_with_the_first_and_the_last(tmp_path: Path
 
 def test_arrivals_are_measured_from_the_trigger(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
-    triggered = Barrier(CheckpointId(1), trigger_ms=host.clock.wall_ms())
+    triggered = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms())
 
     for side, passed_ms in ((RIGHT, 5), (LEFT, 7)):
         host.clock.now_ms += passed_ms
@@ -445,7 +445,7 @@ def records(*keys: int) -> Records:
 
 
 def barrier(checkpoint_id: int, *, is_final: bool = False) -> Barrier:
-    return Barrier(CheckpointId(checkpoint_id), trigger_ms=0, is_final=is_final)
+    return Barrier(checkpoint_id=CheckpointId(checkpoint_id), trigger_ms=0, is_final=is_final)
 
 
 def send_to_both(host: JoiningSubtask, element: Element) -> None:

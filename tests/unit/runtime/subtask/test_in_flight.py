@@ -119,7 +119,15 @@ class Stored:
 
     def share(self, kind: EdgeKind, subtask: int, parallelism: int) -> list[tuple[int, int]]:
         hash_by = ("key",) if kind is EdgeKind.HASH else ()
-        vertex = Vertex(DOWN, (DOWN,), (VertexInput(0, UP, UP, hash_by, kind),))
+        vertex = Vertex(
+            DOWN,
+            (DOWN,),
+            (
+                VertexInput(
+                    port=0, upstream_vertex=UP, upstream_node=UP, hash_by=hash_by, kind=kind
+                ),
+            ),
+        )
         share = InFlightShare(self.manifest(), vertex, subtask, parallelism)
         return [
             place

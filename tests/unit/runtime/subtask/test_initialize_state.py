@@ -85,7 +85,13 @@ def chain_of(
     place = ChainPlace(RunId("run-1"), Attempt(1), vertex, subtask, parallelism, MAX_PARALLELISM)
     shares = dict.fromkeys(vertex.nodes, RestoredOperator()) | {Uid("function"): restored}
     return OperatorChain(
-        pipeline, place, HashMapBackend, {}, shares, lambda: 0, digests_output=False
+        pipeline=pipeline,
+        place=place,
+        backends=HashMapBackend,
+        exchanges={},
+        restored=shares,
+        now_ms=lambda: 0,
+        digests_output=False,
     )
 
 

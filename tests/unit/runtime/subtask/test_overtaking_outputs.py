@@ -27,17 +27,20 @@ PATIENT = msgspec.structs.replace(OVERTAKING, aligned_timeout_ms=100)
 def test_an_overtaking_barrier_keeps_what_waited_at_its_writer(tmp_path: Path) -> None:
     host, gate = full_writer(tmp_path, OVERTAKING)
 
-    inject(host, Barrier(CheckpointId(1), host.clock.wall_ms()))
+    inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
 
     assert kept_by(host, tmp_path) == [2, 3]
     polled = [gate.poll(), gate.poll()]
-    assert polled[1] == (CHANNEL, Barrier(CheckpointId(1), 1000, overtakes=True))
+    assert polled[1] == (
+        CHANNEL,
+        Barrier(checkpoint_id=CheckpointId(1), trigger_ms=1000, overtakes=True),
+    )
 
 
 def test_an_aligned_barrier_keeps_nothing_and_waits_for_its_turn(tmp_path: Path) -> None:
     host, _ = full_writer(tmp_path, ALIGNED)
 
-    inject(host, Barrier(CheckpointId(1), host.clock.wall_ms()))
+    inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
 
     assert kept_by(host, tmp_path) == []
     assert host.output.holds_barrier(CheckpointId(1))
@@ -49,7 +52,7 @@ def test_savepoints_and_final_checkpoints_never_overtake(
 ) -> None:
     host, _ = full_writer(tmp_path, OVERTAKING)
 
-    inject(host, Barrier(CheckpointId(1), 0, **kind))  # type: ignore[arg-type]
+    inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, **kind))  # type: ignore[arg-type]
 
     assert kept_by(host, tmp_path) == []
     assert host.output.holds_barrier(CheckpointId(1))
@@ -58,7 +61,7 @@ def test_savepoints_and_final_checkpoints_never_overtake(
 def test_a_barrier_that_waits_too_long_at_the_writer_starts_to_overtake(tmp_path: Path) -> None:
     host, _ = full_writer(tmp_path, PATIENT)
 
-    inject(host, Barrier(CheckpointId(1), host.clock.wall_ms()))
+    inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
     assert host.reporter.snapshots == {}, "it may still be passed on in time"
     host.clock.now_ms += 100
     host.subtask.run()
@@ -70,7 +73,7 @@ def test_a_barrier_that_waits_too_long_at_the_writer_starts_to_overtake(tmp_path
 def test_a_barrier_that_is_passed_on_in_time_keeps_nothing(tmp_path: Path) -> None:
     host, gate = full_writer(tmp_path, PATIENT)
 
-    inject(host, Barrier(CheckpointId(1), host.clock.wall_ms()))
+    inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
     for _ in range(3):
         gate.poll()
         host.output.flush()
@@ -85,7 +88,7 @@ def test_a_checkpoint_given_up_while_it_waits_at_the_writer_is_not_acknowledged(
 ) -> None:
     host, _ = full_writer(tmp_path, PATIENT)
 
-    inject(host, Barrier(CheckpointId(1), host.clock.wall_ms()))
+    inject(host, Barrier(checkpoint_id=CheckpointId(1), trigger_ms=host.clock.wall_ms()))
     host.mailbox.post(CheckpointAborted(CheckpointId(1)))
     host.clock.now_ms += 100
     host.subtask.run()

@@ -66,7 +66,7 @@ def test_a_subtask_sleeps_no_longer_than_its_timers_allow(tmp_path: Path) -> Non
 def test_nothing_fires_behind_the_final_barrier_unless_it_is_aborted(tmp_path: Path) -> None:
     host = subtask(tmp_path)
     host.inputs[LEFT].send(records(1))
-    final = Barrier(CheckpointId(1), 0, is_final=True)
+    final = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_final=True)
     seen: list[list[int]] = []
 
     def send_barriers() -> None:
@@ -90,7 +90,7 @@ def test_a_pending_timer_does_not_keep_a_subtask_from_ending(tmp_path: Path) -> 
     host = subtask(tmp_path)
     for side in (LEFT, RIGHT):
         host.inputs[side].send(records(1))
-        host.inputs[side].send(Barrier(CheckpointId(1), 0, is_final=True))
+        host.inputs[side].send(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_final=True))
         host.inputs[side].send(Watermark(MAX_WATERMARK_MS))
         host.inputs[side].send(EndOfInput())
 

@@ -154,12 +154,12 @@ class SourceAttempt:
         vertex = pipeline.graph.vertex(Uid(LEFT))
         self._place = ChainPlace(RUN, Attempt(number), vertex, 0, 1, MAX_PARALLELISM)
         self.chain = OperatorChain(
-            pipeline,
-            self._place,
-            HashMapBackend,
-            {},
-            {Uid(LEFT): restored},
-            lambda: 0,
+            pipeline=pipeline,
+            place=self._place,
+            backends=HashMapBackend,
+            exchanges={},
+            restored={Uid(LEFT): restored},
+            now_ms=lambda: 0,
             quarantines=Quarantines(str(root), "joining", isolation),
         )
         quarantine = self.chain.quarantine
@@ -167,16 +167,30 @@ class SourceAttempt:
             None if quarantine is None else SplitScreen(Uid(LEFT), SCHEMA, isolation, quarantine)
         )
         clock = ManualClock()
-        self._reader = DirectReader(SOURCE, restored.positions, 0, 1, clock, None, screen=screen)
+        self._reader = DirectReader(
+            source=SOURCE,
+            restored=restored.positions,
+            subtask=0,
+            parallelism=1,
+            clock=clock,
+            event_hours_per_s=None,
+            screen=screen,
+        )
 
     def read_all(self) -> None:
         while not self._reader.is_exhausted:
             self._reader.next()
 
     def cut(self, checkpoint_id: int) -> SubtaskSnapshot:
-        frozen = self.chain.cut(Barrier(CheckpointId(checkpoint_id), 0))
+        frozen = self.chain.cut(Barrier(checkpoint_id=CheckpointId(checkpoint_id), trigger_ms=0))
         positions: Json = self._reader.positions()
-        cut = SubtaskCut(self._place, frozen, positions, None, [])
+        cut = SubtaskCut(
+            place=self._place,
+            operators=frozen,
+            positions=positions,
+            watermark_ms=None,
+            key_times_ms=[],
+        )
         writer, location = SnapshotWriter(store_in(self._root)), str(self._root / "chk")
         return writer.write(cut, CheckpointId(checkpoint_id), location, open_format=False).snapshot
 

@@ -63,5 +63,5 @@ def deliver(host: JoiningSubtask, *, key: int, checkpoint_id: int) -> None:
     host.inputs[LEFT].send(Records(batch_of([(key, 0)])))
     host.consume()
     for side in (LEFT, RIGHT):
-        host.inputs[side].send(Barrier(CheckpointId(checkpoint_id), 0))
+        host.inputs[side].send(Barrier(checkpoint_id=CheckpointId(checkpoint_id), trigger_ms=0))
     host.consume()

@@ -89,7 +89,14 @@ def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) ->
 def test_the_source_waits_while_its_quarantine_has_nothing_at_the_moment() -> None:
     """Else it would end event time before the rest of the quarantine is there."""
     silent = ListSource([[(9, 0)]], silent={0})
-    quarantine = DirectReader(silent, (), 0, 1, ManualClock(), None)
+    quarantine = DirectReader(
+        source=silent,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
     reader = ReplayingReader(source_reader(()), quarantine)
 
     read = [reader.next() for _ in range(5)]
@@ -198,7 +205,14 @@ def source_of() -> ListSource:
 def source_reader(
     restored: tuple[Json, ...], subtask: int = 0, parallelism: int = 1
 ) -> DirectReader:
-    return DirectReader(source_of(), restored, subtask, parallelism, ManualClock(), None)
+    return DirectReader(
+        source=source_of(),
+        restored=restored,
+        subtask=subtask,
+        parallelism=parallelism,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
 
 
 def reader_of_quarantine(
@@ -210,4 +224,12 @@ def reader_of_quarantine(
 ) -> DirectReader:
     source = ReplayedQuarantine.of(home, NUMBERS, source_of(), RunId("run-2"), looks=True)
     clock = ManualClock()
-    return DirectReader(source, restored, subtask, parallelism, clock, None, screen=screen)
+    return DirectReader(
+        source=source,
+        restored=restored,
+        subtask=subtask,
+        parallelism=parallelism,
+        clock=clock,
+        event_hours_per_s=None,
+        screen=screen,
+    )

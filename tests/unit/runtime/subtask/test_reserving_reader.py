@@ -185,7 +185,14 @@ def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> 
 
 def test_the_first_record_wants_a_checkpoint_at_once_and_then_twice_as_many_each_time() -> None:
     source = ListSource([[(i, i) for i in range(200)]], batch_rows=1)
-    plain = DirectReader(source, (), 0, 1, ManualClock(), None)
+    plain = DirectReader(
+        source=source,
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
     reader = ReservingReader(cast("DirectReader", OneAtATime(plain)), 1 << 20)
     wished_at = []
     for read in range(1, 101):
@@ -224,7 +231,17 @@ def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_
 
 def test_a_tail_that_is_short_is_freed_as_well() -> None:
     source = ListSource([[(i, i) for i in range(9)]], batch_rows=1)
-    reader = ReservingReader(DirectReader(source, (), 0, 1, ManualClock(), None), 1 << 20)
+    reader = ReservingReader(
+        DirectReader(
+            source=source,
+            restored=(),
+            subtask=0,
+            parallelism=1,
+            clock=ManualClock(),
+            event_hours_per_s=None,
+        ),
+        1 << 20,
+    )
     for _ in range(2):  # eight batches of nine
         reader.next()
     reader.reserved(CheckpointId(1))
@@ -251,7 +268,14 @@ def test_event_time_is_that_of_what_came_out() -> None:
 def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader:
     restored = () if stored is None else (stored,)
     source = ListSource(SPLITS)
-    reader = DirectReader(source, restored, 0, 1, ManualClock(), None)
+    reader = DirectReader(
+        source=source,
+        restored=restored,
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
     return ReservingReader(reader, ahead_bytes_max)
 
 
@@ -275,7 +299,14 @@ def first_key_from(stored: Json) -> int:
 
 
 def first_batch(*stored: Json) -> pa.RecordBatch:
-    batch = DirectReader(ListSource(SPLITS), stored, 0, 1, ManualClock(), None).next()
+    batch = DirectReader(
+        source=ListSource(SPLITS),
+        restored=stored,
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    ).next()
     assert batch is not None
     return batch
 
@@ -302,4 +333,11 @@ def test_marks_of_event_time_keep_their_place_behind_the_records_read_before_the
 
 
 def plain_reader() -> DirectReader:
-    return DirectReader(ListSource(SPLITS), (), 0, 1, ManualClock(), None)
+    return DirectReader(
+        source=ListSource(SPLITS),
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )

@@ -189,7 +189,7 @@ def source_of(count: int) -> ListSource:
 
 
 def barrier(checkpoint_id: int, *, is_final: bool = False) -> Barrier:
-    return Barrier(CheckpointId(checkpoint_id), trigger_ms=0, is_final=is_final)
+    return Barrier(checkpoint_id=CheckpointId(checkpoint_id), trigger_ms=0, is_final=is_final)
 
 
 def keys_before(sent: list[Element], mark: Barrier | None) -> list[int]:
@@ -200,7 +200,7 @@ def keys_before(sent: list[Element], mark: Barrier | None) -> list[int]:
 
 def test_draining_ends_event_time_before_the_barrier(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, ListSource([[(1, 1), (2, 2)]]))
-    final = Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True)
+    final = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_savepoint=True, is_final=True)
 
     host.subtask.obey(host.feed.drain())
     host.on_injected(final)
@@ -210,7 +210,7 @@ def test_draining_ends_event_time_before_the_barrier(tmp_path: Path) -> None:
 
 def test_a_drained_source_whose_savepoint_fails_ends_the_attempt(tmp_path: Path) -> None:
     host = ReadingSubtask(tmp_path, ListSource([[(1, 1), (2, 2)]]))
-    final = Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True)
+    final = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, is_savepoint=True, is_final=True)
     host.subtask.obey(host.feed.drain())
     host.on_injected(final)
 

@@ -65,4 +65,12 @@ def test_the_version_behind_a_batch_is_that_of_its_last_part_only() -> None:
 
 def opened(*batches: LoggedRecords) -> OpenSplit:
     strategy = WatermarkStrategy()
-    return OpenSplit(0, "a", 0, iter(batches), strategy.generator(), strategy, "at")
+    return OpenSplit(
+        index=0,
+        name="a",
+        next_offset=0,
+        batches=iter(batches),
+        generator=strategy.generator(),
+        strategy=strategy,
+        time_column="at",
+    )

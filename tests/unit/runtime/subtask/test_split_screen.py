@@ -166,7 +166,15 @@ def reader_of(
     source: ListSource, isolation: Isolation, kept: KeptRows, restored: tuple[object, ...] = ()
 ) -> DirectReader:
     screen = SplitScreen(IN, SCHEMA, isolation, kept)
-    return DirectReader(source, restored, 0, 1, ManualClock(), None, screen=screen)
+    return DirectReader(
+        source=source,
+        restored=restored,
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+        screen=screen,
+    )
 
 
 def batches_of(reader: DirectReader) -> Iterator[pa.RecordBatch]:

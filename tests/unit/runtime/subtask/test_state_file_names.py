@@ -83,7 +83,13 @@ def cut_of(uid: str, subtask: int, states: dict[str, int], *, segments: int = 0)
     prepared = (Prepared(CheckpointId(1), held),) if held else ()
     vertex = Vertex(Uid(uid), (Uid(uid),), ())
     place = ChainPlace(RunId("run-1"), Attempt(1), vertex, subtask, 11, 128)
-    return SubtaskCut(place, [OperatorCut(Uid(uid), frozen, {}, prepared)], None, None, [])
+    return SubtaskCut(
+        place=place,
+        operators=[OperatorCut(Uid(uid), frozen, {}, prepared)],
+        positions=None,
+        watermark_ms=None,
+        key_times_ms=[],
+    )
 
 
 def in_flight(upstream: str, downstream: str, subtask: int) -> InFlightRecords:

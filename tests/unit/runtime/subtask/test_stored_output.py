@@ -134,7 +134,13 @@ def written(
     prepared: tuple[Prepared, ...],
 ) -> SubtaskSnapshot:
     place = ChainPlace(RUN, Attempt(1), Vertex(SINK, (SINK,), ()), subtask, 4, MAX_PARALLELISM)
-    cut = SubtaskCut(place, [OperatorCut(SINK, [], {}, prepared)], None, None, [])
+    cut = SubtaskCut(
+        place=place,
+        operators=[OperatorCut(SINK, [], {}, prepared)],
+        positions=None,
+        watermark_ms=None,
+        key_times_ms=[],
+    )
     found = SnapshotWriter(store).write(cut, CheckpointId(3), location, open_format=False)
     assert found.uploaded_bytes > 0
     return found.snapshot

@@ -57,10 +57,17 @@ def test_what_became_of_it_is_counted(tmp_path: Path) -> None:
 
 
 def test_of_a_source_that_tells_nobody_nothing_is_kept() -> None:
-    reader = DirectReader(GrowingLog(LOG), (), 0, 1, ManualClock(), None)
+    reader = DirectReader(
+        source=GrowingLog(LOG),
+        restored=(),
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+    )
 
     assert reader.told_progress is None
 
 
 def inject(host: ReadingSubtask, checkpoint_id: int) -> None:
-    host.on_injected(Barrier(CheckpointId(checkpoint_id), 0))
+    host.on_injected(Barrier(checkpoint_id=CheckpointId(checkpoint_id), trigger_ms=0))

@@ -151,7 +151,7 @@ def test_an_alignment_that_takes_too_long_is_left_in_the_middle(tmp_path: Path) 
     host.clock.now_ms += 100
     host.step()
     host.inputs[RIGHT].send(records(4))
-    host.inputs[RIGHT].send(Barrier(CheckpointId(1), 0))
+    host.inputs[RIGHT].send(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0))
     host.consume()
 
     assert host.seen_at(1) == [1]
@@ -164,10 +164,10 @@ def test_the_time_counts_from_the_trigger_whatever_the_clock_says(tmp_path: Path
     host = JoiningSubtask(tmp_path, options=PATIENT)
     now_ms = host.clock.wall_ms()
 
-    host.inputs[LEFT].send(Barrier(CheckpointId(1), trigger_ms=now_ms - 60))
+    host.inputs[LEFT].send(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=now_ms - 60))
     host.step()
     assert host.feed.due_ms == now_ms + 40
-    host.inputs[LEFT].send(Barrier(CheckpointId(2), trigger_ms=now_ms + 10_000_000))
+    host.inputs[LEFT].send(Barrier(checkpoint_id=CheckpointId(2), trigger_ms=now_ms + 10_000_000))
     host.step()
     assert host.feed.due_ms is not None
     assert host.feed.due_ms <= now_ms + 100, "a clock that was set back costs no more than this"
@@ -179,7 +179,7 @@ def test_savepoints_and_final_checkpoints_always_align(
 ) -> None:
     host = JoiningSubtask(tmp_path, options=PATIENT)
 
-    host.inputs[LEFT].send(Barrier(CheckpointId(1), 0, **kind))  # type: ignore[arg-type]
+    host.inputs[LEFT].send(Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, **kind))  # type: ignore[arg-type]
     host.consume()
     host.clock.now_ms += 10_000
     host.consume()
@@ -232,18 +232,22 @@ def records(*keys: int) -> Records:
 
 
 def barrier(number: int) -> Barrier:
-    return Barrier(CheckpointId(number), 0)
+    return Barrier(checkpoint_id=CheckpointId(number), trigger_ms=0)
 
 
 def overtaking(number: int) -> Barrier:
-    return Barrier(CheckpointId(number), 0, overtakes=True)
+    return Barrier(checkpoint_id=CheckpointId(number), trigger_ms=0, overtakes=True)
 
 
 def stamped(element: Element, host: JoiningSubtask) -> Element:
     """Triggered now."""
     if not isinstance(element, Barrier):
         return element
-    return Barrier(element.checkpoint_id, host.clock.wall_ms(), overtakes=element.overtakes)
+    return Barrier(
+        checkpoint_id=element.checkpoint_id,
+        trigger_ms=host.clock.wall_ms(),
+        overtakes=element.overtakes,
+    )
 
 
 def may_be_sent(element: Element, host: JoiningSubtask) -> bool:

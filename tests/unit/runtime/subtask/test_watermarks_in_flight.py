@@ -36,7 +36,7 @@ from tests.unit.runtime.hosted import (
 from tests.unit.runtime.points import manifest_of, store_in
 
 IN, MIDDLE, WINDOWS = Uid("in"), Uid("middle"), Uid("windows")
-BARRIER = Barrier(CheckpointId(1), 0, overtakes=True)
+BARRIER = Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0, overtakes=True)
 
 
 @pytest.mark.parametrize("behind", [[], [(2, 4)]], ids=["before it", "on both sides of it"])
