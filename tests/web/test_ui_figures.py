@@ -483,7 +483,7 @@ def axis() -> RecoveryAxis:
             Notice("zombie_refused", "r", 1, at[4], "refused"),
             Notice("restore_refused", "r", 1, at[4], "damaged"),
         ],
-        verifications=[VerificationView("r", at[5], 2, 1, 40.0)],
+        verifications=[VerificationView("r", at[5], 2, 1, 0, 40.0)],
     )
 
 
