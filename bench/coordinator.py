@@ -25,12 +25,12 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import FileHandle, OperatorSnapshot, StateHandle, SubtaskSnapshot
-from pipelines.protocol.checkpoint_effects import Complete, Finalize, SubtaskId
 from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.effects import Complete, Finalize, SubtaskId
 from pipelines.protocol.triggering import PERIODIC
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
-from pipelines.storage.manifest_file import digest_of
+from pipelines.storage.state_file import digest_of
 
 BARS = (at_least("acks_per_s", 100_000), at_least("flat_ratio", 0.5))
 SUBTASKS = (100, 1_000, 10_000)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from bench.benchmark import Benchmark, Fields, at_most, progress
 from bench.whole_run import Measured, run_to_its_end
-from pipelines.lab.measures import Delivered, delivered, latency
+from pipelines.lab.report import Delivered, delivered, latency
 from pipelines.lab.view_input import apps_of
 from pipelines.lab.view_log import COLUMNS, ROW, Rows
 from tests.driven_run import StartedRun

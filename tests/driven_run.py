@@ -15,7 +15,7 @@ import msgspec
 import psutil
 
 from ftdash.supervision.java import environment as java_environment
-from pipelines.bus.journal_reading import read_journal
+from pipelines.bus.journal import read_journal
 from pipelines.domain.events import (
     CheckpointCompleted,
     Envelope,

@@ -28,7 +28,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.requests.asking import pipeline_named
-from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
+from pipelines.bus.journal import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 

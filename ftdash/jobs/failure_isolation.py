@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
+from pipelines.bus.journal import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected, Retryable
 
 OF_ONE_RUN = (OSError, psutil.Error, Retryable, Rejected, UndecodableEvent, JournalCutShort)

@@ -34,7 +34,7 @@ from ftdash.metrics.projector import SampleFold
 from ftdash.projection import incident_fold, run_fold
 from ftdash.projection.incident_fold import IncidentFold
 from ftdash.projection.run_fold import RunFold
-from pipelines.bus.journal_reading import (
+from pipelines.bus.journal import (
     JournalCutShort,
     UndecodableEvent,
     first_offset,

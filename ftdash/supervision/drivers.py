@@ -36,10 +36,8 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.supervision import delivery, launcher
 from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import last_event
-from pipelines.bus.lease import Lease, LeaseHeld, Owner, began_after_boot_s, owner_of
-from pipelines.bus.signs_of_life import newest_sign
+from pipelines.bus.journal import JournalWriter, last_event
+from pipelines.bus.lease import Lease, LeaseHeld, Owner, began_after_boot_s, newest_sign, owner_of
 from pipelines.domain.commands import STARTS
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import DriverReplaced, FailureOccurred, JobStatusChanged, RunEnded

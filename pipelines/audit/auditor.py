@@ -1,14 +1,19 @@
-"""Audits a run's output: up to which checkpoint it equals, row for row, what the ledger records.
+"""Audits a run's input and output: up to which checkpoint each equals what the ledger records.
 
-Judges only points whose output must be visible, so a run may go on meanwhile. Does not judge
-whether a sink was given the right rows: it proves that none of those rows was lost, doubled or
-changed on the way to its readers.
+Output is compared row for row. Judges only points whose output must be visible, so a run may go on
+meanwhile. Does not judge whether a sink was given the right rows: it proves that none of those rows
+was lost, doubled or changed on the way to its readers. Decides which reader audits which sink. A
+sink without one is reported as not audited.
 
-Decides which reader audits which sink. A sink without one is reported as not audited.
+Of the input, each split must continue at every checkpoint where the last one left it. That uses
+only the ledger, along the lineage of points, and does not ask the sources. A gap is input that no
+checkpoint read, an overlap is input that two read. The counts of sources and run must agree. Not
+compared is what the ledger does not know: where the reading of a split began, and the step across a
+point that its driver completed but did not live to enter.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -16,12 +21,18 @@ import pyarrow as pa
 
 from pipelines.audit.file_output import FileOutput
 from pipelines.audit.history import Cut, FindJournal, History, Point, read_history
-from pipelines.audit.input_ranges import input_reports
 from pipelines.audit.kafka_output import KafkaLogOutput, KafkaOutput
 from pipelines.audit.kafka_topic import RecordRows, TopicReading
 from pipelines.audit.output import Covers, Difference, TargetReader, given, weaker
 from pipelines.audit.redis_output import RedisOutput
-from pipelines.audit.report import AuditReport, SinkReport, checkpoint_of, described, run_of
+from pipelines.audit.report import (
+    AuditReport,
+    InputReport,
+    SinkReport,
+    checkpoint_of,
+    described,
+    run_of,
+)
 from pipelines.audit.table_output import TableOutput, Tags
 from pipelines.bus.journal_segments import segments_of
 from pipelines.connectors.files.sink import ExactlyOnceFiles
@@ -35,8 +46,88 @@ from pipelines.connectors.sink import Sink
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import UNDECODABLE, Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.flows.finding import find_flow
+
+
+def input_reports(history: History) -> list[InputReport]:
+    """Reports on every source that the ledger names, sorted by name."""
+    points = history.committed
+    named = {each.source for point in points for each in point.entry.inputs}
+    return [_audited(source, points) for source in sorted(named)]
+
+
+def _audited(source: Uid, points: Sequence[Point]) -> InputReport:
+    reading = _Reading(source)
+    proven: Cut | None = None
+    difference: Difference | None = None
+    for before, point in zip((None, *points), points, strict=False):
+        difference = reading.go_on(point, before.entry if before else None)
+        if difference is not None:
+            break
+        proven = point.cut
+    return InputReport(
+        source=source,
+        records=reading.records,
+        proven_run_id=run_of(proven),
+        proven_checkpoint_id=checkpoint_of(proven),
+        unknown_checkpoint_id=reading.unknown_id,
+        difference=described(difference) if difference else None,
+    )
+
+
+@dataclass(slots=True)
+class _Reading:
+    source: Uid
+    records: int = 0
+    unknown_id: CheckpointId | None = None
+    _ends: dict[str, int | None] = field(default_factory=dict)  # where each split was left
+
+    def go_on(self, point: Point, before: LedgerEntry | None) -> Difference | None:
+        entry = point.entry
+        if not entry.inputs:  # a starting point that was entered again
+            self._ends = {}
+            self.unknown_id = entry.checkpoint_id
+            return None
+        if before is not None and not _add_up(before, entry):
+            read = entry.records_read - before.records_read
+            return Difference(
+                f"The sources say that they read {sum(i.records for i in entry.inputs):,} records,"
+                f" and the run that it read {read:,}.",
+                point.cut,
+            )
+        for each in entry.inputs:
+            if each.source == self.source:
+                return self._take(point.cut, each)
+        return None
+
+    def _take(self, cut: Cut, read: SourceInput) -> Difference | None:
+        for split in read.splits:
+            if split.split in self._ends and self._ends[split.split] != split.first:
+                return Difference(self._told(split), cut, part=f"split {split.split}")
+            self._ends[split.split] = split.end
+        self.records += read.records
+        return None
+
+    def _told(self, split: SplitRange) -> str:
+        left, first = self._ends[split.split], split.first
+        if left is None or first is None or first < left:
+            until = "its end" if left is None else f"offset {left:,}"
+            return f"Split {split.split} was read again from {_place(first)}, read up to {until}."
+        return f"Split {split.split} was left at offset {left:,} and goes on at offset {first:,}."
+
+
+def _place(offset: int | None) -> str:
+    return "its beginning" if offset is None else f"offset {offset:,}"
+
+
+def _add_up(before: LedgerEntry, entry: LedgerEntry) -> bool:
+    """A restored run may have lost or gained a source."""
+    if before.run_id != entry.run_id:
+        return True
+    read = sum(each.records for each in entry.inputs)
+    return entry.records_read - before.records_read == read
 
 
 def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:

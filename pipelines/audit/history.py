@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.bus.journal_reading import every_envelope
+from pipelines.bus.journal import every_envelope
 from pipelines.bus.journal_segments import envelopes_of
 from pipelines.domain.events import (
     CheckpointCommitted,

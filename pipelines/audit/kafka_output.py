@@ -27,7 +27,7 @@ from pipelines.audit.output import (
     total,
     weaker,
 )
-from pipelines.connectors.kafka.owner import KafkaOwnership
+from pipelines.connectors.kafka.sink import KafkaOwnership
 from pipelines.connectors.write_ahead import Marker
 from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.ids import Uid

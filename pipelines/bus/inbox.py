@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.bus.journal_reading import every_event
+from pipelines.bus.journal import every_event
 from pipelines.disk.files import create_if_absent
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.errors import UNDECODABLE, Rejected

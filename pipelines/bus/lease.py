@@ -1,18 +1,18 @@
-"""Decides which process may drive a run: one at a time, each attempt under a new number.
+"""Decides which process may drive a run, one at a time, and shows that this process still lives.
 
-The lock is the kernel's (`flock`), so it ends with its holder, however that dies. The numbers are
-files created with O_EXCL, so none is ever given out twice, whichever process holds the lock. The
-newest of these files stay.
+The lock is the kernel's (`flock`), so it ends with its holder, however that dies. Each attempt gets
+a new number. The numbers are files created with O_EXCL, so none is ever given out twice, whichever
+process holds the lock. The newest of these files stay.
 
 A holder that hangs keeps its lock. `Lease.take_over` takes the run away from it by replacing the
 locked file with another one. The old holder finds that out by the record of the owner; it checks
-that record before everything that it makes durable.
+that record before everything that it makes durable. The record tells a process from a later one
+with its id by when it began, on a clock that no one sets: `psutil` gives wall time, which moves
+with every step of the machine's clock, and a living driver would then be taken for dead. An id is
+valid only among processes that see each other, which is what `home` names.
 
-When a process began, on a clock that no one sets: tells it from a later one with its id.
-
-`psutil` gives wall time, which is computed from the time of boot and so moves with every step of
-the machine's clock; a living driver would then be taken for dead. Linux counts from the boot.
-An id is valid only among processes that see each other, which is what `home` names.
+The driver's signs of life are one small file, overwritten in place. It lies on the disk of the
+journal, and each sign is synced: if that disk stands still, no sign appears.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from pipelines.disk.files import make_directory, make_durable, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, InvariantViolated, check
 from pipelines.domain.ids import Attempt
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import DriverSign, RunDirectory
 
 _START_FIELD = 19  # of the fields behind the name, which may hold any character
 
@@ -372,3 +372,27 @@ def _created(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+SIGN_BYTES = 192
+"""Every sign has the same length, so that none leaves a part of a longer one behind it."""
+
+
+def give_sign(run_directory: RunDirectory, sign: DriverSign) -> None:
+    """Raises OSError if the disk does not take it."""
+    content = msgspec.json.encode(sign).ljust(SIGN_BYTES)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(run_directory.sign_file, flags, 0o600)
+    try:
+        os.pwrite(descriptor, content, 0)
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def newest_sign(run_directory: RunDirectory) -> DriverSign | None:
+    """None: there is none yet, or it was just being written. Raises OSError."""
+    try:
+        return msgspec.json.decode(run_directory.sign_file.read_bytes(), type=DriverSign)
+    except (FileNotFoundError, *UNDECODABLE):
+        return None

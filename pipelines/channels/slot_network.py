@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines.channels.channel import ChannelClosed, Output, PeerAddress
+from pipelines.channels.connection import DataServer, IncomingConnection, OutgoingConnection
 from pipelines.channels.credit import CreditedOutput, cost_of
-from pipelines.channels.dialing import Credentials, dial
 from pipelines.channels.gate import GATE_CLOSED, Gate, Writer
-from pipelines.channels.guarded_port import RefusedConnection, start_thread
+from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial, start_thread
 from pipelines.channels.handshake import Claim, Connection
-from pipelines.channels.incoming import DataServer, IncomingConnection
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.remote import OutgoingConnection
 from pipelines.channels.tls import Tls
 from pipelines.domain.elements import Element
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check

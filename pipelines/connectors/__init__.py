@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pipelines.connectors.collect import Print as Print
     from pipelines.connectors.files.csv import CsvFiles as CsvFiles
     from pipelines.connectors.files.data_frame import DataFrameRows as DataFrameRows
-    from pipelines.connectors.files.formats import JSON_LINES as JSON_LINES
-    from pipelines.connectors.files.formats import PARQUET as PARQUET
     from pipelines.connectors.files.growing_directory import GrowingDirectory as GrowingDirectory
     from pipelines.connectors.files.json_lines import JsonLinesFiles as JsonLinesFiles
     from pipelines.connectors.files.parquet import ParquetFiles as ParquetFiles
+    from pipelines.connectors.files.sink import JSON_LINES as JSON_LINES
+    from pipelines.connectors.files.sink import PARQUET as PARQUET
     from pipelines.connectors.files.sink import ExactlyOnceFiles as ExactlyOnceFiles
     from pipelines.connectors.generator import BlackHole as BlackHole
     from pipelines.connectors.generator import Draws as Draws

@@ -10,9 +10,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from pipelines.connectors.positions import SeenSplit, SplitPositions
 from pipelines.connectors.source import GrowingSource, Source, VersionedSplits
-from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.connectors.split_progress import (
+    NamedPositions,
+    SeenSplit,
+    SplitPositions,
+    SplitProgress,
+)
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 

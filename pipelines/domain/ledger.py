@@ -3,8 +3,13 @@
 Only the values. The runtime counts and digests them where it writes to a sink
 (`protocol.output_ledger`). They travel with the snapshot, and enter the journal when their
 checkpoint is complete, before any sink commits. So everything that a reader of the output can see
-is in the ledger.
+is in the ledger. A target that takes nothing back keeps what was published behind the point that a
+run goes back to; the counters of a cut say how many of those records readers see a second time.
+Pure.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -53,3 +58,59 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     records_read: int  # by all sources from the first run up to the checkpoint
     inputs: list[SourceInput]
     outputs: list[SinkOutput]
+
+
+RECORDS_WRITTEN = "records_written"
+"""Counter of a sink. At a cut, as many as were given to it before: no restart adds to it."""
+
+RECORDS_WRITTEN_SINCE = "records_written_since_upgrade"
+"""The same, since a point of an earlier version, which had counted none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFigure:
+    """`is_whole`: since the first run; otherwise since a point that is no longer known."""
+
+    records: int
+    is_whole: bool = True
+
+
+NOTHING_WRITTEN = WrittenFigure(0)
+
+
+def counter_of_sink(restored: Mapping[str, int], *, has_state: bool) -> str:
+    """Which of the two a sink counts with. `has_state`: the restored point knows the sink."""
+    if not has_state or (RECORDS_WRITTEN in restored and RECORDS_WRITTEN_SINCE not in restored):
+        return RECORDS_WRITTEN
+    return RECORDS_WRITTEN_SINCE
+
+
+def written_by(uid: Uid, counters: Mapping[str, int]) -> WrittenFigure | None:
+    """From counters `<uid>.<name>` of a cut. None: an earlier version took it."""
+    whole, since = (
+        counters.get(f"{uid}.{name}") for name in (RECORDS_WRITTEN, RECORDS_WRITTEN_SINCE)
+    )
+    if whole is None and since is None:
+        return None
+    return WrittenFigure((whole or 0) + (since or 0), is_whole=since is None)
+
+
+def written_between(earlier: WrittenFigure | None, later: WrittenFigure | None) -> int | None:
+    """None: not known."""
+    if earlier is None or later is None or earlier.is_whole != later.is_whole:
+        return None
+    return max(0, later.records - earlier.records)
+
+
+def published_again(uid: str, target: str, records: int | None, *, is_at_most: bool) -> str:
+    if records is None:
+        return (
+            f"How many records that readers of {target} have already seen will be published again"
+            f" by {uid!r} is not known: no count was kept with what was published, or with the"
+            " point."
+        )
+    count = f"{'up to ' if is_at_most else ''}{records:,}"
+    return (
+        f"{count[0].upper()}{count[1:]} records that readers of {target} have already seen will be"
+        f" published again by {uid!r}: {target} takes nothing back."
+    )

@@ -1,20 +1,23 @@
-"""What one run of a pipeline is told at its start, and where its files are.
+"""What one run of a pipeline is told at its start, where its files are, and how its processes talk.
 
-The control plane writes `run.json` before it starts a driver with
-`python -m pipelines.spark.driver RUN_DIR`; nothing else is passed between the two.
+The control plane writes `run.json` before it starts a driver with `python -m pipelines.spark.driver
+RUN_DIR`; nothing else is passed between the two. The run's own directory (journal, lease, requests)
+is always on a shared file system. About once a second the driver shows there that it lives and gets
+on. Snapshots lie at a path or a URL: checkpoints by run, savepoints by pipeline.
 
-Where the processes of a run listen, how others reach them, and how they encrypt.
-
-Source: Flink's `jobmanager.rpc.address`, `taskmanager.host`, their bind hosts, and
-`security.ssl.internal`.
+Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`, and its options
+`jobmanager.rpc.address`, `taskmanager.host`, their bind hosts, `security.ssl.internal`.
 """
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.settings import CheckpointStorage, Settings
 from pipelines.domain.status import ClaimMode
 
 
@@ -144,3 +147,62 @@ class DriverNetworking(msgspec.Struct, frozen=True, kw_only=True):
     bind_host: str  # to listen on
     port: int  # 0: any free one
     slots: SlotNetworking
+
+
+OBJECT_SCHEMES = ("s3",)
+MEMORY = "memory"
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):")
+
+
+def scheme_of(location: str) -> str:
+    """`s3` of `s3://bucket/key`; empty for a path."""
+    match = _SCHEME.match(location)
+    return match[1] if match else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlaces:
+    """`checkpoints` belongs to the run alone. All runs share `savepoints` and `quarantine`, a path
+    for the records that no operator gets."""
+
+    run_id: RunId
+    checkpoints: str
+    savepoints: str
+    quarantine: str = ""
+
+    @classmethod
+    def of(cls, directory: RunDirectory, settings: Settings) -> "SnapshotPlaces":
+        run_id, home = directory.run_id, directory.path.parent.parent
+        if settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+            checkpoints = f"{MEMORY}://{run_id}"
+        elif settings.checkpoint_dir:
+            checkpoints = f"{settings.checkpoint_dir}/{run_id}"
+        else:
+            checkpoints = str(directory.path / "checkpoints")
+        savepoints = settings.savepoint_dir or str(home / "savepoints")
+        return cls(run_id, checkpoints, savepoints, str(directory.quarantine))
+
+    def checkpoint(self, checkpoint_id: CheckpointId) -> str:
+        return f"{self.checkpoints}/chk-{checkpoint_id}"
+
+    def savepoint(self, checkpoint_id: CheckpointId) -> str:
+        return f"{self.savepoints}/savepoint-{self.run_id}-{checkpoint_id}"
+
+    def checkpoint_id_of(self, name: str) -> CheckpointId | None:
+        """The id in the name of a directory of this run; None if it is not a point of the run."""
+        match = re.fullmatch(rf"(?:chk|savepoint-{re.escape(self.run_id)})-([0-9]{{1,18}})", name)
+        return CheckpointId(int(match[1])) if match else None
+
+
+LONG_STEP_MAX_MS = 600_000.0
+"""Before the first turn of its loop, between two attempts and at the end a driver does work that
+takes minutes, such as reading a large point. It moves as it gets from one file to the next."""
+
+
+class DriverSign(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds no time: a reader measures by its own clock how long nothing has moved."""
+
+    epoch: int  # of the driver's lease
+    sequence: int  # grows with every sign: the process runs and its disk takes writes
+    moves: int  # grows with every move of its control loop
+    is_long_step: bool = False  # the loop does work that takes minutes

@@ -15,10 +15,10 @@ import pyarrow as pa
 import redis
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition, admin
 
+from pipelines.connectors.json_rows import text_of
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.records import RecordForm
+from pipelines.connectors.kafka.producer import RecordForm
 from pipelines.connectors.redis.connection import RedisConnection, asking, client_of
-from pipelines.connectors.text_columns import text_of
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 
 REDIS = "FTDASH_VIEWS_REDIS_URL"

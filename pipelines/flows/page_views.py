@@ -16,8 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.files.formats import JSON_LINES
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
 from pipelines.connectors.kafka.reader import JsonValues
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka

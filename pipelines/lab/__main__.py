@@ -37,7 +37,7 @@ def _ran(options: LabOptions) -> LabReport:
     """Raises Rejected, also for a run that did not go as planned."""
     # Loads the engine, which a question about the options does without.
     from pipelines.lab import lab
-    from pipelines.lab.measures import TrialFailed
+    from pipelines.lab.report import TrialFailed
 
     try:
         return lab.run_lab(options, _say)

@@ -19,16 +19,21 @@ from pipelines.domain.events import (
     SubtaskAcknowledged,
 )
 from pipelines.domain.status import JobStatus
-from pipelines.lab.measures import Facts, TrialFailed, delivered, latency, read_again, views_per_s
 from pipelines.lab.options import LabMode, LabOptions
 from pipelines.lab.page_views import STEPS
 from pipelines.lab.report import (
     CostRun,
+    Facts,
     FaultRun,
     Host,
     LabReport,
     ModeReport,
+    TrialFailed,
     broken_promises,
+    delivered,
+    latency,
+    read_again,
+    views_per_s,
 )
 from pipelines.lab.trial import forks, run_trial
 from pipelines.lab.view_input import Numbers, apps_of, kill_places

@@ -25,15 +25,15 @@ from typing import Protocol
 import msgspec
 
 from pipelines.bus.inbox import submit
-from pipelines.bus.journal_reading import every_envelope
+from pipelines.bus.journal import every_envelope
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import Cancel
 from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.lab import page_views
-from pipelines.lab.measures import Facts, check_comparable
 from pipelines.lab.options import LabMode, LabOptions
+from pipelines.lab.report import Facts, check_comparable
 from pipelines.lab.view_input import began_ms, kill_places, reads
 from pipelines.lab.view_log import visible_rows
 from pipelines.runtime.master.driving import drive

@@ -15,8 +15,7 @@ from pipelines.bus.lease import Lease
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus

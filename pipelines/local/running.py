@@ -11,7 +11,7 @@ from random import Random
 
 import pyarrow as pa
 
-from pipelines.bus.journal_reading import every_envelope
+from pipelines.bus.journal import every_envelope
 from pipelines.connectors.collect import Collect
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, RequestEnded, RunEnded

@@ -196,7 +196,7 @@ class LocalSlot:
 
     def _say(self, message: Message) -> None:
         if not self.is_dead:
-            self.outbox.append(cast(FromSlot, message))
+            self.outbox.append(cast("FromSlot", message))
 
     def _reach(self, point: FaultPoint) -> None:
         try:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import MAX_OUTPUT_ROWS
 from pipelines.operators.operator import Collector
+from pipelines.state.arrow_types import copy_of, may_change
 from pipelines.state.backend import BatchListDescriptor
-from pipelines.state.copies import copy_of, may_change
 
 Row = dict[str, Any]
 """One record: column to Python value."""

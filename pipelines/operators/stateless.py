@@ -1,11 +1,11 @@
-"""Functions of one row at a time: map, flat map, filter. The rows they emit are declared.
+"""Functions without state: of one row (map, flat map, filter) or of a batch, with declared output.
 
-Convenient, but slower than functions of batches: see `process_function`. Source: Flink's
-`MapFunction`, `FlatMapFunction` and `FilterFunction`.
+Functions of one row are convenient, but slower than functions of batches. A batch that a function
+of batches returns must have the schema that it promised. If a function fails on a batch, the row at
+fault is found by halving the batch: one of 65,536 rows costs 17 calls on at most twice its rows,
+once, in an attempt that is over anyway. A filter counts null as false, as in SQL.
 
-Keeps the rows for which a predicate holds; null counts as false, as in SQL.
-
-Passes every batch on: unites streams, or gives a side output a uid of its own.
+Source: Flink's `MapFunction`, `FlatMapFunction` and `FilterFunction`.
 """
 
 import re
@@ -18,10 +18,88 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.batch_function import first_failing_row
+from pipelines.domain.ids import Uid
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.rows import Row, RowOutput, rows_of
+
+
+def first_failing_row(function: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> int:
+    """A row that fails by itself; -1: no row does, so the failure is not that of one row."""
+    low, high = 0, batch.num_rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fails(function, batch.slice(low, middle - low)):
+            high = middle
+        else:
+            low = middle
+    return low if _fails(function, batch.slice(low, 1)) else -1
+
+
+def _fails(function: Callable[[pa.RecordBatch], object], rows: pa.RecordBatch) -> bool:
+    try:
+        function(rows)
+    except Exception:  # an author's function may raise anything
+        return True
+    return False
+
+
+BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Arrow in, Arrow out. Pure: after a recovery it sees records again."""
+
+
+class BatchFunction(Operator):
+    """Guarantee: the operators after it see only batches of `schema`."""
+
+    def __init__(self, function: BatchMapping, schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        """Does not try the function: it may not cope with a batch without rows."""
+        return self._schema
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        mapped = self._function(batch)
+        check_declared(self.context.uid, mapped.schema, self._schema)
+        if mapped.num_rows:
+            self.context.collect(mapped)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return first_failing_row(self._function, batch)
+
+
+class ConnectedFunctions(Operator):
+    """One function per input, both with the same schema. Source: Flink's `CoMapFunction`."""
+
+    def __init__(self, first: BatchMapping, second: BatchMapping, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._by_port = (BatchFunction(first, schema), BatchFunction(second, schema))
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return self._schema
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        for function in self._by_port:
+            function.open(context, inputs)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        self._by_port[port].on_batch(port, batch)
+
+
+def check_declared(uid: Uid, returned: pa.Schema, declared: pa.Schema) -> None:
+    """Raises Rejected if an author's function did not keep its promise."""
+    if not returned.equals(declared):
+        raise Rejected(
+            f"The function of {uid!r} returned columns ({_columns(returned)})"
+            f" where it declared ({_columns(declared)})."
+        )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
 
 RowMapping = Callable[[Row], Row]
 RowFlatMapping = Callable[[Row], Iterable[Row]]
@@ -162,7 +240,3 @@ class PassOn(Operator):
         if self.context.lineage is not None:
             self.context.lineage.descend_from(np.arange(batch.num_rows))
         self.context.collect(batch)
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import named_problems_of, problems_of
 from pipelines.connectors.source import AnySource, GrowingSource
-from pipelines.connectors.split_progress import NamedPositions
+from pipelines.connectors.split_progress import NamedPositions, SplitPositions
 from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.status import CheckpointKind
-from pipelines.storage.manifest_file import files_of
+from pipelines.storage.state_file import files_of
 from pipelines.storage.store import CheckpointStore
 
 

@@ -20,7 +20,7 @@ from pipelines.connectors.sink import HoldsTarget
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
-from pipelines.domain.output_figures import published_again
+from pipelines.domain.ledger import published_again
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
@@ -30,7 +30,7 @@ from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.published_output import Start, published_up_to, repeats
 from pipelines.points.verdict import Check, Finding, Measured, Outcome, Verdict
 from pipelines.protocol.compatibility import Compatibility, Target, compare
-from pipelines.storage.manifest_file import files_of
+from pipelines.storage.state_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 

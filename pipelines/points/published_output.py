@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pipelines.bus.journal_reading import UndecodableEvent, last_event, newest_event
+from pipelines.bus.journal import UndecodableEvent, last_event, newest_event
 from pipelines.connectors.sink import Sink, TakesNothingBack
 from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.events import (
@@ -20,7 +20,7 @@ from pipelines.domain.events import (
     OutputPublishedAgain,
 )
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.output_figures import (
+from pipelines.domain.ledger import (
     NOTHING_WRITTEN,
     WrittenFigure,
     written_between,

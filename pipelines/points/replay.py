@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.connectors.files.quarantined_records import check_comes_back
+from pipelines.connectors.files.quarantine import check_comes_back
 from pipelines.connectors.files.sink import Committable
 from pipelines.connectors.files.target import FileTarget
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress

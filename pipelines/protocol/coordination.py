@@ -20,7 +20,7 @@ from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind
-from pipelines.protocol.checkpoint_effects import (
+from pipelines.protocol.effects import (
     AbortCheckpoint,
     Complete,
     CoordinationEffect,

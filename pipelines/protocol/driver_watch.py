@@ -12,8 +12,8 @@ driver that is replaced is also killed or fenced.
 from dataclasses import dataclass
 from enum import Enum
 
-from pipelines.domain.driver_sign import LONG_STEP_MAX_MS, DriverSign
 from pipelines.domain.errors import check
+from pipelines.domain.run import LONG_STEP_MAX_MS, DriverSign
 
 GAP_SHARE_MAX = 0.5
 """The share of the timeout that one gap between two looks can count for."""

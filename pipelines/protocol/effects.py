@@ -1,15 +1,17 @@
-"""What the machines that follow barriers ask of their host.
+"""What the machines of checkpoints ask of their hosts, and the interface of a subtask's machine.
 
-The interface of every machine that follows the barriers of one subtask's inputs.
-
-Decides nothing: the modes are `alignment` (wait and hold back), `barrier_tracking` (count) and
-`unaligned` (overtake). Source: Flink, `CheckpointBarrierHandler`.
+It follows the barriers of its inputs: `alignment` (wait and hold back), `barrier_tracking` (count)
+or `unaligned` (overtake). The coordinator's host carries its effects out in order. Source: Flink,
+`CheckpointBarrierHandler`.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.ids import ChannelId, CheckpointId, Uid
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.protocol.triggering import TriggerRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,61 @@ class BarrierHandler(Protocol):
     def on_end(self, channel: ChannelId) -> list[AlignmentEffect]:
         """The input is exhausted."""
         ...
+
+
+class SubtaskId(NamedTuple):
+    vertex: Uid
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Send the barrier into the stream at every source subtask."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """All have acknowledged: write the manifest, then report `on_published` or `on_unpublished`."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+    snapshots: tuple[SubtaskSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The manifest is durable: record the point and notify every subtask."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AbortCheckpoint:
+    """Notify every subtask, delete what was written, answer the requester."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+    reason: CheckpointFailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardLate:
+    """A subtask has written files of a checkpoint that was aborted before: delete them."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FailAttempt:
+    """More checkpoints in a row have failed than the settings tolerate."""
+
+    message: str
+
+
+CoordinationEffect = Inject | Finalize | Complete | AbortCheckpoint | DiscardLate | FailAttempt

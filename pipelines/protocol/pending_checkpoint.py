@@ -20,7 +20,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, Uid
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind
-from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.triggering import TriggerRequest
 
 

@@ -16,7 +16,7 @@ from typing import NewType
 import numpy as np
 
 from pipelines.domain.errors import check
-from pipelines.protocol.trees import SETTLED, Ids, Numbers, RotatingTrees, tree_ids
+from pipelines.protocol.acking import SETTLED, Ids, Numbers, RotatingTrees, tree_ids
 
 BatchNumber = NewType("BatchNumber", int)
 """Batches are numbered from 0 in the order of reading."""

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from pipelines.channels.dialing import tune
+from pipelines.channels.guarded_port import tune
 from pipelines.channels.handshake import Connection
 from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected
 from pipelines.domain.settings import Heartbeat

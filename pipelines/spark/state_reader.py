@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipelines.bus.damage_notice import reporting_damage
 from pipelines.domain.errors import Rejected
-from pipelines.domain.places import scheme_of
+from pipelines.domain.run import scheme_of
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.points.stored_rows import rows_of
 from pipelines.runtime.clocks import SystemClock

@@ -1,23 +1,101 @@
-"""The contract of a state backend: tables and batch lists, cut in constant time.
+"""The contract of a state backend: tables and batch lists, cut in constant time, whole or in part.
 
 An operator declares its states by descriptor (Arrow schemas, never Python objects) and works on
 whole batches of keys. A cut freezes every state at once without a copy; another thread reads the
-frozen rows while the operator goes on writing. Nothing is ever unpickled.
+frozen rows while the operator goes on writing. Nothing is ever unpickled. For a checkpoint each
+state writes everything or an increment, and gets back the handles of its files.
+`protocol.shared_files` decides which increment builds on which, for the thread of cuts and that of
+uploads; the runtime decides where files go.
 
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ids import BUILD_ON_NOTHING, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.increments import Increment, StoredDatabase
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
+from pipelines.protocol.shared_files import CompletedIncrements
+
+
+class IncrementFiles(Protocol):
+    """Where one state writes its increment; names are made unique from `label`."""
+
+    def write_rows(
+        self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> FileHandle:
+        """A file of rows that later checkpoints may refer to."""
+        ...
+
+    def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
+        """Stores a file of the local disk unchanged."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIncrement:
+    format: StateFormat
+    file: FileHandle
+    parts: tuple[StatePart, ...]
+
+
+class Increment(Protocol):
+    """What one state has to write for a checkpoint; may be used once, from any thread."""
+
+    def write(self, files: IncrementFiles) -> StoredIncrement: ...
+
+
+class FetchFile(Protocol):
+    """Fetches one file of a snapshot to the local disk, verified; see `CheckpointStore.fetch`."""
+
+    def __call__(self, file: FileHandle, target: Path, *, may_share: bool = False) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDatabase:
+    """One state of a snapshot whose files are a database."""
+
+    handle: StateHandle
+    fetch: FetchFile
+    is_own: bool  # of this run, so later checkpoints may refer to its files
+
+
+T = TypeVar("T")
+
+
+class IncrementLog(Generic[T]):
+    def __init__(self, restored: T | None = None) -> None:
+        self._increments = CompletedIncrements(restored)
+        self._lock = threading.Lock()
+
+    def base(self, confirmed_id: CheckpointId) -> T | None:
+        """What the next increment builds on; everything up to `confirmed_id` is complete."""
+        with self._lock:
+            if confirmed_id == BUILD_ON_NOTHING:
+                self._increments.on_damaged()
+            self._increments.on_completed(confirmed_id)
+            return self._increments.base
+
+    def on_written(self, checkpoint_id: CheckpointId, increment: T | None) -> None:
+        with self._lock:
+            self._increments.on_written(checkpoint_id, increment)
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        with self._lock:
+            self._increments.on_completed(checkpoint_id)
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        with self._lock:
+            self._increments.on_aborted(checkpoint_id)
+
 
 KEY_GROUP_COLUMN = "__key_group"
 """Added to every snapshot batch: uint16, the key group of the row."""

@@ -1,9 +1,8 @@
 """An author's declaration of a keyed state: its name, Arrow types, functions and time-to-live.
 
 A struct is kept as one column per field, every other type as one column named like the state. No
-Python object is stored. Source: Flink's `StateDescriptor` family.
-
-Checks declared states; refuses anything that a backend cannot keep before the first record.
+Python object is stored. A declaration that a backend cannot keep is refused before the first
+record. Source: Flink's `StateDescriptor` family.
 """
 
 import re

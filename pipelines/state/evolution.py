@@ -1,9 +1,8 @@
-"""Turns rows of an older snapshot into rows of the state as it is declared now.
+"""Turns rows of a snapshot into rows of the state as it is declared now.
 
-Carries out what `domain.schema_evolution` accepts: fills in added columns and casts widened ones, a
-whole batch at a time. A batch that already fits passes unchanged.
-
-Checks rows of a snapshot against what the pipeline declares, before they become state.
+Rows are checked against the declaration before they become state. Carries out what
+`domain.schema_evolution` accepts: fills in added columns and casts widened ones, a whole batch at a
+time. A batch that already fits passes unchanged.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from pipelines.state.backend import (
     TableDescriptor,
 )
 from pipelines.state.hashing import KeyGroups
-from pipelines.state.in_memory import batch_list, frozen_table
+from pipelines.state.in_memory import batch_list, table
 
 Descriptor = TableDescriptor | BatchListDescriptor
 
@@ -59,7 +58,7 @@ def declared_columns(descriptor: Descriptor) -> DeclaredColumns:
 def snapshot_schema(descriptor: Descriptor) -> pa.Schema:
     """The columns of a state's rows in any snapshot, in order."""
     if isinstance(descriptor, TableDescriptor):
-        return frozen_table.snapshot_schema(descriptor)
+        return table.snapshot_schema(descriptor)
     return batch_list.snapshot_schema(descriptor)
 
 

@@ -1,11 +1,13 @@
-"""The states of one operator of one subtask: what all backends have in common.
+"""The keyed states of one operator of one subtask: what all backends have in common.
 
-Owns the set of states, and checks declarations and restored rows. The backends `hashmap` and
-`rocksdb` decide how a state keeps its rows.
+Owns the set of states by descriptor, checks declarations and restored rows, and removes expired
+entries. The backends `hashmap` and `rocksdb` decide how a state keeps its rows.
+
+Source: Flink's `RuntimeContext.getState` and its siblings; the handles work on batches of keys.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +23,34 @@ from pipelines.state.backend import (
     BatchListDescriptor,
     FrozenState,
     RestoredSize,
+    StoredDatabase,
     Table,
     TableDescriptor,
 )
-from pipelines.state.descriptors import check_batch_list, check_table
+from pipelines.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+    check_batch_list,
+    check_table,
+)
+from pipelines.state.entries import CLEANED_PER_BATCH, KeyedStateContext, StateTtlConfig
 from pipelines.state.evolution import check_no_nulls, evolved, own_rows
 from pipelines.state.hashing import KeyGroups, key_hashes
-from pipelines.state.in_memory import batch_list, frozen_table
+from pipelines.state.in_memory import batch_list
 from pipelines.state.in_memory.key_rows import HashKeys
-from pipelines.state.increments import StoredDatabase
+from pipelines.state.in_memory.table import snapshot_schema
+from pipelines.state.list_state import ListState, MapState
+from pipelines.state.value_state import (
+    Accumulators,
+    FoldingState,
+    ValueState,
+    accumulators,
+    aggregating,
+    reducing,
+)
 
 
 class KeptTable(Table, Protocol):
@@ -201,7 +222,7 @@ class KeyedBackend:
 
     def _restore_table(self, table: KeptTable, batch: pa.RecordBatch) -> None:
         descriptor = table.descriptor
-        schema = frozen_table.snapshot_schema(descriptor)
+        schema = snapshot_schema(descriptor)
         rows = own_rows(descriptor.name, schema, batch, self._key_groups, table.key_groups_of)
         never_null = [n for n in descriptor.value.names if descriptor.defaults[n] is not None]
         check_no_nulls(descriptor.name, rows, never_null)
@@ -227,3 +248,48 @@ class KeyedBackend:
         distinct, starts = np.unique(namespaces[order], return_index=True)
         for namespace, own in zip(distinct.tolist(), np.split(order, starts[1:]), strict=False):
             target.append(namespace, content.take(pa.array(own)))
+
+
+class _State(Protocol):
+    def remove_expired(self, limit: int) -> None: ...
+
+
+_Kept = TypeVar("_Kept", bound=_State)
+
+
+class KeyedStates:
+    """Each method raises Rejected if the name is taken or the type cannot be kept."""
+
+    def __init__(self, context: KeyedStateContext) -> None:
+        self._context = context
+        self._expiring: list[_State] = []
+
+    def value(self, descriptor: ValueStateDescriptor) -> ValueState:
+        return self._kept(ValueState(self._context, descriptor), descriptor.ttl)
+
+    def list(self, descriptor: ListStateDescriptor) -> ListState:
+        return self._kept(ListState(self._context, descriptor), descriptor.ttl)
+
+    def map(self, descriptor: MapStateDescriptor) -> MapState:
+        return self._kept(MapState(self._context, descriptor), descriptor.ttl)
+
+    def reducing(self, descriptor: ReducingStateDescriptor) -> FoldingState:
+        return self._kept(reducing(self._context, descriptor), descriptor.ttl)
+
+    def aggregating(self, descriptor: AggregatingStateDescriptor) -> FoldingState:
+        return self._kept(aggregating(self._context, descriptor), descriptor.ttl)
+
+    def accumulators(
+        self, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
+    ) -> Accumulators:
+        return self._kept(accumulators(self._context, descriptor), descriptor.ttl)
+
+    def remove_expired(self) -> None:
+        """One bounded step; call it after each batch."""
+        for state in self._expiring:
+            state.remove_expired(CLEANED_PER_BATCH)
+
+    def _kept(self, state: _Kept, ttl: StateTtlConfig | None) -> _Kept:
+        if ttl is not None:
+            self._expiring.append(state)
+        return state

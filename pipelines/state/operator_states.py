@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.schema_evolution import DeclaredColumns
-from pipelines.state.arrow_types import check_key_type
+from pipelines.state.arrow_types import check_key_type, copy_of, may_change
 from pipelines.state.backend import FrozenState
-from pipelines.state.copies import copy_of, may_change
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pipelines.state.evolution import type_names
 

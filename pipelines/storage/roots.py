@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.settings import Settings
 from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 

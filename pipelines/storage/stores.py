@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.domain.places import MEMORY, OBJECT_SCHEMES, scheme_of
+from pipelines.domain.run import MEMORY, OBJECT_SCHEMES, scheme_of
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.memory import MemoryCheckpointStore

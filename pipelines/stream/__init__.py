@@ -15,12 +15,11 @@ from pipelines.connectors.watermark_strategy import (
 from pipelines.domain.parameters import Parameter
 from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
 from pipelines.operators.operator import SideOutput
-from pipelines.operators.processing.process_context import ProcessContext
-from pipelines.operators.processing.process_function import (
+from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
 )
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.windowing.lateness import LATE
 from pipelines.operators.windowing.windows import session, sliding, tumbling
 from pipelines.state.descriptors import (

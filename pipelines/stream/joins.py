@@ -4,10 +4,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pipelines.domain.ids import Uid
-from pipelines.operators.joining.interval_join import JOIN_TIME, Interval, IntervalJoin
-from pipelines.operators.joining.stream_join import StreamJoin
-from pipelines.operators.joining.window_join import SessionJoin, WindowJoin
-from pipelines.operators.joining.windowed_join import JoinKind, WindowedJoin, has_bounds
+from pipelines.operators.joining.stream_join import JOIN_TIME, Interval, IntervalJoin, StreamJoin
+from pipelines.operators.joining.window_join import (
+    JoinKind,
+    SessionJoin,
+    WindowedJoin,
+    WindowJoin,
+    has_bounds,
+)
 from pipelines.operators.windowing.windows import WINDOW_TIME, SessionWindows, Windows
 from pipelines.stream.keyed import event_time_of
 

@@ -15,19 +15,21 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.operators.aggregating.aggregates import Aggregate
-from pipelines.operators.aggregating.aggregation import Aggregation
-from pipelines.operators.aggregating.keyed_aggregate import KeyedAggregate, LocalAggregate
-from pipelines.operators.batch_function import BatchMapping, ConnectedFunctions
+from pipelines.operators.aggregating.aggregation import Aggregation, KeyedAggregate, LocalAggregate
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator
-from pipelines.operators.processing.process import Process
-from pipelines.operators.processing.process_function import (
+from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
+    Process,
 )
-from pipelines.operators.windowing.session_functions import SessionAggregate, SessionRows
-from pipelines.operators.windowing.window_aggregate import WindowAggregate
-from pipelines.operators.windowing.window_rows import WindowFunction, WindowRows
+from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
+from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
+from pipelines.operators.windowing.window_aggregate import (
+    WindowAggregate,
+    WindowFunction,
+    WindowRows,
+)
 from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
 from pipelines.stream.refusals import naming
 

@@ -11,12 +11,12 @@ from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.ids import Uid
-from pipelines.operators.batch_function import BatchFunction, BatchMapping
-from pipelines.operators.joining.interval_join import Interval
-from pipelines.operators.joining.windowed_join import JoinKind
-from pipelines.operators.processing.process import Process
-from pipelines.operators.processing.process_function import BatchProcessFunction
+from pipelines.operators.joining.stream_join import Interval
+from pipelines.operators.joining.window_join import JoinKind
+from pipelines.operators.processing.process import BatchProcessFunction, Process
 from pipelines.operators.stateless import (
+    BatchFunction,
+    BatchMapping,
     Filter,
     FilterRows,
     FlatMapRows,

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from pipelines.connectors.arrow_rows import ArrowRows, table_of
 from pipelines.connectors.collect import Collect
-from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint
@@ -27,6 +26,9 @@ from pipelines.local.running import LocalResult, host
 from pipelines.local.slot import ProcessKilled
 from pipelines.local.times import FastTime
 from pipelines.stream import Flow, Pipeline
+
+if TYPE_CHECKING:
+    from pipelines.connectors.sink import Sink
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
 Input: TypeAlias = Mapping[str, Rows] | Rows

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.connectors.generator import BlackHole
-from pipelines.connectors.positions import initial
+from pipelines.connectors.split_progress import initial
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, SubtaskSnapshot

@@ -11,8 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from pipelines.connectors.files.formats import JSON_LINES, PARQUET, FileFormat
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.files.sink import JSON_LINES, PARQUET, ExactlyOnceFiles, FileFormat
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka

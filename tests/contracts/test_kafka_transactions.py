@@ -13,13 +13,12 @@ from kafka.protocol.producer import EndTxnRequest
 
 from pipelines.connectors.kafka import connection as connecting
 from pipelines.connectors.kafka import coordinator as coordinating
-from pipelines.connectors.kafka import owner as kafka_owner
 from pipelines.connectors.kafka import producer as producing
+from pipelines.connectors.kafka import sink as kafka_owner
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import NEWEST_END_TXN, KafkaCoordinator, PreparedAtKafka
-from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
-from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.kafka.sink import KafkaOwnership, KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.connectors.sink import SinkWriter

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import TransactionalProducer
+from pipelines.connectors.kafka.sink import KafkaOwnership
 from pipelines.connectors.kafka.write_ahead import LostMarker, WriteAheadKafka
 from pipelines.domain.errors import OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid

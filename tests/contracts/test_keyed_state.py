@@ -32,8 +32,7 @@ from pipelines.state.descriptors import (
 from pipelines.state.entries import KeyedStateContext, StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.in_memory.hashmap import HashMapBackend
-from pipelines.state.list_state import ListState
-from pipelines.state.map_state import MapState
+from pipelines.state.list_state import ListState, MapState
 from pipelines.state.timers import FiredTimers, TimeDomain, Timers
 from pipelines.state.value_state import FoldingState, ValueState, aggregating, reducing
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends, seeded

@@ -20,7 +20,7 @@ from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql import database as sql_database
-from pipelines.connectors.sql.origins import origin_of
+from pipelines.connectors.sql.tables import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable

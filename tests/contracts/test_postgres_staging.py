@@ -12,10 +12,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.postgres.insert import PlainTransactions, PostgresInsert
-from pipelines.connectors.postgres.staging import STAGES_MAX, Stage
+from pipelines.connectors.postgres.insert import (
+    STAGES_MAX,
+    PlainTransactions,
+    PostgresInsert,
+    Stage,
+)
 from pipelines.connectors.sink import Segment, SinkContext
-from pipelines.connectors.sql.origins import origin_of
+from pipelines.connectors.sql.tables import origin_of
 from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid

@@ -8,9 +8,8 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from pipelines.connectors.postgres.copy_transaction import CopyTransaction
 from pipelines.connectors.postgres.prepared import Gid, place_of
-from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
+from pipelines.connectors.postgres.two_phase import CopyTransaction, PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
 from pipelines.domain.errors import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
+from pipelines.connectors.kafka.sink import KafkaOwnership, TransactionName
 from pipelines.connectors.sink import LeavesUnfinished, Unfinished
 from pipelines.domain.errors import TargetTaken
 from pipelines.domain.ids import Attempt, RunId, Uid

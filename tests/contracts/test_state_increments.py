@@ -26,12 +26,13 @@ from pipelines.state.backend import (
     BatchListDescriptor,
     FrozenState,
     StateBackend,
+    StoredDatabase,
+    StoredIncrement,
     Table,
     TableDescriptor,
 )
 from pipelines.state.in_memory import columns
 from pipelines.state.in_memory.hashmap import HashMapBackend
-from pipelines.state.increments import StoredDatabase, StoredIncrement
 from pipelines.state.on_disk import sorted_files
 from pipelines.state.on_disk.stored_database import rows_of
 from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded

@@ -21,7 +21,7 @@ import pytest
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.object_clients import ObjectStoreLimits
+from pipelines.storage.object_files import ObjectStoreLimits
 from pipelines.storage.object_store import ObjectCheckpointStore
 from pipelines.storage.store import CheckpointStore, shared_location
 from tests.contracts.stored_points import FilePoints, ObjectPoints, StoredPoints, named_environment

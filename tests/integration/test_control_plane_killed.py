@@ -15,7 +15,7 @@ from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.installation import Account
 from ftdash.embedded.stack import web_answers
 from ftdash.embedded.supervisor import LEDGER_NAME, living, wait_until
-from pipelines.bus.journal_reading import every_envelope
+from pipelines.bus.journal import every_envelope
 from pipelines.domain.events import (
     CheckpointCompleted,
     Envelope,

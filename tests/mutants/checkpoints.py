@@ -134,9 +134,13 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/storage/local_files.py",
-            "        os.fsync(file.fileno())\n",
-            "",
+            "pipelines/storage/filesystem.py",
+            (
+                "            file.write(piece)\n"
+                "        file.flush()\n"
+                "        os.fsync(file.fileno())\n"
+            ),
+            "            file.write(piece)\n        file.flush()\n",
             (
                 "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
                 "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
@@ -186,7 +190,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "only a put changes a state": (
         Mutant(
-            "pipelines/state/copies.py",
+            "pipelines/state/arrow_types.py",
             "        return [copy_of(each) for each in value]",
             "        return value",
             (
@@ -323,7 +327,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "each mode keeps what is computed for it, and no more, under `kill -9`": (
         Mutant(
-            "pipelines/lab/measures.py",
+            "pipelines/lab/report.py",
             "doubled=int(np.maximum(times - 1, 0).sum()),",
             "doubled=0,",
             (

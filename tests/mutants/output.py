@@ -65,7 +65,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "exactly-once files survive a death or a loss of power at any step": (
         Mutant(
-            "pipelines/connectors/files/formats.py",
+            "pipelines/connectors/files/sink.py",
             "os.fsync(self._file.fileno())",
             "pass",
             (
@@ -132,7 +132,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         "never, and hold nobody up"
     ): (
         Mutant(
-            "pipelines/connectors/postgres/staging.py",
+            "pipelines/connectors/postgres/insert.py",
             "if stage.checkpoint_id != checkpoint_id:",
             "if False:",
             (
@@ -204,7 +204,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/audit/input_ranges.py",
+            "pipelines/audit/auditor.py",
             ("if split.split in self._ends and self._ends[split.split] != split.first:"),
             "if False:",
             (
@@ -215,7 +215,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "a target belongs to one run, and no restart takes it over": (
         Mutant(
-            "pipelines/runtime/master/output/target_claims.py",
+            "pipelines/runtime/master/output/leftovers.py",
             "            if uid not in claims\n",
             "",
             (
@@ -224,7 +224,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/output/target_claims.py",
+            "pipelines/runtime/master/output/leftovers.py",
             "            if uid not in claims\n",
             "",
             (
@@ -305,7 +305,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "a write whose answer was lost is looked for before it is repeated": (
         Mutant(
-            "pipelines/connectors/sql/sqlstates.py",
+            "pipelines/connectors/sql/database.py",
             '"23505": LOOK_FIRST,',
             '"23505": END,',
             (
@@ -314,7 +314,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/sql/sqlstates.py",
+            "pipelines/connectors/sql/database.py",
             '"23505": LOOK_FIRST,',
             '"23505": END,',
             (
@@ -334,7 +334,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/domain/output_figures.py",
+            "pipelines/domain/ledger.py",
             "return max(0, later.records - earlier.records)",
             "return later.records",
             (
@@ -343,7 +343,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/domain/output_figures.py",
+            "pipelines/domain/ledger.py",
             "return max(0, later.records - earlier.records)",
             "return later.records",
             (

@@ -292,7 +292,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "every record of every split is read once, at any parallelism": (
         Mutant(
-            "pipelines/connectors/positions.py",
+            "pipelines/connectors/split_progress.py",
             "frontier = max(position.frontier for position in old)",
             "frontier = min(position.frontier for position in old)",
             (
@@ -335,7 +335,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         "ones fit into a checkpoint"
     ): (
         Mutant(
-            "pipelines/connectors/split_packs.py",
+            "pipelines/connectors/split_progress.py",
             "        yield pack_of(some)",
             "        yield pack_of(some[1:])",
             (
@@ -469,7 +469,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         "manifest, and a recovery takes no such point while another is whole"
     ): (
         Mutant(
-            "pipelines/protocol/damaged_files.py",
+            "pipelines/protocol/shared_files.py",
             "return self._was_refused or bool(self.damaged_among(confirmed))",
             "return bool(self.damaged_among(confirmed))",
             (

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
 from pipelines.domain.parameters import Parameter
-from pipelines.operators.batch_function import BatchFunction
 from pipelines.operators.rows import Row
+from pipelines.operators.stateless import BatchFunction
 from pipelines.stream import (
     Environment,
     KeyedProcessFunction,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.formats import JSON_LINES
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.reader import JsonValues, RawValues
 from pipelines.connectors.kafka.topics import KafkaTopics

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.quarantined_records import quarantined_records
+from pipelines.connectors.files.quarantine import quarantined_records
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.parameters import Parameter

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.bus.journal_reading import read_journal
+from pipelines.bus.journal import read_journal
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, SlotConnected
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus

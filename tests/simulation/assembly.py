@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.parameters import Parameter
-from pipelines.operators.processing.process_context import ProcessContext
-from pipelines.operators.processing.process_function import (
+from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
 )
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.operators.windowing.windows import Windows, session, sliding, tumbling
 from pipelines.state.descriptors import (

@@ -11,8 +11,7 @@ from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease, LeaseLost
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow

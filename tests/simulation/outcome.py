@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pipelines.bus.journal_reading import every_envelope
-from pipelines.connectors.positions import SplitPositions
+from pipelines.bus.journal import every_envelope
+from pipelines.connectors.split_progress import SplitPositions
 from pipelines.domain.events import Event
 from pipelines.domain.run import RunDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore

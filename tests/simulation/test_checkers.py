@@ -23,7 +23,7 @@ from pipelines.runtime.subtask import gate_feed
 from pipelines.runtime.subtask.snapshots import restoring
 from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.manifest_file import handle_from
+from pipelines.storage.state_file import handle_from
 from tests.simulation import simulated_run
 from tests.simulation.campaign import judge
 from tests.simulation.checkers import (

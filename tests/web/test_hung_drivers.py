@@ -29,12 +29,10 @@ from ftdash.projection.projector import Projector
 from ftdash.supervision import drivers as supervision
 from ftdash.supervision import launcher
 from ftdash.supervision.drivers import DriverWatches
-from pipelines.bus.journal_reading import read_journal
-from pipelines.bus.lease import Owner, owner_of
-from pipelines.bus.signs_of_life import newest_sign
-from pipelines.domain.driver_sign import DriverSign
+from pipelines.bus.journal import read_journal
+from pipelines.bus.lease import Owner, newest_sign, owner_of
 from pipelines.domain.events import DriverReplaced, RunStarted
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import DriverSign, RunDirectory
 from pipelines.protocol.driver_watch import Lives, Silent
 from tests.polling import wait_until
 from tests.stopped_processes import wait_until_stopped

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from ftdash.jobs.models import Pipeline
 from ftdash.jobs.validation import check_declared, check_startable
-from pipelines.bus.journal_reading import read_journal
+from pipelines.bus.journal import read_journal
 from pipelines.bus.lease import Lease
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred

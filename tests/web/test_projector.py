@@ -16,8 +16,7 @@ from ftdash.projection.projector import Projector, project, rebuild
 from ftdash.projection.run_fold import RunFold
 from ftdash.runs.queries import pipelines as queries
 from ftdash.times import moment
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import read_journal
+from pipelines.bus.journal import JournalWriter, read_journal
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import Cancel, RestorePipeline, StartPipeline
 from pipelines.domain.elements import RecordOrigin

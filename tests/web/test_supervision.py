@@ -21,7 +21,7 @@ from ftdash.projection.projector import Projector
 from ftdash.supervision import delivery, launcher
 from ftdash.supervision import drivers as supervision
 from pipelines.bus.inbox import Inbox, submit
-from pipelines.bus.journal_reading import last_event, read_journal
+from pipelines.bus.journal import last_event, read_journal
 from pipelines.bus.lease import Lease, owner_of
 from pipelines.domain.commands import Cancel, StartPipeline, TakeSavepoint
 from pipelines.domain.errors import Rejected

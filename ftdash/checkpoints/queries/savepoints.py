@@ -33,7 +33,7 @@ from ftdash.times import watermark_moment
 from pipelines.domain.commands import AnyCommand, SavepointCommand
 from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
-from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 from pipelines.points.descriptions import (
     OperatorInside,
@@ -159,7 +159,7 @@ def manifest_bytes(path: str) -> bytes:
     """The manifest with its digest, as stored. Raises Rejected if it cannot be read."""
     if not scheme_of(path):
         return _content(path)
-    from pipelines.storage.manifest_file import seal
+    from pipelines.storage.state_file import seal
     from pipelines.storage.stores import CheckpointStores
 
     try:

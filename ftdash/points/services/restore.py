@@ -38,7 +38,7 @@ from ftdash.runs.queries.planning import measured
 from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.domain.places import scheme_of
+from pipelines.domain.run import scheme_of
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Outcome, Verdict
 

@@ -45,7 +45,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.runs.queries.freshness import to_running_ms
 from ftdash.times import moment
-from pipelines.domain.output_figures import published_again
+from pipelines.domain.ledger import published_again
 
 _RAISED = "Traceback (most recent call last):"
 _NAME = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")

@@ -25,7 +25,7 @@ from ftdash.runs.queries.freshness import Observation, fresh_driver_note, observ
 from ftdash.runs.queries.planning import measured
 from ftdash.times import watermark_moment
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.settings.parsing import parse_settings
 

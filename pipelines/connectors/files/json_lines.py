@@ -17,9 +17,8 @@ from pipelines.connectors.files.input_files import (
     input_files,
     reading,
 )
-from pipelines.connectors.json_rows import MalformedLine, decode_lines
+from pipelines.connectors.json_rows import MalformedLine, before_malformed, decode_lines
 from pipelines.connectors.source import MalformedRecord
-from pipelines.connectors.text_columns import before_malformed
 from pipelines.connectors.watermark_strategy import (
     NoEventTime,
     check_event_time,

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from pipelines.connectors.json_rows import MalformedLine, decode_lines
+from pipelines.connectors.json_rows import MalformedLine, before_malformed, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.fetched import (
     BATCH_ROWS,
@@ -24,7 +24,6 @@ from pipelines.connectors.kafka.fetched import (
 )
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress, sum_known
-from pipelines.connectors.text_columns import before_malformed
 from pipelines.connectors.watermark_strategy import NoEventTime, check_has_event_time
 from pipelines.domain.errors import Rejected, Retryable
 

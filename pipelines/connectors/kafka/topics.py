@@ -1,13 +1,15 @@
 """Source: topics of Apache Kafka, a split per partition, read by assignment without a group.
 
 Decides where partitions begin and end, and finds new ones. Only the checkpoint holds the progress;
-the version of a split is the id of its topic. Reads nothing itself; see `kafka.reader`. Source:
-Flink's `KafkaSource`, KIP-516 for the ids.
+the version of a split is the id of its topic. Reads nothing itself; see `kafka.reader`.
 
-Commits to a group of Kafka how far completed checkpoints have come, for tools that show lag.
+For tools that show lag, it commits to a group how far completed checkpoints have come. Runs never
+read these offsets. A failed commit is counted and logged, and delays nothing. When a topic may
+delete a record is computed from the records' times and the topic's retention: a broker deletes
+whole segments, by the newest record in each, so records often live longer; it deletes no younger
+record for its age. Deletion for size has no date, so it is not predicted.
 
-Runs never read these offsets: they restore from checkpoints only. A failed commit is counted and
-logged, and delays nothing. Source: Flink, `KafkaSource` with `commit.offsets.on.checkpoint`.
+Source: Flink's `KafkaSource` with `commit.offsets.on.checkpoint`, KIP-516 for the ids.
 """
 
 import logging
@@ -17,9 +19,16 @@ from datetime import timedelta
 
 import pyarrow as pa
 import xxhash
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
-from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.connection import TURN_S, KafkaAddress, KafkaAdmin, answer_turns
 from pipelines.connectors.kafka.reader import (
     TopicsReader,
     ValueFormat,
@@ -28,12 +37,83 @@ from pipelines.connectors.kafka.reader import (
     partition_of,
     range_gone,
 )
-from pipelines.connectors.kafka.retention import kept_until_ms
 from pipelines.connectors.kafka.sink import check_group, check_topic
 from pipelines.connectors.source import StartAt
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import check_event_time
 from pipelines.domain.errors import Rejected, Retryable
+
+
+def kept_until_ms(address: KafkaAddress, places: Sequence[TopicPartition]) -> int | None:
+    """The soonest time at which a record at or after these offsets may go; None: there is no limit.
+
+    Raises Retryable.
+    """
+    admin = KafkaAdmin(address)
+    topics = {place.topic for place in places}
+    retention = {topic: admin.retention_ms(topic) for topic in topics}
+    limited = [place for place in places if retention[place.topic] is not None]
+    written = first_written_ms(address, limited) if limited else {}
+    found = [at_ms + (retention[topic] or 0) for (topic, _), at_ms in written.items()]
+    return min(found, default=None)
+
+
+def first_written_ms(
+    address: KafkaAddress, places: Sequence[TopicPartition]
+) -> dict[tuple[str, int], int]:
+    """The time of the first record there is, by topic and partition; empty partitions are left out.
+
+    Raises Retryable.
+    """
+    with address.settings_are_understood():
+        consumer = Consumer(
+            {
+                **address.settings(lambda error: None),
+                "group.id": "ftdash",  # the client requires one; nothing is committed to it
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+    try:
+        consumer.assign(list(places))
+        return _first_of_each(address, consumer, {(each.topic, each.partition) for each in places})
+    finally:
+        consumer.close()
+
+
+def _first_of_each(
+    address: KafkaAddress, consumer: Consumer, waiting: set[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    quiet_turns, turns = 0, answer_turns()
+    while waiting and quiet_turns < turns:
+        message = consumer.poll(TURN_S)
+        place = _answered(address, message)
+        if message is None or place not in waiting:
+            quiet_turns += 1
+            continue
+        waiting.discard(place)
+        consumer.pause([TopicPartition(*place)])
+        kind, at_ms = message.timestamp()
+        if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+            found[place] = at_ms
+    if waiting:
+        raise Retryable(f"Kafka at {address.bootstrap_servers} does not show what is in its log")
+    return found
+
+
+def _answered(address: KafkaAddress, message: Message | None) -> tuple[str, int] | None:
+    """The partition of which this is the first record, or the end; None: not an answer."""
+    if message is None:
+        return None
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        if not error.retriable():
+            raise address.translated(error)
+        return None
+    return str(message.topic()), int(message.partition() or 0)
+
 
 log = logging.getLogger(__name__)
 

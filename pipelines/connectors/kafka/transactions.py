@@ -25,9 +25,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from pipelines.connectors.kafka.connection import ANSWER_TURNS, TURN_S, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.coordinator import CommitAnswer, KafkaCoordinator, PreparedAtKafka
-from pipelines.connectors.kafka.owner import HeldTopic, KafkaOwnership, TransactionName
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
-from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.kafka.sink import HeldTopic, KafkaOwnership, KafkaSink, TransactionName
 from pipelines.connectors.sink import TOKEN_BYTES_MAX, SinkContext
 from pipelines.connectors.two_phase_commit import (
     PreparedTransaction,

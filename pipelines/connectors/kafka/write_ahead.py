@@ -27,9 +27,8 @@ import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
-from pipelines.connectors.kafka.owner import HeldTopic, KafkaOwnership
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
-from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.kafka.sink import HeldTopic, KafkaOwnership, KafkaSink
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
 from pipelines.domain.ids import CheckpointId

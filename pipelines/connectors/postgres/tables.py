@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from pipelines.connectors.sink import SinkContext, Superseded, newest_of
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase
-from pipelines.connectors.sql.origins import number_of
+from pipelines.connectors.sql.tables import number_of
 from pipelines.connectors.write_ahead import Marker
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId

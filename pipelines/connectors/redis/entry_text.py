@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.connectors.json_rows import UnfitValue, typed
 from pipelines.connectors.source import Offsets, UnreadableText
-from pipelines.connectors.text_columns import UnfitValue, typed
 from pipelines.domain.errors import Rejected
 
 

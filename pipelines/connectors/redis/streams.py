@@ -1,22 +1,170 @@
 """Source: Redis Streams, a split per stream, ids as offsets, without consumer groups.
 
 Decides where to begin and end. Only the checkpoint holds the progress; a group would be a second
-truth. Reads nothing itself; see `redis.reader`.
+truth. The reader asks in one transaction for the entries and for whether any were lost, so that
+nothing is trimmed in between. If the server is away, the reader waits: it yields empty batches, so
+that barriers go on, and asks again each turn, for one stream only, for a bounded time.
 """
 
-from collections.abc import Collection
-from dataclasses import KW_ONLY, dataclass, field
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.redis.connection import RedisConnection
-from pipelines.connectors.redis.entry_text import row_of_fields
-from pipelines.connectors.redis.reader import StreamsReader
-from pipelines.connectors.redis.stream_extent import marked_offset, oldest_of, range_gone
-from pipelines.connectors.source import StartAt
-from pipelines.connectors.split_progress import SplitProgress
-from pipelines.connectors.watermark_strategy import check_event_time
+from pipelines.connectors.json_rows import UnfitValue, before_malformed, typed
+from pipelines.connectors.redis.connection import Entry, RedisConnection
+from pipelines.connectors.redis.entry_text import offsets_of, row_of_fields, text_of_fields
+from pipelines.connectors.redis.stream_extent import (
+    marked_offset,
+    oldest_of,
+    passed_by,
+    pending_of,
+    range_gone,
+)
+from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, StartAt
+from pipelines.connectors.split_progress import SplitProgress, sum_known
+from pipelines.connectors.watermark_strategy import (
+    NoEventTime,
+    check_event_time,
+    check_has_event_time,
+)
 from pipelines.domain.errors import Rejected, Retryable
+
+AWAY_S_MAX = 60.0
+"""How long requests may fail before the attempt ends and the restart strategy decides."""
+
+
+NONE: Offsets = np.array([], np.int64)
+
+
+class StreamsReader:
+    """One connection for all streams of a subtask."""
+
+    def __init__(
+        self, url: str, schema: pa.Schema, timestamp_column: str | None, batch_rows: int
+    ) -> None:
+        self._connection = RedisConnection(url)
+        self._schema = schema
+        self._timestamp_column = timestamp_column
+        self._batch_rows = batch_rows
+        self._away_since_s: float | None = None  # the first failure since the last answer
+        self._told_away: set[str] = set()  # streams that had their turn since a failure
+        self._pending: dict[str, int | None] = {}
+
+    def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
+        at = split
+        self._pending[at.name] = None
+        while at.end_offset is None or at.offset < at.end_offset:
+            entries = self._next(at)
+            behind = at if entries is None else self._behind(at, entries)
+            if entries == [] and at.end_offset is not None:
+                break
+            try:
+                batch = self._decoded(at.name, entries or [])
+            except MalformedRecord as error:
+                yield from self._before_malformed(error, at.name, entries or [])
+            at = behind
+            yield replace(batch, version=at.version)
+        self._pending[at.name] = 0
+
+    def _before_malformed(
+        self, met: MalformedRecord, stream: str, entries: list[Entry]
+    ) -> Iterator[LoggedRecords]:
+        """Always raises MalformedRecord."""
+        yield from before_malformed(met, lambda rows: self._decoded(stream, entries[:rows]))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def pending_records(self) -> int | None:
+        """Entries added since the last read, less those that were deleted unread."""
+        return sum_known(self._pending.copy().values())
+
+    def _behind(self, at: SplitProgress, entries: list[Entry]) -> SplitProgress:
+        """The position after these entries. Raises Rejected when entries are missing among them."""
+        offsets = offsets_of([entry[0] for entry in entries]) if entries else NONE
+        last = entries[-1][1] if entries else []
+        return passed_by(at, offsets, last, is_all=len(entries) < self._batch_rows)
+
+    def _next(self, at: SplitProgress) -> list[Entry] | None:
+        """None: the server is away. Raises Rejected naming the entries that are gone."""
+        if self._told_away and at.name not in self._told_away:
+            self._told_away.add(at.name)
+            return None
+        try:
+            extent, entries, marked = self._connection.entries(
+                at.name, at.offset, at.end_offset, self._batch_rows, marked_offset(at)
+            )
+        except Retryable as failure:
+            self._on_failure(at.name, failure)
+            return None
+        self._away_since_s, self._told_away = None, set()
+        oldest = oldest_of(extent, at, marked)
+        if oldest > at.offset:
+            raise Rejected(range_gone(at, oldest))
+        self._pending[at.name] = pending_of(extent, at, len(entries))
+        return entries
+
+    def _on_failure(self, stream: str, failure: Retryable) -> None:
+        """A request may take seconds to fail, so this stream alone asks next."""
+        now_s = time.monotonic()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        if now_s - self._away_since_s > AWAY_S_MAX:
+            raise failure
+        self._told_away = {stream}
+
+    def _decoded(self, stream: str, entries: list[Entry]) -> LoggedRecords:
+        ids = [entry[0] for entry in entries]
+        if not ids:
+            empty = pa.RecordBatch.from_pylist([], schema=self._schema)
+            return LoggedRecords(empty, NONE)
+        try:
+            arrays = [typed(_values(entries, column.name), column) for column in self._schema]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            check_has_event_time(
+                batch,
+                self._timestamp_column,
+                lambda row: f"Entry {ids[row].decode()} of the stream {stream}",
+            )
+        except UnfitValue as unfit:
+            raise _malformed(
+                f"Entry {ids[unfit.row].decode()} of the stream {stream} does not fit column"
+                f" {unfit.column}: {unfit}.",
+                entries,
+                unfit.row,
+                self._schema,
+            ) from unfit
+        except NoEventTime as error:
+            raise _malformed(str(error), entries, error.row, self._schema) from error
+        return LoggedRecords(batch, offsets_of(ids))
+
+
+def _malformed(sentence: str, entries: list[Entry], row: int, schema: pa.Schema) -> MalformedRecord:
+    id_, fields = entries[row]
+    (offset,) = offsets_of([id_]).tolist()
+    return MalformedRecord(sentence, row=row, offset=offset, text=text_of_fields(fields, schema))
+
+
+def _values(entries: list[Entry], name: str) -> list[bytes | None]:
+    """Looks first where the first entry has the field, which most others share."""
+    field, first = name.encode(), entries[0][1]
+    place = next((i for i in range(0, len(first), 2) if first[i] == field), None)
+    if place is None:
+        return [_value(fields, field) for _, fields in entries]
+    return [
+        fields[place + 1]
+        if len(fields) > place and fields[place] == field
+        else _value(fields, field)
+        for _, fields in entries
+    ]
+
+
+def _value(fields: list[bytes], name: bytes) -> bytes | None:
+    return next((fields[i + 1] for i in range(0, len(fields), 2) if fields[i] == name), None)
+
 
 BATCH_ROWS = 10_000
 

@@ -10,27 +10,155 @@ By it, a rewind decides which rows belong to a starting point:
 If results are written once per key (windows), the table is then exactly the output of the starting
 point. If results are overwritten (running totals), the older value is gone: the key is missing
 until the deterministic replay writes it again.
+
+The tables and columns that results need in SQL, and checks that existing columns fit them.
+
+Features that SQLite and PostgreSQL share and SQLAlchemy supports separately for each.
+
+The origin of a row: one number for the run and checkpoint that wrote it.
+
+It is the run's number times 2^40, plus the checkpoint's. Storing run and checkpoint by name would
+cost a short row as much as its values do. `ftdash_runs` maps the numbers: the runs of each table
+are counted from 1, in order of arrival. Rows whose checkpoint is not known yet have a negative
+origin of their run.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from pipelines.connectors.sql.columns import (
-    Insert,
-    check_column_names,
-    check_name,
-    insert_into,
-    sql_type,
-    takes,
-)
-from pipelines.connectors.sql.origins import ORIGIN, RUNS, is_of_run, is_up_to, numbers_of
-from pipelines.domain.errors import ProtocolError, Rejected
-from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.errors import ProtocolError, Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder, taken
+
+NAME_BYTES_MAX = 63
+"""PostgreSQL's limit for the name of a column, and for the longest name made from a table's."""
+
+SqlType = sa.Boolean | sa.BigInteger | sa.Double[float] | sa.Text | sa.Date | sa.DateTime
+
+
+def check_name(name: str) -> None:
+    """PostgreSQL would truncate a longer name, and two tables might become one."""
+    if not name or "\0" in name or len(f"{name}_superseded".encode()) > NAME_BYTES_MAX:
+        limit = NAME_BYTES_MAX - len("_superseded")
+        raise Rejected(f"The table name {name!r} is not one of 1 to {limit} bytes without NUL.")
+
+
+def check_column_names(names: Sequence[str]) -> None:
+    """PostgreSQL would truncate a longer name, and the next start would look for the whole one."""
+    for name in names:
+        if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
+            raise Rejected(
+                f"The column name {name[:NAME_BYTES_MAX]!r} is not one of 1 to {NAME_BYTES_MAX}"
+                " bytes without NUL; rename it in the results."
+            )
+    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
+    if repeated is not None:
+        raise Rejected(
+            f"Two columns of the table would be named {repeated}; rename it in the results."
+        )
+
+
+def takes(found: sa.types.TypeEngine[Any], wanted: sa.types.TypeEngine[Any]) -> bool:
+    """True if `found` stores every `wanted` value that fits its size, without a change."""
+    if isinstance(found, postgresql.TIMESTAMP):  # SQLite keeps no zone
+        return isinstance(wanted, sa.DateTime) and found.timezone == wanted.timezone
+    families: dict[type, tuple[type, ...]] = {
+        sa.Boolean: (sa.Boolean,),
+        sa.BigInteger: (sa.Integer,),
+        sa.Double: (sa.Double,),
+        sa.Text: (sa.String,),
+        sa.Date: (sa.Date,),
+        sa.DateTime: (sa.DateTime,),
+    }
+    return isinstance(found, families[type(wanted)])
+
+
+def sql_type(field: pa.Field) -> SqlType:
+    is_type = pa.types
+    if is_type.is_boolean(field.type):
+        return sa.Boolean()
+    if is_type.is_integer(field.type):
+        return sa.BigInteger()
+    if is_type.is_floating(field.type):
+        return sa.Double()
+    if is_type.is_string(field.type) or is_type.is_large_string(field.type):
+        return sa.Text()
+    if is_type.is_date32(field.type):
+        return sa.Date()
+    if is_type.is_timestamp(field.type) and field.type.unit != "ns":
+        return sa.DateTime(timezone=field.type.tz is not None)
+    raise Rejected(f"Column {field.name} of type {field.type} has no counterpart in SQL.")
+
+
+Insert = sqlite.Insert | postgresql.Insert
+
+
+def insert_into(dialect: str, table: sa.Table) -> Insert:
+    """An insert with ON CONFLICT, which standard SQL lacks."""
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+
+
+ORIGIN = "ftdash_origin"
+RUN_STEP = 1 << 40
+RUNS = sa.Table(
+    "ftdash_runs",
+    sa.MetaData(),
+    sa.Column("sink", sa.Text, primary_key=True),  # the output table
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("sink", "number"),
+)
+
+
+def origin_of(number: int, checkpoint_id: CheckpointId) -> int:
+    return number * RUN_STEP + checkpoint_id
+
+
+def early_origin_of(number: int, writer: int) -> int:
+    """For rows whose checkpoint is not known yet; `writer` is from 0 to less than 2^40 - 1."""
+    return -number * RUN_STEP - 1 - writer
+
+
+def is_of_run(origin: sa.ColumnElement[int], number: int) -> sa.ColumnElement[bool]:
+    return sa.func.abs(origin).between(number * RUN_STEP, (number + 1) * RUN_STEP - 1)
+
+
+def is_up_to(
+    origin: sa.ColumnElement[int], number: int, checkpoint_id: int
+) -> sa.ColumnElement[bool]:
+    first = number * RUN_STEP + 1
+    return origin.between(first, first - 1 + checkpoint_id)
+
+
+def numbers_of(connection: sa.Connection, sink: str) -> Mapping[RunId, int]:
+    """The numbers of all runs that have written to the table."""
+    mine = sa.select(RUNS.c.run, RUNS.c.number).where(RUNS.c.sink == sink)
+    return {RunId(row.run): row.number for row in connection.execute(mine)}
+
+
+def number_of(connection: sa.Connection, sink: str, run_id: RunId) -> int:
+    """Numbers the run if it has no number. Raises Retryable if another run took it meanwhile."""
+    mine = sa.and_(RUNS.c.sink == sink, RUNS.c.run == run_id)
+    number = connection.scalar(sa.select(RUNS.c.number).where(mine))
+    if number is None:
+        next_number = sa.func.coalesce(sa.func.max(RUNS.c.number), 0) + 1
+        row = sa.select(sa.literal(sink), sa.literal(run_id), next_number).where(
+            RUNS.c.sink == sink
+        )
+        columns = ["sink", "run", "number"]
+        insert = insert_into(connection.dialect.name, RUNS).from_select(columns, row)
+        connection.execute(insert.on_conflict_do_nothing())
+        number = connection.scalar(sa.select(RUNS.c.number).where(mine))
+    if number is None:
+        raise Retryable(f"Another run than {run_id} began to write to table {sink} meanwhile.")
+    return int(number)
+
 
 FENCE = sa.Table(
     "ftdash_fence",

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pipelines.connectors.sink import SinkContext, Superseded, newest_of
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase, place_of
-from pipelines.connectors.sql.origins import ORIGIN, early_origin_of, number_of, origin_of
+from pipelines.connectors.sql.tables import ORIGIN, early_origin_of, number_of, origin_of
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder

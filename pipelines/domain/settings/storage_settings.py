@@ -7,7 +7,7 @@ The rows of the settings table about state: where it is kept, and in how much me
 Part of `setting_table.DEFINITIONS`. The backends are in the package `state`.
 """
 
-from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.settings import CheckpointStorage, StateBackendType
 from pipelines.domain.settings.readers import (
     Definition,

@@ -1,12 +1,8 @@
 """The aggregate functions: count, sum, mean, max, min. They leave nulls out, as in SQL.
 
 An aggregate turns each row into accumulators (`lift`), and accumulators into a result; it does not
-combine them in between. Without any value, a result is null and a count 0.
-
-Accumulators: the fixed-width columns in which an aggregate keeps its intermediate results.
-
-Each combines by one associative operation with an identity. So partial results may be made anywhere
-(before an exchange, per batch, per subtask) and merged in any grouping.
+combine them in between. Without any value, a result is null and a count 0. Accumulators are
+fixed-width columns. Each combines by one associative operation with an identity.
 """
 
 from abc import ABC, abstractmethod

@@ -1,12 +1,25 @@
-"""Several aggregates over the same keys: their accumulator columns, and folding into state.
+"""Several aggregates over the same keys: their accumulator columns, and running totals.
 
-Immutable. The operators before and after an exchange share it, so they agree on the columns that
-travel between them. Accumulator columns are named `<output>__<accumulator>`.
+Accumulator columns are named `<output>__<accumulator>`. Partial results may be made anywhere
+(before an exchange, per batch, per subtask) and merged in any grouping. The operators before and
+after an exchange share one immutable aggregation, so they agree on the columns that travel between
+them.
+
+Running totals emit new results for the keys that a batch touched. Their state is one row per key,
+kept for ever. Before the exchange each batch is aggregated by itself, so that few partial results
+travel, not all records. That step keeps no state, so barriers need nothing from it. Where keys
+hardly repeat, it passes each record on as a partial result of its own, and now and then groups a
+batch again to see if that has changed.
+
+Source: Flink SQL's `GroupAggFunction`, with one update per key and batch, and its two-phase
+(local-global) aggregation, without the buffer across batches.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
@@ -16,8 +29,12 @@ from pipelines.operators.aggregating.aggregates import (
     BoundAggregate,
     Values,
 )
-from pipelines.operators.columns import Groups, field_of
+from pipelines.operators.columns import Groups, field_of, group
+from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.backend import Table, TableDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +150,60 @@ def check_distinct(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise Rejected(f"The column {name!r} would be produced twice; choose another name.")
+
+
+class KeyedAggregate(Operator):
+    def __init__(self, aggregation: Aggregation, *, merges_partials: bool = False) -> None:
+        self._aggregation = aggregation
+        self._accumulators_of: Callable[[pa.RecordBatch], list[Values]] = (
+            aggregation.lifted if merges_partials else aggregation.lift
+        )
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return self._aggregation.output_schema
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        keys = tuple(self._aggregation.key_names)
+        self._totals = context.state.table(self._aggregation.descriptor("totals", keys))
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        groups = group(batch, self._aggregation.key_names)
+        reduced = self._aggregation.reduce(self._accumulators_of(batch), groups)
+        totals = self._aggregation.fold(self._totals, groups.keys, reduced)
+        self.context.collect(self._aggregation.results(groups.keys, totals))
+
+
+WORTHWHILE_RATIO = 0.5
+"""Grouping pays if it leaves at most this share of the rows."""
+
+BATCHES_BETWEEN_PROBES = 31
+
+
+class LocalAggregate(Operator):
+    def __init__(self, aggregation: Aggregation) -> None:
+        self._aggregation = aggregation
+        self._ungrouped_batches_left = 0
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return self._aggregation.partial_schema
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        if self._ungrouped_batches_left:
+            self._ungrouped_batches_left -= 1
+            if self.context.lineage is not None:
+                self.context.lineage.descend_from(np.arange(batch.num_rows))
+            self.context.collect(self._one_per_record(batch))
+        else:
+            self.context.collect(self._one_per_key(batch))
+
+    def _one_per_record(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = batch.select(self._aggregation.key_names)
+        return self._aggregation.partials(keys, self._aggregation.lift(batch))
+
+    def _one_per_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        groups = group(batch, self._aggregation.key_names)
+        if groups.count > batch.num_rows * WORTHWHILE_RATIO:
+            self._ungrouped_batches_left = BATCHES_BETWEEN_PROBES
+        reduced = self._aggregation.reduce(self._aggregation.lift(batch), groups)
+        return self._aggregation.partials(groups.keys, reduced)

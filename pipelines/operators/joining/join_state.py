@@ -1,18 +1,214 @@
-"""One side of a join: its rows as durable state, and an index that is built from them.
+"""One side of a join: its rows as durable state, and an index of them by key and by time.
 
 The index is built when the first element arrives, after a restore has loaded the rows. It is in
-memory in addition to the state, so a join needs about twice the memory of its rows.
+memory in addition to the state, so a join needs about twice the memory of its rows. Its rows are in
+runs, each sorted by the hash of the key and then by time, so a few binary searches look up a whole
+batch of keys. Runs of similar size are merged, so that there are few runs and each row moves a
+logarithmic number of times. Rows of equal hash are compared by key; null equals nothing.
+
+Source: O'Neil et al., "The log-structured merge-tree" (1996), for the runs.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.operators.columns import Longs, by_value, longs
-from pipelines.operators.joining.row_index import Matches, RowIndex
 from pipelines.operators.rows import row_list
 from pipelines.state.backend import StateBackend
+from pipelines.state.hashing import Hashes, key_hashes
+
+MAX_PAIRS = 1 << 20
+"""How many pairs are handled together, unless one row alone has more partners."""
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Pairs: the positions of rows in the question, and the row that each of them found."""
+
+    asked: Longs
+    found: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Keys, each with the first and the last time at which its partners lie."""
+
+    keys: pa.RecordBatch
+    hashes: Hashes
+    earliest: Longs
+    latest: Longs
+
+    def only(self, rows: Longs) -> "_Asked":
+        chosen = self.keys.take(pa.array(rows))
+        return _Asked(chosen, self.hashes[rows], self.earliest[rows], self.latest[rows])
+
+
+class RowIndex:
+    """Owns a copy of the rows; `join_state` keeps the durable one."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._keys = list(keys)
+        self._runs: list[_Run] = []
+
+    def add(self, rows: pa.RecordBatch, times: Longs) -> None:
+        if rows.num_rows == 0:
+            return
+        self._runs.append(_Run.of(rows, times, self._keys))
+        while len(self._runs) > 1 and len(self._runs[-1]) * 2 > len(self._runs[-2]):
+            last, before = self._runs.pop(), self._runs.pop()
+            merged = pa.concat_batches([before.rows, last.rows])
+            both = np.concatenate([before.times, last.times])
+            self._runs.append(_Run.of(merged, both, self._keys))
+
+    def match(
+        self, keys: pa.RecordBatch, earliest: Longs | None = None, latest: Longs | None = None
+    ) -> Iterator[Matches]:
+        """All partners of each key with a time between the two, both included."""
+        asked = self._asked(keys, earliest, latest)
+        for run in self._runs:
+            yield from run.match(asked, self._keys)
+
+    def contains(self, keys: pa.RecordBatch) -> Flags:
+        """True for each key that has any row."""
+        asked = self._asked(keys, None, None)
+        is_known = np.zeros(keys.num_rows, np.bool_)
+        for run in self._runs:
+            is_known |= run.contains(asked, self._keys)
+        return is_known
+
+    def _asked(self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None) -> _Asked:
+        keys = keys.select(self._keys)
+        any_time = np.zeros(keys.num_rows, np.int64)
+        return _Asked(
+            keys,
+            key_hashes(keys, self._keys),
+            any_time + _EARLIEST if earliest is None else earliest,
+            any_time + _LATEST if latest is None else latest,
+        )
+
+    def drop_before(self, time_ms: int) -> None:
+        """Drop older rows; some stay until more of their neighbours are that old."""
+        kept = []
+        for run in self._runs:
+            if run.oldest_ms >= time_ms:
+                kept.append(run)
+                continue
+            is_old = run.times < time_ms
+            if np.count_nonzero(is_old) * 2 <= len(run):
+                kept.append(run)  # not worth the copy yet
+            elif not is_old.all():
+                stays = ~is_old
+                kept.append(_Run.of(run.rows.filter(pa.array(stays)), run.times[stays], self._keys))
+        self._runs = kept
+
+
+_EARLIEST, _LATEST = -(2**62), 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """`hashes` are distinct and ascend; `begins` and `ends` bound the rows of each, by time."""
+
+    rows: pa.RecordBatch
+    times: Longs
+    hashes: Hashes
+    begins: Longs
+    ends: Longs
+    oldest_ms: int
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, times: Longs, keys: list[str]) -> "_Run":
+        hashes = key_hashes(rows, keys)
+        order = np.lexsort((times, hashes))
+        distinct, begins = np.unique(hashes[order], return_index=True)
+        ends = np.append(begins[1:], len(order))
+        oldest_ms = int(times.min())
+        return cls(rows.take(pa.array(order)), times[order], distinct, begins, ends, oldest_ms)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def contains(self, asked: _Asked, keys: list[str]) -> Flags:
+        """Compares the first row of each hash; the others only if that one has another key."""
+        is_known = np.zeros(len(asked.hashes), np.bool_)
+        rows, place = self._of_equal_hash(asked)
+        first = self.rows.take(pa.array(self.begins[place]))
+        is_known[rows] = _same_keys(asked.keys.take(pa.array(rows)), first, keys)
+        collided = rows[~is_known[rows]]
+        if len(collided):
+            for matches in self.match(asked.only(collided), keys):
+                is_known[collided[matches.asked]] = True
+        return is_known
+
+    def match(self, asked: _Asked, keys: list[str]) -> Iterator[Matches]:
+        rows, place = self._of_equal_hash(asked)
+        if len(rows) == 0:
+            return
+        first, end = self._within(place, asked.earliest[rows], asked.latest[rows])
+        for part in _parts(end - first):
+            pairs = _spread(rows[part], first[part], end[part])
+            found = self.rows.take(pa.array(pairs[1]))
+            same = _same_keys(asked.keys.take(pa.array(pairs[0])), found, keys)
+            if same.all():
+                yield Matches(pairs[0], found)
+            else:
+                yield Matches(pairs[0][same], found.filter(pa.array(same)))
+
+    def _of_equal_hash(self, asked: _Asked) -> tuple[Longs, Longs]:
+        """The positions of those that have rows here, and the places of their hashes."""
+        place = np.minimum(np.searchsorted(self.hashes, asked.hashes), len(self.hashes) - 1)
+        rows = np.flatnonzero(self.hashes[place] == asked.hashes)
+        return rows, place[rows]
+
+    def _within(self, place: Longs, earliest: Longs, latest: Longs) -> tuple[Longs, Longs]:
+        """The rows of each hash that lie between the times; all searches halve in step."""
+        first = _search(self.times, self.begins[place], self.ends[place], earliest)
+        return first, _search(self.times, first, self.ends[place], latest + 1)
+
+
+def _search(times: Longs, low: Longs, high: Longs, wanted: Longs) -> Longs:
+    """In each slice [low, high) of `times`, which ascend there, the first one >= `wanted`."""
+    low, high = low.copy(), high.copy()
+    while (is_open := low < high).any():
+        middle = (low + high) // 2
+        is_before = is_open & (times[np.where(is_open, middle, 0)] < wanted)
+        low = np.where(is_before, middle + 1, low)
+        high = np.where(is_open & ~is_before, middle, high)
+    return low
+
+
+def _parts(counts: Longs) -> Iterator[slice]:
+    """Divides into neighbouring rows whose pairs together stay below the bound."""
+    total = np.cumsum(counts)
+    begin = 0
+    while begin < len(counts):
+        before = total[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(total, before + MAX_PAIRS, side="right")))
+        yield slice(begin, end)
+        begin = end
+
+
+def _spread(rows: Longs, first: Longs, end: Longs) -> tuple[Longs, Longs]:
+    counts = end - first
+    offsets = np.cumsum(counts) - counts
+    asked = np.repeat(rows, counts)
+    return asked, np.arange(len(asked)) - np.repeat(offsets - first, counts)
+
+
+def _same_keys(asked: pa.RecordBatch, found: pa.RecordBatch, keys: list[str]) -> Flags:
+    same = np.ones(asked.num_rows, np.bool_)
+    for key in keys:
+        equal = pc.fill_null(pc.equal(asked.column(key), found.column(key)), False)
+        same &= equal.to_numpy(zero_copy_only=False)
+    return same
 
 
 class TimedSide:

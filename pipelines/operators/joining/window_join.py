@@ -1,45 +1,247 @@
-"""Equi-join of two streams within tumbling or sliding windows of event time.
+"""Equi-joins of two streams within windows of event time: tumbling, sliding, or sessions.
 
-Both sides are buffered by window until the watermark, the smaller one of the two inputs, makes the
-window due. Then all due windows are joined at once, with the window as another key column. Every
-matching pair counts. Null equals nothing, as in SQL. Left rows without a match are counted, because
-an inner join loses them and operators ask how many. An outer join emits rows without a partner when
-the window is due, so it never retracts anything.
-
-Source: Flink's `WindowJoinOperator`.
-
-Equi-join of two streams within sessions of event time, which the rows of both sides form.
+Both sides are buffered until the watermark, the smaller one of the two inputs, makes a window due.
+Then all due windows are joined at once, with the window as another key column. Every matching pair
+counts. Null equals nothing, as in SQL. The output has all columns of the left side, then the right
+ones that are not keys. Left rows without a match are counted, because an inner join loses them and
+operators ask how many. An outer join emits rows without a partner when the window is due, so it
+never retracts anything.
 
 Rows of a key, on either side, that follow each other within the gap are one session. When it is
 due, each of its left rows meets each of its right ones, so two rows may meet although they are
 further apart than the gap. State: the extents of the sessions (`session_state`) and the rows of
 both sides, by pane. A null key forms sessions and matches nothing.
 
-Source: Flink's `JoinedStreams` with `EventTimeSessionWindows`.
+Source: Flink's `JoinedStreams`, its `WindowJoinOperator`, and `EventTimeSessionWindows`.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipelines.operators.aggregating.aggregation import Aggregation
-from pipelines.operators.columns import Longs, longs
-from pipelines.operators.joining.windowed_join import (
-    LATE_SIDES,
-    SIDES,
-    DueRows,
-    JoinKind,
-    WindowedJoin,
-    has_bounds,
+from pipelines.domain.errors import Rejected
+from pipelines.operators.aggregating.aggregation import Aggregation, check_distinct
+from pipelines.operators.columns import (
+    Longs,
+    check_event_time,
+    field_of,
+    in_slices,
+    longs,
+    single_batch,
 )
 from pipelines.operators.keyed_time import KeyedTime
-from pipelines.operators.operator import OperatorContext
-from pipelines.operators.windowing.lateness import WindowEntry
+from pipelines.operators.operator import Operator, OperatorContext, SideOutput
+from pipelines.operators.windowing.lateness import LATE, WindowEntry
 from pipelines.operators.windowing.session_operator import SessionEntry
 from pipelines.operators.windowing.session_state import NO_RUN, Sessions, SessionState
-from pipelines.operators.windowing.window_rows import PaneRows
-from pipelines.operators.windowing.windows import AlignedWindows, SessionWindows
+from pipelines.operators.windowing.window_aggregate import PaneRows
+from pipelines.operators.windowing.windows import (
+    BOUNDS,
+    AlignedWindows,
+    SessionWindows,
+    Windows,
+    bounded_schema,
+    with_bounds,
+)
+
+SIDES = ("left", "right")
+LATE_SIDES = tuple(f"{LATE}_{side}" for side in SIDES)
+"""The side outputs for rows that come too late for a join."""
+
+
+class JoinKind(StrEnum):
+    """Which side's rows are emitted even without a partner; the other columns are then null."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+
+    @classmethod
+    def of(cls, name: str) -> "JoinKind":
+        """Raises Rejected naming the kinds that exist."""
+        if name not in list(cls):
+            raise Rejected(f"There is no {name!r} join; choose one of {', '.join(cls)}.")
+        return cls(name)
+
+    def keeps(self, port: int) -> bool:
+        return self is JoinKind.FULL or self == SIDES[port]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedColumns:
+    """Build it with `of`."""
+
+    on: tuple[str, ...]
+    left: pa.Schema
+    right: pa.Schema
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, on: tuple[str, ...], left: pa.Schema, right: pa.Schema) -> "JoinedColumns":
+        """Raises Rejected naming a column that is missing, differs in type, or is on both sides."""
+        for column in on:
+            _check_comparable(column, left, right)
+        added = [field for field in right if field.name not in on]
+        for field in added:
+            if field.name in left.names:
+                raise Rejected(f"Both sides have a column {field.name!r}; rename one of them.")
+        return cls(on, left, right, pa.schema([*left, *added]))
+
+    def pairs(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Joins row i of `left` to row i of `right`."""
+        added = [right.column(name) for name in right.schema.names if name not in self.on]
+        return pa.RecordBatch.from_arrays([*left.columns, *added], schema=self.schema)
+
+    def alone(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Joins rows of one side to nulls."""
+        own = rows.schema.names
+        columns = [
+            rows.column(field.name) if field.name in own else pa.nulls(rows.num_rows, field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def late_sides(inputs: list[pa.Schema], times: tuple[str, str]) -> dict[str, SideOutput]:
+    sides = zip(LATE_SIDES, inputs, times, strict=True)
+    return {name: SideOutput(schema, time) for name, schema, time in sides}
+
+
+def has_null(rows: pa.RecordBatch, columns: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """True where any of the columns is null: such a key equals none, as in SQL."""
+    nulls = np.zeros(rows.num_rows, np.bool_)
+    for column in columns:
+        if rows.column(column).null_count:
+            nulls |= pc.is_null(rows.column(column)).to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def _check_comparable(column: str, left: pa.Schema, right: pa.Schema) -> None:
+    left_type, right_type = field_of(left, column).type, field_of(right, column).type
+    if left_type != right_type:
+        raise Rejected(
+            f"The join column {column!r} is {left_type} on the left and {right_type} on the right;"
+            " both sides must have the same type."
+        )
+
+
+_WINDOW = "__window"
+_ROW = "__row_of_"
+
+
+@dataclass(frozen=True, slots=True)
+class DueRows:
+    """Rows with the window of each. Its start distinguishes a window from others of the key."""
+
+    rows: pa.RecordBatch
+    starts: Longs
+    ends: Longs
+
+    def take(self, positions: Longs) -> "DueRows":
+        return DueRows(
+            self.rows.take(pa.array(positions)), self.starts[positions], self.ends[positions]
+        )
+
+
+def pairs_of(left: DueRows, right: DueRows, on: tuple[str, ...]) -> tuple[Longs, Longs]:
+    """Positions of all partners, in order of the left row, then of the right one.
+
+    Only keys and positions go through the join, so columns of any type may ride along.
+    """
+    if left.rows.num_rows == 0 or right.rows.num_rows == 0:
+        return _NO_ROWS, _NO_ROWS
+    left_keys, right_keys = _keys_of(left, on, "left"), _keys_of(right, on, "right")
+    pairs = left_keys.join(right_keys, [*on, _WINDOW], join_type="inner", use_threads=False)
+    left_rows = longs(single_batch(pairs).column(_ROW + "left"))
+    right_rows = longs(single_batch(pairs).column(_ROW + "right"))
+    order = np.lexsort((right_rows, left_rows))
+    return left_rows[order], right_rows[order]
+
+
+def others(positions: Longs, count: int) -> Longs:
+    """The positions below `count` that are not among these."""
+    is_other = np.ones(count, np.bool_)
+    is_other[positions] = False
+    return np.flatnonzero(is_other)
+
+
+def _keys_of(due: DueRows, on: tuple[str, ...], side: str) -> pa.Table:
+    keys = pa.Table.from_batches([due.rows.select(list(on))])
+    numbered = keys.append_column(_ROW + side, pa.array(np.arange(due.rows.num_rows)))
+    return numbered.append_column(_WINDOW, pa.array(due.starts))
+
+
+_NO_ROWS: Longs = np.empty(0, np.int64)
+
+
+UNMATCHED_LEFT = "unmatched_left"
+
+
+class WindowedJoin(Operator):
+    """Port 0 is left, port 1 right. Emits left columns, then right columns that are not keys.
+
+    Unless it is an inner join within tumbling windows, the window's bounds follow: a row's own
+    event time may then be null, or lie after the window's end.
+    """
+
+    def __init__(
+        self,
+        on: tuple[str, ...],
+        time_columns: tuple[str, str],
+        kind: JoinKind,
+        *,
+        has_bounds: bool,
+    ) -> None:
+        self._on = on
+        self._time_columns = time_columns
+        self._kind = kind
+        self._has_bounds = has_bounds
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        for schema, time_column in zip(inputs, self._time_columns, strict=True):
+            check_event_time(schema, time_column)
+        joined = JoinedColumns.of(self._on, *inputs).schema
+        if not self._has_bounds:
+            return joined
+        check_distinct([*joined.names, *BOUNDS])
+        return bounded_schema(joined, len(joined))
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return late_sides(inputs, self._time_columns)
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._columns = JoinedColumns.of(self._on, *inputs)
+
+    def _join(self, left: DueRows, right: DueRows) -> None:
+        """Joins all rows of the due windows."""
+        left_rows, right_rows = pairs_of(left, right, self._on)
+        paired = left.take(left_rows)
+        self._emit(self._columns.pairs(paired.rows, right.rows.take(right_rows)), paired)
+        alone = left.take(others(left_rows, left.rows.num_rows))
+        if alone.rows.num_rows:
+            self.context.count(UNMATCHED_LEFT, alone.rows.num_rows)
+        if self._kind.keeps(0):
+            self._emit(self._columns.alone(alone.rows), alone)
+        if self._kind.keeps(1):
+            alone = right.take(others(right_rows, right.rows.num_rows))
+            self._emit(self._columns.alone(alone.rows), alone)
+
+    def _emit(self, rows: pa.RecordBatch, windows: DueRows) -> None:
+        if self._has_bounds:
+            rows = with_bounds(rows, rows.num_columns, windows.starts, windows.ends)
+        for piece in in_slices(rows):
+            self.context.collect(piece)
+
+
+def has_bounds(windows: Windows, kind: JoinKind) -> bool:
+    """True if the columns that name the window are part of the output."""
+    return kind is not JoinKind.INNER or not windows.is_tumbling
 
 
 @dataclass(frozen=True, slots=True)

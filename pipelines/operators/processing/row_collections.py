@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from pipelines.operators.processing.row_states import CurrentKeys, RowState, named
 from pipelines.operators.rows import to_array
-from pipelines.state.copies import copy_of, may_change
-from pipelines.state.list_state import ListState
-from pipelines.state.map_state import MapState
+from pipelines.state.arrow_types import copy_of, may_change
+from pipelines.state.list_state import ListState, MapState
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators.rows import python_values, to_array
-from pipelines.state.copies import copy_of, may_change
+from pipelines.state.arrow_types import copy_of, may_change
 from pipelines.state.descriptors import AggregateFunction, Reduce
 from pipelines.state.value_state import Accumulators, ValueState
 

@@ -2,16 +2,11 @@
 
 A row is late when every window that it belongs to is closed: admitting it would start them again. A
 window stays open for the allowed lateness beyond its end. The decision includes event time at the
-restored cut; otherwise a recovery would change which rows are late.
+restored cut; otherwise a recovery would change which rows are late. The operators over windows of
+one input inherit from here the key, event time, and which rows may enter; they decide which windows
+there are and what they emit.
 
 Source: Flink's `WindowOperator.isWindowLate` and `sideOutputLateData`.
-
-Base of operators over tumbling or sliding windows of one input: decides which rows may enter.
-
-Base of all operators over windows of one input: the key, event time, and late rows.
-
-Subclasses decide which windows there are and what they emit: aligned windows or sessions, with
-aggregates or with an author's function.
 """
 
 from dataclasses import dataclass

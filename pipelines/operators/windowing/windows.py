@@ -2,15 +2,12 @@
 
 A window is named by its start, in milliseconds since the epoch, and covers [start, start + size).
 Arithmetic gives the place of tumbling and sliding windows. A session is where its rows are, so
-`session_state`, which holds them, decides what it covers.
+`session_state`, which holds them, decides what it covers. In the output, `window_start` and
+`window_end` bound the window. `window_time`, its last millisecond, is the event time of a result
+whose window may overlap others (Flink gives results that timestamp).
 
 Source: Flink's `TumblingEventTimeWindows`, `SlidingEventTimeWindows`, `EventTimeSessionWindows` and
 `EventTimeTrigger`.
-
-The columns that name a window in the output, and the order of results.
-
-`window_start` and `window_end` bound the window. `window_time`, its last millisecond, is the event
-time of a result whose window may overlap others (Flink gives results that timestamp).
 """
 
 import math

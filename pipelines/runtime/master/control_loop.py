@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipelines.domain.clock import Clock
-from pipelines.domain.driver_sign import LONG_STEP_MAX_MS
+from pipelines.domain.run import LONG_STEP_MAX_MS
 
 
 class ControlLoop:

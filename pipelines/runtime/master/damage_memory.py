@@ -12,8 +12,8 @@ from pipelines.domain.events import DamageRemembered, Event, RestorePointRefused
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import DamageFinder
-from pipelines.protocol.damaged_files import DamagedFiles
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.protocol.shared_files import DamagedFiles
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost, shared_names
 from pipelines.storage.store import Damage
 

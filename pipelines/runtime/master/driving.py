@@ -18,8 +18,7 @@ import msgspec
 
 from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import last_event
+from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease, LeaseLost
 from pipelines.connectors.collect import Collect
 from pipelines.connectors.files.data_frame import DataFrameRows
@@ -29,8 +28,7 @@ from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded,
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Attempt, Uid
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings import Settings, check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus

@@ -14,8 +14,7 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease
 from pipelines.domain.clock import Clock
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunSpec
+from pipelines.domain.run import RunSpec, SnapshotPlaces
 from pipelines.domain.settings import Settings
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock

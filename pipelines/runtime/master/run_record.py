@@ -6,7 +6,7 @@ the number of the attempt that was current when it happened.
 
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import CheckpointCompleted, Event, JobStatusChanged
-from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.job import JobState

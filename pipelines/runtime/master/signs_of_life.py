@@ -9,9 +9,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from pipelines.bus.lease import Lease, LeaseLost
-from pipelines.bus.signs_of_life import give_sign
-from pipelines.domain.driver_sign import DriverSign
+from pipelines.bus.lease import Lease, LeaseLost, give_sign
+from pipelines.domain.run import DriverSign
 from pipelines.runtime.master.control_loop import ControlLoop
 
 PERIOD_S = 1.0

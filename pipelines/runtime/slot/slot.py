@@ -53,8 +53,7 @@ from pipelines.runtime.control_link import ControlLink, Pulse, prepare
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
-from pipelines.runtime.slot.sampling import Sampler
-from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
+from pipelines.runtime.slot.subtask_reports import Sampler, SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
 from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
 

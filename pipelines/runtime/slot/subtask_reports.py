@@ -1,19 +1,21 @@
-"""Turns the reports of one slot's subtasks into messages of its control connection.
+"""Carries messages between the subtasks of one slot and the master, and samples the subtasks.
 
-Owns how many of them still run. `slot_mail` delivers what the master says to the slot; sockets and
-the process itself are in `slot`.
-
-Delivers what the master says about checkpoints to the subtasks of one slot.
-
-`subtask_reports` is the other direction.
+The reports of subtasks become messages of the slot's control connection, and what the master says
+about checkpoints goes to the subtasks. Owns how many of them still run. Sampling, twice a second
+for the dashboard, reads only. Sockets and the process itself are in `slot`.
 """
 
 import threading
 import traceback
 from collections.abc import Callable
 
+import psutil
+
+from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
+from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
+from pipelines.domain.events import SubtaskSample
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import SubtaskSnapshot
@@ -29,11 +31,13 @@ from pipelines.runtime.control import (
     Inject,
     Message,
     ReservationWanted,
+    Sampled,
     SourcesEnded,
 )
 from pipelines.runtime.control_link import MessageTooLong
 from pipelines.runtime.slot.deployment import Deployment
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
+from pipelines.runtime.subtask.load import Spent
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
@@ -43,6 +47,7 @@ from pipelines.runtime.subtask.operator_failure import (
     is_fatal,
     lost_output_of,
 )
+from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 
 Send = Callable[[Message], object]
@@ -186,3 +191,87 @@ def barrier_of(message: Inject) -> Barrier:
         confirmed_id=message.confirmed_id,
         location=message.location,
     )
+
+
+SAMPLING_PERIOD_S = 0.5
+_NOTHING = Spent(0.0, 0.0, 0.0)
+
+
+class Sampler(threading.Thread):
+    def __init__(
+        self, deployment: Deployment, clock: Clock, send: Callable[[Message], None]
+    ) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self._deployment = deployment
+        self._clock = clock
+        self._send = send
+        self._process = psutil.Process()
+        self._before: dict[str, Spent] = {}
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(SAMPLING_PERIOD_S):
+            self._send(self._sample())
+            if not any(subtask.is_alive() for subtask in self._deployment.subtasks):
+                return
+
+    def _sample(self) -> Sampled:
+        counters: dict[str, int] = {}
+        for subtask in self._deployment.subtasks:
+            counters.update(subtask.chain.counters)
+        return Sampled(
+            subtasks=[self._subtask(subtask) for subtask in self._deployment.subtasks],
+            source_records=sum(
+                subtask.chain.head_context().counters.get("records_read", 0)
+                for subtask in self._deployment.sources
+            ),
+            resident_bytes=self._process.memory_info().rss,
+            counters=counters,
+        )
+
+    def _subtask(self, subtask: Subtask) -> SubtaskSample:
+        spent = subtask.load.spent(self._clock.monotonic_ms())
+        before = self._before.get(subtask.name, _NOTHING)
+        self._before[subtask.name] = spent
+        busy, idle, backpressured = ratios(before, spent)
+        queued = subtask.queued()
+        return SubtaskSample(
+            vertex=subtask.place.vertex.uid,
+            subtask=subtask.place.subtask,
+            records_in=subtask.chain.records_in,
+            records_out=subtask.chain.records_out,
+            busy_ratio=busy,
+            backpressured_ratio=backpressured,
+            idle_ratio=idle,
+            busy_ms=round(spent.busy_ms),
+            backpressured_ms=round(spent.backpressured_ms),
+            idle_ms=round(spent.idle_ms),
+            watermark_ms=subtask.watermark_ms(),
+            queued_records=sum(each.queued_records for each in queued),
+            queued_bytes=sum(each.queued_bytes for each in queued),
+            state_bytes=subtask.chain.state_bytes(),
+            pending_records=subtask.pending_records(),
+            bytes_in=sum(each.read_bytes for each in queued),
+            bytes_out=subtask.chain.bytes_out,
+            queued_ms=_queued_ms(queued),
+            window_bytes=queued[0].window_bytes if queued else None,
+        )
+
+
+def _queued_ms(queued: list[ChannelStatistics]) -> int | None:
+    known = [each.queued_ms for each in queued if each.queued_ms is not None]
+    return round(sum(known)) if known else None
+
+
+def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:
+    """Busy, idle and backpressured between two readings; they sum to 1. No time is idle time.
+
+    A turn just as the last reading was taken may have been counted on its other side.
+    """
+    busy_ms = max(0.0, now.busy_ms - before.busy_ms)
+    idle_ms = max(0.0, now.idle_ms - before.idle_ms)
+    backpressured_ms = max(0.0, now.backpressured_ms - before.backpressured_ms)
+    total_ms = busy_ms + idle_ms + backpressured_ms
+    if total_ms <= 0:
+        return 0.0, 1.0, 0.0
+    return busy_ms / total_ms, idle_ms / total_ms, backpressured_ms / total_ms

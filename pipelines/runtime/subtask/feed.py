@@ -17,7 +17,7 @@ from pipelines.domain.elements import Barrier, Mark, Origins, Part
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.trees import Ids
+from pipelines.protocol.acking import Ids
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 

@@ -27,23 +27,30 @@ import pyarrow as pa
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
-from pipelines.state.backend import BatchListDescriptor, FrozenState, Rows, TableDescriptor
+from pipelines.state.backend import (
+    BatchListDescriptor,
+    FrozenState,
+    IncrementFiles,
+    IncrementLog,
+    Rows,
+    StoredIncrement,
+    TableDescriptor,
+)
 from pipelines.state.in_memory.batch_list import HashMapBatchList
-from pipelines.state.in_memory.frozen_table import (
+from pipelines.state.in_memory.incremental_batch_list import IncrementalBatchList
+from pipelines.state.in_memory.key_rows import HashKeys
+from pipelines.state.in_memory.table import (
     DELETED_COLUMN,
     ROW_COLUMN,
     DirtyRows,
     FrozenTable,
+    HashMapTable,
     Mask,
     RowNumbers,
     increment_schema,
     snapshot_schema,
     union,
 )
-from pipelines.state.in_memory.incremental_batch_list import IncrementalBatchList
-from pipelines.state.in_memory.key_rows import HashKeys
-from pipelines.state.in_memory.table import HashMapTable
-from pipelines.state.increments import IncrementFiles, IncrementLog, StoredIncrement
 from pipelines.state.keyed_backend import KeptBatchList, KeptTable, KeyedBackend
 
 MASKS_MAX = 16

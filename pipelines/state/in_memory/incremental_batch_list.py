@@ -13,12 +13,17 @@ import pyarrow as pa
 
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
-from pipelines.state.backend import BatchListDescriptor, FrozenState
+from pipelines.state.backend import (
+    BatchListDescriptor,
+    FrozenState,
+    IncrementFiles,
+    IncrementLog,
+    StoredIncrement,
+)
 from pipelines.state.hashing import KeyGroups
 from pipelines.state.in_memory.batch_list import HashMapBatchList, snapshot_schema, with_namespace
-from pipelines.state.in_memory.frozen_table import DELETED_COLUMN
 from pipelines.state.in_memory.key_rows import HashKeys
-from pipelines.state.increments import IncrementFiles, IncrementLog, StoredIncrement
+from pipelines.state.in_memory.table import DELETED_COLUMN
 
 INCARNATION_COLUMN = "__incarnation"
 DELTAS_MAX = 8

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.backend import BatchListDescriptor, FrozenState, TableDescriptor
+from pipelines.state.backend import (
+    BatchListDescriptor,
+    FrozenState,
+    StoredDatabase,
+    TableDescriptor,
+)
 from pipelines.state.evolution import snapshot_schema
 from pipelines.state.hashing import key_hashes
 from pipelines.state.in_memory.key_rows import HashKeys
-from pipelines.state.increments import StoredDatabase
 from pipelines.state.keyed_backend import KeptBatchList, KeptTable, KeyedBackend
 from pipelines.state.on_disk.rocksdb_batch_list import RocksDbBatchList
 from pipelines.state.on_disk.rocksdb_table import RocksDbTable

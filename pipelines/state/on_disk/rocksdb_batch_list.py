@@ -1,8 +1,11 @@
 """One batch list of the RocksDB backend: older rows on disk by namespace, newer ones in memory.
 
-Every batch is one entry (`batch_entries`). Memory holds which entries each namespace has.
+Every batch is one entry of the database; memory holds which entries each namespace has. The key is
+the namespace and a number that grows with each append, so that key order is order of arrival. The
+value is an Arrow stream of the rows and their key groups.
 """
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +14,17 @@ import pyarrow as pa
 
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
-from pipelines.state.backend import BatchListDescriptor, FrozenState
+from pipelines.state.backend import (
+    KEY_GROUP_COLUMN,
+    BatchListDescriptor,
+    FrozenState,
+    Increment,
+    IncrementLog,
+)
 from pipelines.state.hashing import KeyGroups
 from pipelines.state.in_memory.batch_list import HashMapBatchList, snapshot_schema, with_namespace
 from pipelines.state.in_memory.key_rows import HashKeys
-from pipelines.state.increments import Increment, IncrementLog
-from pipelines.state.on_disk.batch_entries import (
-    Entry,
-    decoded_batch,
-    decoded_entry,
-    decoded_namespace,
-    encoded_batch,
-    encoded_entry,
-)
-from pipelines.state.on_disk.database_increment import (
+from pipelines.state.on_disk.sorted_files import (
     CutDatabase,
     CutReader,
     DatabaseIncrement,
@@ -32,10 +32,48 @@ from pipelines.state.on_disk.database_increment import (
     Flushes,
     LinkedFiles,
     Reusable,
+    SlotMemory,
+    SortedFiles,
     SortedRows,
     WholeDatabase,
 )
-from pipelines.state.on_disk.sorted_files import SlotMemory, SortedFiles
+
+_KEY = struct.Struct(">QQ")
+_SIGN = 1 << 63  # makes negative namespaces sort below positive ones
+
+Entry = tuple[int, int]
+"""Namespace and number of one stored batch."""
+
+
+def encoded_entry(entry: Entry) -> bytes:
+    namespace, number = entry
+    return _KEY.pack(namespace + _SIGN, number)
+
+
+def decoded_entry(key: bytes) -> Entry:
+    namespace, number = _KEY.unpack(key)
+    return int(namespace) - _SIGN, int(number)
+
+
+def decoded_namespace(key: bytes) -> int:
+    return decoded_entry(key)[0]
+
+
+def encoded_batch(batch: pa.RecordBatch, groups: KeyGroups) -> bytes:
+    complete = batch.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.uint16()))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, complete.schema) as stream:
+        stream.write_batch(complete)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def decoded_batch(content: bytes) -> tuple[pa.RecordBatch, pa.Array]:
+    """The rows and their key groups."""
+    with pa.ipc.open_stream(content) as stream:
+        complete = stream.read_next_batch()
+    return complete.drop_columns([KEY_GROUP_COLUMN]), complete.column(KEY_GROUP_COLUMN)
+
 
 Content = tuple[pa.RecordBatch, KeyGroups] | None
 """None: the entry is removed."""

@@ -21,21 +21,20 @@ from rocksdict import Cache
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, check_expansion
-from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN
+from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN, FetchFile, StoredDatabase
 from pipelines.state.in_memory.hashmap import merged_rows
 from pipelines.state.in_memory.incremental_batch_list import merged_batches
-from pipelines.state.increments import FetchFile, StoredDatabase
-from pipelines.state.on_disk.batch_entries import decoded_batch, decoded_namespace
-from pipelines.state.on_disk.database_increment import (
+from pipelines.state.on_disk.rocksdb_batch_list import decoded_batch, decoded_namespace
+from pipelines.state.on_disk.row_codec import RowCodec
+from pipelines.state.on_disk.sorted_files import (
     CURRENT,
     KEY_COUNT,
     MANIFEST_PREFIX,
     SCHEMA_FILE,
     SORTED_FILE,
     Reusable,
+    SortedFiles,
 )
-from pipelines.state.on_disk.row_codec import RowCodec
-from pipelines.state.on_disk.sorted_files import SortedFiles
 
 DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
 """How RocksDB's disk errors begin, and what it says of a missing file that its manifest names."""

@@ -23,10 +23,9 @@ from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import NO_ROW, Rows, ScanPosition, TableDescriptor
 from pipelines.state.hashing import KeyGroups
-from pipelines.state.in_memory.frozen_table import DirtyRows, FrozenTable, Mask
 from pipelines.state.in_memory.key_rows import HashKeys
-from pipelines.state.in_memory.table import HashMapTable
-from pipelines.state.on_disk.database_increment import Flush
+from pipelines.state.in_memory.table import DirtyRows, FrozenTable, HashMapTable, Mask
+from pipelines.state.on_disk.sorted_files import Flush
 
 RowNumbers = npt.NDArray[np.int64]
 

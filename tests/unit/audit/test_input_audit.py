@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.audit.report import InputReport
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.split_progress import SplitPositions
 from pipelines.domain.events import LedgerAdvanced
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange

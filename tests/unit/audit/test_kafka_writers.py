@@ -6,8 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pipelines.audit.kafka_batches import End, LogBatch
-from pipelines.audit.kafka_topic import KafkaWriters, RecordRows
+from pipelines.audit.kafka_topic import End, KafkaWriters, LogBatch, RecordRows
 from pipelines.audit.output import Rows
 from pipelines.state.row_digest import digest_of
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.audit.output import Covers
-from pipelines.connectors.files.formats import JSON_LINES
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
 from tests.unit.audit.audited_run import AuditedRun
 
 WITH_EVERY_VALUE = (1, 2, 3, 4, 6, 7)

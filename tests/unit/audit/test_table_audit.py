@@ -14,7 +14,7 @@ from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.prepared import Gid
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
-from pipelines.connectors.sql.origins import origin_of
+from pipelines.connectors.sql.tables import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId

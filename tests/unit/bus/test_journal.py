@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import (
+from pipelines.bus.journal import (
     JournalCutShort,
+    JournalWriter,
     UndecodableEvent,
     last_event,
     read_journal,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.bus.inbox import Inbox, submit
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import (
+from pipelines.bus.journal import (
     JournalShortened,
+    JournalWriter,
     every_envelope,
     last_event,
     newest_event,

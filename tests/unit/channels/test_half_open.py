@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipelines.channels.channel import PeerAddress
-from pipelines.channels.dialing import LEAST_UNANSWERED_MS, Credentials, dial, tune
-from pipelines.channels.incoming import DataServer
+from pipelines.channels.connection import DataServer
+from pipelines.channels.guarded_port import LEAST_UNANSWERED_MS, Credentials, dial, tune
 from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
@@ -24,7 +24,7 @@ TOKEN = secrets.token_hex(16)
 WITHIN_S = 60.0  # the kernel itself would take a quarter of an hour or more
 PROGRAM = """
 import ctypes, fcntl, os, socket, struct, sys, time
-from pipelines.channels import dialing
+from pipelines.channels import guarded_port
 
 def loopback(flags):
     with socket.socket() as any_socket:
@@ -36,7 +36,7 @@ loopback(1)  # IFF_UP
 listener = socket.create_server(("127.0.0.1", 0))
 near = socket.create_connection(listener.getsockname())
 far, _ = listener.accept()
-dialing.tune(near, unanswered_ms=1_000)
+guarded_port.tune(near, unanswered_ms=1_000)
 loopback(0)
 began = time.monotonic()
 try:

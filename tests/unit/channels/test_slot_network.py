@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels.channel import ChannelClosed, PeerAddress
-from pipelines.channels.dialing import audience_of
+from pipelines.channels.connection import _send_all
 from pipelines.channels.gate import Gate
+from pipelines.channels.guarded_port import audience_of
 from pipelines.channels.handshake import Refusal, prove_token, verify_token
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.remote import _send_all
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.wire import GRANT, HEADER, Kind, bytes_frame, frame, grant_frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark
@@ -367,7 +367,7 @@ def test_a_peer_killed_in_the_middle_of_a_frame_is_a_failure(slots: "Slots") -> 
 KILLED_PEER = """
 import signal, socket
 import pyarrow as pa
-from pipelines.channels.dialing import audience_of
+from pipelines.channels.guarded_port import audience_of
 from pipelines.channels.handshake import prove_token
 from pipelines.channels.wire import GRANT, HEADER, Kind, frame
 

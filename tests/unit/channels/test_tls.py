@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from pipelines.channels.channel import PeerAddress
-from pipelines.channels.dialing import Credentials, dial
-from pipelines.channels.guarded_port import RefusedConnection
+from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial
 from pipelines.channels.handshake import HandshakeRefused, Refusal
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork

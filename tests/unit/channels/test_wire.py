@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.serialization import RecordsDecoder, RecordsEncoder
 from pipelines.channels.wire import (
     BACKWARD,
     FORWARD,
@@ -17,6 +16,8 @@ from pipelines.channels.wire import (
     Frame,
     FrameReader,
     Kind,
+    RecordsDecoder,
+    RecordsEncoder,
     bytes_frame,
     bytes_of,
     frame,

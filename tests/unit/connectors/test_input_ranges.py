@@ -5,8 +5,14 @@ import random
 import msgspec
 import pytest
 
-from pipelines.connectors.positions import SplitPositions, initial, redistribute
-from pipelines.connectors.split_progress import NamedPositions, SplitProgress, ranges
+from pipelines.connectors.split_progress import (
+    NamedPositions,
+    SplitPositions,
+    SplitProgress,
+    initial,
+    ranges,
+    redistribute,
+)
 from pipelines.domain.ledger import SplitRange
 from pipelines.domain.snapshots import Json
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.connectors.positions import SplitPositions, initial, redistribute
+from pipelines.connectors.split_progress import SplitPositions, initial, redistribute
 from pipelines.domain.errors import InvariantViolated
 
 Record = tuple[int, int]  # (split, index within the split)

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from pipelines.connectors import split_packs
-from pipelines.connectors.split_packs import names_in, pack_of, packs_of
+from pipelines.connectors import split_progress
 from pipelines.connectors.split_progress import (
     NamedPositions,
     SplitProgress,
+    names_in,
     owned,
     owner_by_name,
+    pack_of,
+    packs_of,
     ranges,
 )
 from pipelines.domain.errors import InvariantViolated
@@ -43,7 +45,7 @@ def test_what_is_no_pack_is_refused_as_other_positions_are(pack: str) -> None:
 def test_splits_that_are_dealt_again_and_again_are_the_same_as_in_a_plain_set(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split_packs, "PACK_NAMES", 5)
+    monkeypatch.setattr(split_progress, "PACK_NAMES", 5)
     chance = random.Random(seed)
     names = [f"part-{chance.randrange(10**6):06}-{n}" for n in range(chance.randint(0, 80))]
     finished = set(chance.sample(names, len(names) * 2 // 3))

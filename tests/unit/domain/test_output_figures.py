@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.domain.ids import Uid
-from pipelines.domain.output_figures import (
+from pipelines.domain.ledger import (
     NOTHING_WRITTEN,
     RECORDS_WRITTEN,
     RECORDS_WRITTEN_SINCE,

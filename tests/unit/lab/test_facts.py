@@ -6,7 +6,7 @@ import pytest
 from pipelines.domain.events import Envelope, RunEnded
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.status import JobStatus
-from pipelines.lab.measures import Facts, TrialFailed, check_comparable
+from pipelines.lab.report import Facts, TrialFailed, check_comparable
 from pipelines.lab.view_log import ROW
 
 

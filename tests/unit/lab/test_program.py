@@ -8,8 +8,7 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.lab import __main__ as program
 from pipelines.lab import lab
-from pipelines.lab.measures import TrialFailed
-from pipelines.lab.report import LabReport
+from pipelines.lab.report import LabReport, TrialFailed
 from tests.unit.lab.reports import mode, report
 
 BROKEN = report(mode("exactly-once", broken=["It lost 3."]))

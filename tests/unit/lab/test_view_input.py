@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.lab import view_input
-from pipelines.lab.measures import read_again
+from pipelines.lab.report import read_again
 from pipelines.lab.view_input import BEGAN, ViewInput, reads
 
 RECORDS = 2_500

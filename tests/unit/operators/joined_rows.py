@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from pipelines.operators.joining.windowed_join import JoinKind
+from pipelines.operators.joining.window_join import JoinKind
 from tests.unit.operators.harness import Row
 from tests.unit.operators.subtasks import Subtasks
 

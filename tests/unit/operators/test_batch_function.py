@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.batch_function import BatchFunction
+from pipelines.operators.stateless import BatchFunction
 from tests.unit.operators.harness import Host
 
 SCHEMA = pa.schema([("x", pa.int64())])

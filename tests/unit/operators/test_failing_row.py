@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.operators.batch_function import first_failing_row
+from pipelines.operators.stateless import first_failing_row
 
 
 @pytest.mark.parametrize("seed", range(50))

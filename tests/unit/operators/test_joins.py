@@ -12,11 +12,9 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.operators.joining import row_index
-from pipelines.operators.joining.interval_join import Interval, IntervalJoin
-from pipelines.operators.joining.stream_join import StreamJoin
-from pipelines.operators.joining.window_join import WindowJoin
-from pipelines.operators.joining.windowed_join import JoinKind
+from pipelines.operators.joining import join_state
+from pipelines.operators.joining.stream_join import Interval, IntervalJoin, StreamJoin
+from pipelines.operators.joining.window_join import JoinKind, WindowJoin
 from pipelines.operators.operator import Operator
 from pipelines.operators.windowing.windows import AlignedWindows, SlidingWindows, TumblingWindows
 from pipelines.state.backend import BackendFactory
@@ -243,7 +241,7 @@ def test_rows_kept_without_a_time_to_live_begin_to_age_when_it_is_given() -> Non
 
 def test_rows_whose_keys_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        row_index, "key_hashes", lambda batch, columns: np.full(len(batch), 7, np.uint64)
+        join_state, "key_hashes", lambda batch, columns: np.full(len(batch), 7, np.uint64)
     )
     joined = Subtasks(lambda: StreamJoin(ON, JoinKind.FULL), [LEFT, RIGHT], [ON, ON])
 
@@ -263,7 +261,7 @@ def test_rows_whose_keys_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyP
 
 
 def test_a_key_with_very_many_partners_is_joined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_index, "MAX_PAIRS", 10)
+    monkeypatch.setattr(join_state, "MAX_PAIRS", 10)
     joined = Subtasks(lambda: StreamJoin(ON, JoinKind.INNER), [LEFT, RIGHT], [ON, ON])
 
     joined.send([row(0, ("a", 1, 0, n)) for n in range(7)])

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.operators.aggregating.aggregates import count, max
-from pipelines.operators.aggregating.aggregation import Aggregation
-from pipelines.operators.aggregating.keyed_aggregate import (
+from pipelines.operators.aggregating.aggregation import (
     BATCHES_BETWEEN_PROBES,
+    Aggregation,
     KeyedAggregate,
     LocalAggregate,
 )

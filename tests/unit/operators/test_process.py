@@ -12,13 +12,12 @@ from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
 from pipelines.operators.operator import SideOutput
 from pipelines.operators.processing import process as process_module
-from pipelines.operators.processing.process import Process
-from pipelines.operators.processing.process_context import ProcessContext
-from pipelines.operators.processing.process_function import (
+from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
+    Process,
 )
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.state.descriptors import (
     AggregateFunction,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
-from pipelines.operators.joining.window_join import SessionJoin
-from pipelines.operators.joining.windowed_join import JoinKind
+from pipelines.operators.joining.window_join import JoinKind, SessionJoin
 from pipelines.operators.windowing.windows import SessionWindows
 from pipelines.state.backend import BackendFactory
 from pipelines.state.in_memory.hashmap import HashMapBackend

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution
-from pipelines.operators.processing.process import Process
-from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.process import KeyedProcessFunction, Process
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.operators.stateless import FlatMapRows
@@ -31,7 +30,7 @@ from pipelines.state.descriptors import (
 )
 from pipelines.state.entries import KeyedStateContext
 from pipelines.state.in_memory.hashmap import HashMapBackend
-from pipelines.state.keyed_states import KeyedStates
+from pipelines.state.keyed_backend import KeyedStates
 from pipelines.state.operator_states import OperatorStates
 from pipelines.state.timers import TimeDomain, Timers
 from tests.unit.operators.harness import MAX_PARALLELISM, Host

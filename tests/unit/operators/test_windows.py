@@ -14,9 +14,8 @@ from pipelines.operators.aggregating.aggregates import count
 from pipelines.operators.aggregating.aggregates import max as largest_of
 from pipelines.operators.aggregating.aggregates import sum as total_of
 from pipelines.operators.operator import Operator
-from pipelines.operators.windowing.session_functions import SessionAggregate, SessionRows
-from pipelines.operators.windowing.window_aggregate import WindowAggregate
-from pipelines.operators.windowing.window_rows import TimeWindow, WindowRows
+from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
+from pipelines.operators.windowing.window_aggregate import TimeWindow, WindowAggregate, WindowRows
 from pipelines.operators.windowing.windows import (
     SessionWindows,
     SlidingWindows,

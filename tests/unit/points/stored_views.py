@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.positions import SplitPositions, initial
 from pipelines.connectors.reachability import SplitMemory
 from pipelines.connectors.source import Source
+from pipelines.connectors.split_progress import SplitPositions, initial
 from pipelines.domain.ids import CheckpointId, RunId, Uid, operator_id
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import OperatorSnapshot, StateHandle, SubtaskSnapshot

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipelines.protocol.acking import Acker, Verdict
-from pipelines.protocol.trees import Ids, ackers_of, tree_ids
+from pipelines.protocol.acking import Acker, Ids, Verdict, ackers_of, tree_ids
 
 Message = tuple[Callable[[Acker], list[Verdict]], int]
 Item = TypeVar("Item")

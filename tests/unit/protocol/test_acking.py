@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.protocol.acking import Acker, Verdict
-from pipelines.protocol.trees import SETTLED, Ids, RotatingTrees, ackers_of, tree_ids
+from pipelines.protocol.acking import (
+    SETTLED,
+    Acker,
+    Ids,
+    RotatingTrees,
+    Verdict,
+    ackers_of,
+    tree_ids,
+)
 from tests.unit.protocol.record_trees import Trees
 
 TREE = tree_ids(0, np.array([0]))

@@ -10,7 +10,8 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind
-from pipelines.protocol.checkpoint_effects import (
+from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.effects import (
     AbortCheckpoint,
     Complete,
     CoordinationEffect,
@@ -20,7 +21,6 @@ from pipelines.protocol.checkpoint_effects import (
     Inject,
     SubtaskId,
 )
-from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.triggering import (
     FINAL,
     PERIODIC,

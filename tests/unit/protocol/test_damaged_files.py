@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, Attempt, CheckpointId
-from pipelines.protocol.damaged_files import DamagedFiles
 from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.protocol.shared_files import CompletedIncrements, SharedFiles, shared_name
+from pipelines.protocol.shared_files import (
+    CompletedIncrements,
+    DamagedFiles,
+    SharedFiles,
+    shared_name,
+)
 
 SUBTASKS = 2
 STEPS = 150

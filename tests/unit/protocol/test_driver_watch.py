@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.domain.driver_sign import LONG_STEP_MAX_MS, DriverSign
+from pipelines.domain.run import LONG_STEP_MAX_MS, DriverSign
 from pipelines.protocol.driver_watch import DriverWatch, Hung, Lives, Silent, Trouble
 
 TIMEOUT_MS = 20_000.0

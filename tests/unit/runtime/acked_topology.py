@@ -26,8 +26,8 @@ from pipelines.domain.settings import (
     StateOptions,
 )
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.operators.batch_function import BatchFunction
 from pipelines.operators.operator import Operator
+from pipelines.operators.stateless import BatchFunction
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.acking_wires import AckingWires
 from pipelines.runtime.slot.subtask_building import SubtaskBuilder

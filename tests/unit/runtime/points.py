@@ -4,8 +4,7 @@ from pathlib import Path
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,

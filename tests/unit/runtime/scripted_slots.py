@@ -16,16 +16,14 @@ from random import Random
 from typing import TypeVar
 
 from pipelines.bus.inbox import Inbox, submit
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import read_journal
+from pipelines.bus.journal import JournalWriter, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.domain.clock import Clock
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import CheckpointCompleted, Event
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import JobStatus

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.connectors.positions import SeenSplit, SplitPositions
+from pipelines.connectors.split_progress import SeenSplit, SplitPositions
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
     Cancel,
@@ -29,7 +29,7 @@ from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, S
 from pipelines.runtime.control import Begin, Declined, Deploy, SourcesEnded
 from pipelines.runtime.faults import Faults
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.manifest_file import MANIFEST
+from pipelines.storage.state_file import MANIFEST
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.scripted_slots import ScriptedRun, commit_failed
 

@@ -11,9 +11,8 @@ from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateHandle
 from pipelines.runtime.subtask.snapshots.snapshotting import IncrementUpload
-from pipelines.state.backend import KEY_GROUP_COLUMN, RestoredSize, TableDescriptor
+from pipelines.state.backend import KEY_GROUP_COLUMN, RestoredSize, StoredDatabase, TableDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
-from pipelines.state.increments import StoredDatabase
 from pipelines.state.on_disk.rocksdb import RocksDbBackend, RocksDbSlot
 from pipelines.state.on_disk.sorted_files import SlotMemory, WorkingDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -10,7 +10,7 @@ from rocksdict import Cache
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
-from pipelines.state.increments import StoredDatabase
+from pipelines.state.backend import StoredDatabase
 from pipelines.state.on_disk import stored_database
 from pipelines.state.on_disk.stored_database import fetch_database, opened, row_schema
 

@@ -11,7 +11,7 @@ from obstore.exceptions import GenericError
 
 from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.object_clients import ObjectStoreLimits, reason_of
+from pipelines.storage.object_files import ObjectStoreLimits, reason_of
 from pipelines.storage.object_store import PUBLISH_TRIES, ObjectCheckpointStore
 from pipelines.storage.store import Publication
 from tests.contracts.stored_points import named_environment

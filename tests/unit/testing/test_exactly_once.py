@@ -10,7 +10,7 @@ from pipelines.connectors.collect import CollectWriter
 from pipelines.connectors.generator import BlackHole
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint
-from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.process import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
 from pipelines.testing import assert_exactly_once, run_with_kills

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.process import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
 from pipelines.testing import OperatorHarness

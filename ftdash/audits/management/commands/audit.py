@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from ftdash.audits import services
 from ftdash.installed_command import InstalledCommand
-from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
+from pipelines.bus.journal import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
 
 

@@ -16,11 +16,11 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import RestoreProgress, SlotConnected, ZombieRefused
 from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
-from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.poison import Isolation
+from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
-from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.effects import SubtaskId
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost

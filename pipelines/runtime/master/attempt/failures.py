@@ -14,7 +14,7 @@ from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
-from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.poison_records import Isolate, LimitReached, NobodysFault, Quarantine
 from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter

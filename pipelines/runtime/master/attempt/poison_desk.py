@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import Event, RecordQuarantined, RecordsIsolated
-from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.poison import Isolation, PoisonPolicy
+from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import Settings
 from pipelines.protocol.poison_records import (
     Finding,

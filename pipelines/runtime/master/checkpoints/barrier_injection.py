@@ -9,7 +9,7 @@ Has sinks commit what belongs to a completed checkpoint, and watches until all h
 
 from pipelines.domain.events import CheckpointCommitted, CheckpointTriggered, ZombieRefused
 from pipelines.domain.ids import CheckpointId
-from pipelines.protocol.checkpoint_effects import Inject, SubtaskId
+from pipelines.protocol.effects import Inject, SubtaskId
 from pipelines.protocol.fencing import Stale
 from pipelines.runtime.control import Committed
 from pipelines.runtime.control import Inject as InjectMessage

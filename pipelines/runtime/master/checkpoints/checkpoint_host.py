@@ -12,7 +12,8 @@ from pipelines.domain.events import SubtaskAcknowledged
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
-from pipelines.protocol.checkpoint_effects import (
+from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.effects import (
     AbortCheckpoint,
     Complete,
     CoordinationEffect,
@@ -22,7 +23,6 @@ from pipelines.protocol.checkpoint_effects import (
     Inject,
     SubtaskId,
 )
-from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined

@@ -21,14 +21,14 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, operator_id
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind, SavepointFormat
-from pipelines.protocol.checkpoint_effects import Finalize
+from pipelines.protocol.effects import Finalize
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.checkpoints.shared_file_deletion import discard_claimed
 from pipelines.runtime.master.checkpoints.underway import Underway
 from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
 from pipelines.runtime.master.run_context import RunContext
-from pipelines.storage.manifest_file import files_of
+from pipelines.storage.state_file import files_of
 from pipelines.storage.store import Damage, Publication, shared_location
 
 NOT_OWNED = "this driver no longer owns the run"

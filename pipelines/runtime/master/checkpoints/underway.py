@@ -16,7 +16,7 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.points.contents import counters_of
-from pipelines.protocol.checkpoint_effects import AbortCheckpoint
+from pipelines.protocol.effects import AbortCheckpoint
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged

@@ -1,15 +1,15 @@
-"""Ends unfinished output that a pipeline's runs left in its targets and no recovery point needs.
+"""A run's claims to its targets, and the end of what runs of its pipeline left there unfinished.
+
+A claim is made once, and kept in the run's directory before its target sees it. So a driver that
+follows a dead one knows whether the run has ever had a target, and never takes it over a second
+time (`domain.ownership`).
 
 Output that was written, staged or prepared for a checkpoint that never completed stays in the
 target when its run is cancelled or killed: no later checkpoint commits it. Before it writes, a run
 ends what earlier runs of its pipeline left; when it ends, it ends its own. Only the run that holds
-the target may do so (`domain.ownership`); the target checks that.
-
-Decides which unfinished output the recovery points of a pipeline's runs still need.
-
-Reads points and changes nothing. A point needs what its committables name: a run that restores it
-commits that first. A point that cannot be read does not count as absent: its run is then in doubt,
-and its output stays.
+the target may do so; the target checks that. A recovery point needs what its committables name: a
+run that restores it commits that first. A point that cannot be read does not count as absent: its
+run is then in doubt, and its output stays.
 """
 
 import logging
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pipelines.bus.journal_reading import UndecodableEvent, newest_event
+from pipelines.bus.journal import UndecodableEvent, newest_event
 from pipelines.bus.journal_segments import segments_of
-from pipelines.bus.lease import is_driven
+from pipelines.bus.lease import Lease, is_driven
 from pipelines.connectors.sink import HoldsTarget, LeavesUnfinished, Sink, Unfinished
+from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable, TargetTaken
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -29,11 +30,12 @@ from pipelines.domain.events import (
     LeftoversDiscarded,
     LeftoversKept,
     SettingsChanged,
+    TargetTakenOver,
 )
 from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.patience import waiting_at_most
-from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.run import MEMORY, RunDirectory, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, Manifest
 from pipelines.storage.store import CheckpointStore
@@ -282,3 +284,78 @@ class Leftovers:
 
 def _target_of(sink: object) -> str:
     return sink.target if isinstance(sink, HoldsTarget) else ""
+
+
+class TargetClaims:
+    """The claims of one run, for one of its drivers."""
+
+    def __init__(self, spec: RunSpec, lease: Lease, emit: Callable[[Event], None]) -> None:
+        self._run = Holder(
+            run_id=spec.run_id, installation=spec.installation, started_by=spec.started_by
+        )
+        self._lease = lease
+        self._emit = emit
+        self._claims: dict[Uid, Claim] | None = None
+
+    def hold(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
+        """Call before an attempt begins. 1. Find the holders of targets not claimed yet. 2. Write
+        the claims. 3. Hold all targets. 4. Report those that were taken from a run.
+
+        Raises TargetTaken, Retryable, Rejected, LeaseLost.
+        """
+        held = {uid: sink for uid, sink in sinks if isinstance(sink, HoldsTarget)}
+        claims = self._known()
+        new = {
+            uid: Claim.after(sink.holder(), self._run, sink.target)
+            for uid, sink in held.items()
+            if uid not in claims
+        }
+        if new:
+            self._keep(claims | new)
+        for uid, sink in held.items():
+            sink.hold((claims | new)[uid])
+        for uid, claim in new.items():
+            self._say(uid, held[uid].target, claim)
+
+    def followed(self, uid: Uid) -> RunId | None:
+        """The run that held the target before this one. None: not known, or there was none."""
+        claim = self._known().get(uid)
+        return None if claim is None or claim.follows is None else claim.follows.run_id
+
+    def _known(self) -> dict[Uid, Claim]:
+        if self._claims is None:
+            file = self._lease.run_directory.targets_file
+            try:
+                self._claims = msgspec.json.decode(file.read_bytes(), type=dict[Uid, Claim])
+            except FileNotFoundError:
+                self._claims = {}
+            except UNDECODABLE as error:
+                raise Rejected(
+                    f"{file} does not say what the run may write to: {error}."
+                ) from error
+            except OSError as error:
+                raise Retryable(f"The claims of the run cannot be read: {error}") from error
+        return self._claims
+
+    def _keep(self, claims: dict[Uid, Claim]) -> None:
+        self._lease.check_held()
+        file = self._lease.run_directory.targets_file
+        try:
+            replace_atomically(file, msgspec.json.encode(claims))
+            make_durable(file.parent)
+        except OSError as error:
+            raise Retryable(f"The claims of the run cannot be kept: {error}") from error
+        self._claims = claims
+
+    def _say(self, uid: Uid, target: str, claim: Claim) -> None:
+        """Reports nothing between the runs of one installation."""
+        before = claim.follows
+        if before is not None and before.installation != self._run.installation:
+            event = TargetTakenOver(
+                sink=uid,
+                target=target,
+                from_run=before.run_id,
+                from_installation=before.installation,
+                epoch=claim.holder.epoch,
+            )
+            self._emit(event)

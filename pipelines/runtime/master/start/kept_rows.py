@@ -15,13 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.bus.journal_reading import last_event
+from pipelines.bus.journal import last_event
 from pipelines.connectors.files.data_frame import DataFrameRows, rows_of
 from pipelines.connectors.split_progress import NamedPositions
 from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.events import RunEnded
-from pipelines.domain.places import SnapshotPlaces, scheme_of
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import RunDirectory, SnapshotPlaces, scheme_of
 from pipelines.domain.snapshots import Manifest
 from pipelines.storage.store import CheckpointStore
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.places import SnapshotPlaces, scheme_of
-from pipelines.domain.run import RunSpec
+from pipelines.domain.run import RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points.fit import PointFit
 from pipelines.protocol.retention import RetainedPoint

@@ -19,7 +19,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
-from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.status import StopStage
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.run_context import RunContext

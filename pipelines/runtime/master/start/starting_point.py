@@ -14,8 +14,7 @@ from pipelines.domain.events import (
     RestoreProgress,
 )
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
-from pipelines.domain.run import RunSpec
+from pipelines.domain.run import MEMORY, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings import CheckpointingMode, Settings
 from pipelines.points.contents import source_records_of
 from pipelines.points.fit import PointFit

@@ -22,8 +22,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Element, EndOfInput, Records
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, Uid, channel_id
-from pipelines.protocol.acking import Acker, AckerStatistics, Verdict
-from pipelines.protocol.trees import Ids, Numbers
+from pipelines.protocol.acking import Acker, AckerStatistics, Ids, Numbers, Verdict
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.mailbox import Mailbox
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.domain.elements import EndOfInput
-from pipelines.protocol.trees import Ids, Numbers, ackers_of
+from pipelines.protocol.acking import Ids, Numbers, ackers_of
 from pipelines.runtime.subtask.acking.acker_task import MessageKind, about_trees
 
 TREES, EDGES, ROW = "storm:trees", "storm:edges", "storm:row"

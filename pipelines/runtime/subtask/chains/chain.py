@@ -13,7 +13,7 @@ from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.operator import OperatorContext
-from pipelines.protocol.trees import Ids
+from pipelines.protocol.acking import Ids
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_building import ChainBuilder, Quarantines

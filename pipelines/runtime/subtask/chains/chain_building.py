@@ -12,7 +12,7 @@ from pipelines.connectors.sink import SinkContext
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.graph import NodeKind
 from pipelines.domain.ids import Uid
-from pipelines.domain.output_figures import counter_of_sink
+from pipelines.domain.ledger import counter_of_sink
 from pipelines.domain.poison import Isolation
 from pipelines.operators.operator import Collector, Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog

@@ -15,7 +15,7 @@ from pipelines.domain.elements import Origins, Part, RecordOrigin, gathered
 from pipelines.domain.errors import Retryable
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.operators.operator import Collector, Lineage, SideCollector
-from pipelines.protocol.trees import Ids, Numbers
+from pipelines.protocol.acking import Ids, Numbers
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_node import ChainNode
 from pipelines.runtime.subtask.chains.exchange import Exchange

@@ -16,8 +16,7 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Firing, Origins
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
-from pipelines.domain.ledger import OutputShare
-from pipelines.domain.output_figures import RECORDS_WRITTEN
+from pipelines.domain.ledger import RECORDS_WRITTEN, OutputShare
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, OutputLedger, Prepared
 from pipelines.runtime.subtask.chains.exchange import Exchange

@@ -30,8 +30,7 @@ from pipelines.points.stored_output import prepared_of, quarantined_of
 from pipelines.points.stored_rows import ReadsFiles, rows_of
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
-from pipelines.state.backend import NOT_KNOWN, RestoredSize
-from pipelines.state.increments import StoredDatabase
+from pipelines.state.backend import NOT_KNOWN, RestoredSize, StoredDatabase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from typing import Protocol
 
 import msgspec
 
-from pipelines.connectors.positions import SplitPositions, initial, redistribute
 from pipelines.connectors.reachability import SplitMemory, check_still_there
 from pipelines.connectors.source import (
     Batch,
@@ -30,8 +29,16 @@ from pipelines.connectors.source import (
     Source,
     TellsProgress,
 )
-from pipelines.connectors.split_packs import PACK_NAMES, pack_of
-from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
+from pipelines.connectors.split_progress import (
+    PACK_NAMES,
+    NamedPositions,
+    SplitPositions,
+    SplitProgress,
+    initial,
+    owned,
+    pack_of,
+    redistribute,
+)
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import Json

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipelines.connectors.source import Offsets
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.trees import Ids
+from pipelines.protocol.acking import Ids
 from pipelines.protocol.watermarks import EventTimeMark
 
 NO_COUNTS: Mapping[str, int] = {}

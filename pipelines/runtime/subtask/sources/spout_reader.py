@@ -20,8 +20,8 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Records, Watermark, WatermarkStatus
 from pipelines.domain.settings import AckingOptions
 from pipelines.domain.snapshots import Json
+from pipelines.protocol.acking import Ids, Numbers, numbers_of
 from pipelines.protocol.spout import BUCKET_COUNT, BatchNumber, Emission, Spout
-from pipelines.protocol.trees import Ids, Numbers, numbers_of
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.acker_task import read_verdict
 from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.files import csv_lines
+from pipelines.connectors.files import csv
 from pipelines.connectors.files.csv import CsvFiles
 from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import Rejected
@@ -47,7 +47,7 @@ def test_each_line_that_does_not_fit_is_told_with_its_offset_and_all_others_are_
     block_bytes: int,
     end: str,
 ) -> None:
-    monkeypatch.setattr(csv_lines, "LINES", 3)
+    monkeypatch.setattr(csv, "LINES", 3)
     lines = [BAD.get(number, f"{number},{10 * number}" * (number != 6)) for number in range(20)]
     source = of_columns(SCHEMA, wanted, write(tmp_path, end.join(lines)), block_bytes)
 
@@ -84,7 +84,7 @@ def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are
     block_bytes: int,
 ) -> None:
     """Each line is a record, whatever Arrow makes of its quotes."""
-    monkeypatch.setattr(csv_lines, "LINES", 3)
+    monkeypatch.setattr(csv, "LINES", 3)
     good = [f'{100 + number},"said ""{number}"", twice"' for number in range(before)]
     behind = [f"{200 + number},sentinel" for number in range(4)] + ["misfit,x", "300,sentinel"]
     text = "\n".join([*good, *lines, *behind, ""])

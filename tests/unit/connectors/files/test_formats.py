@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.files.formats import JSON_LINES, DigestedFile
 from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.files.sink import JSON_LINES, DigestedFile
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema(

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.json_lines import BLOCK_BYTES
-from pipelines.connectors.files.quarantine import quarantined
-from pipelines.connectors.files.quarantined_records import quarantined_records
+from pipelines.connectors.files.quarantine import quarantined, quarantined_records
 from pipelines.connectors.json_rows import json_lines_of, record_text
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress

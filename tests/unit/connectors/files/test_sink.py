@@ -13,10 +13,16 @@ import pytest
 from blake3 import blake3
 
 from pipelines.connectors.files import sink as files
-from pipelines.connectors.files.formats import JSON_LINES, PARQUET, DigestedFile, FileFormat
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.parquet import ParquetFiles
-from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter
+from pipelines.connectors.files.sink import (
+    JSON_LINES,
+    PARQUET,
+    DigestedFile,
+    ExactlyOnceFiles,
+    FileFormat,
+    FilesWriter,
+)
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.errors import (
     InvariantViolated,

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.connectors.kafka.connection import KafkaAddress, python_settings
-from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
+from pipelines.connectors.kafka.sink import KafkaOwnership, TransactionName
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId, Uid
 

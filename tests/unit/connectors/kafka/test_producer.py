@@ -9,8 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.connectors.kafka import producer as producer_module
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
-from pipelines.connectors.kafka.records import RecordForm
+from pipelines.connectors.kafka.producer import KafkaOutput, RecordForm, TransactionalProducer
 from pipelines.domain.errors import Rejected, Retryable
 
 OUTPUT = KafkaOutput(KafkaAddress("broker:9092"), "views", RecordForm(), timedelta(minutes=1))

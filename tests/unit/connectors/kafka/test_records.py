@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.kafka.records import RecordForm
+from pipelines.connectors.kafka.producer import RecordForm
 from pipelines.domain.errors import Rejected
 
 BATCH = pa.record_batch(

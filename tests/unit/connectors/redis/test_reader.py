@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.redis import reader as redis_reader
+from pipelines.connectors.redis import streams as redis_reader
 from pipelines.connectors.redis.connection import Found
-from pipelines.connectors.redis.reader import StreamsReader
 from pipelines.connectors.redis.stream_extent import StreamExtent
+from pipelines.connectors.redis.streams import StreamsReader
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import EVENT_TIME

@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from pipelines.connectors.sql.origins import (
+from pipelines.connectors.sql.tables import (
     RUN_STEP,
     RUNS,
     early_origin_of,

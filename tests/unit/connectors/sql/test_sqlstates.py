@@ -10,8 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from pipelines.connectors.sql import database as sql_database
-from pipelines.connectors.sql.database import TRIES, SqlDatabase, driver_errors
-from pipelines.connectors.sql.sqlstates import CLASSES, STATES, Verdict, verdict_of
+from pipelines.connectors.sql.database import (
+    CLASSES,
+    STATES,
+    TRIES,
+    SqlDatabase,
+    Verdict,
+    driver_errors,
+    verdict_of,
+)
 from pipelines.domain.errors import Rejected, Retryable
 
 KNOWN = sorted(

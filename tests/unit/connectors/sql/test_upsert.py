@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql import database as sql_database
 from pipelines.connectors.sql import tables as sql_tables
-from pipelines.connectors.sql.origins import origin_of
+from pipelines.connectors.sql.tables import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert, SqlWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
-from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.snapshots import (
     FileHandle,
     Manifest,

@@ -16,8 +16,8 @@ import pytest
 
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.storage.object_clients import ObjectStoreLimits
+from pipelines.domain.run import SnapshotPlaces
+from pipelines.storage.object_files import ObjectStoreLimits
 from pipelines.storage.object_store import ObjectCheckpointStore
 from tests.contracts.stored_points import named_environment
 from tests.object_server import BUCKET, Fault, ObjectServer, Request, never

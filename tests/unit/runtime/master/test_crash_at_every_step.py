@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.master.points_driver import Driver

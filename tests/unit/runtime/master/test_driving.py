@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from pipelines.bus.announce import announce_nothing
-from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_reading import last_event, read_journal
+from pipelines.bus.journal import JournalWriter, last_event, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.connectors.generator import BlackHole

@@ -20,8 +20,7 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json
 from pipelines.domain.status import JobStatus

@@ -22,8 +22,7 @@ from pipelines.domain.events import (
     SettingsChanged,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
-from pipelines.domain.places import SnapshotPlaces
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.domain.snapshots import Json

@@ -1,6 +1,6 @@
 """The ledger of a run: an entry per completed checkpoint, in the journal before any commit."""
 
-from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.split_progress import SplitPositions
 from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import OutputShare, SinkOutput, SourceInput, SplitRange

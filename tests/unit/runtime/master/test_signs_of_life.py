@@ -7,12 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.bus import signs_of_life as sign_file
-from pipelines.bus.lease import Lease, LeaseLost, Owner
-from pipelines.bus.signs_of_life import give_sign, newest_sign
-from pipelines.domain.driver_sign import DriverSign
+from pipelines.bus import lease as sign_file
+from pipelines.bus.lease import Lease, LeaseLost, Owner, give_sign, newest_sign
 from pipelines.domain.ids import RunId
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import DriverSign, RunDirectory
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import signs_of_life
 from pipelines.runtime.master.control_loop import ControlLoop

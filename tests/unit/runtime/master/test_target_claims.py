@@ -18,7 +18,7 @@ from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.control import Failed
-from pipelines.runtime.master.output.target_claims import TargetClaims
+from pipelines.runtime.master.output.leftovers import TargetClaims
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.points import spec_of
 from tests.unit.runtime.scripted_slots import ScriptedRun

@@ -11,9 +11,8 @@ from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import Json
-from pipelines.operators.batch_function import BatchFunction
 from pipelines.operators.operator import Operator
-from pipelines.operators.stateless import PassOn
+from pipelines.operators.stateless import BatchFunction, PassOn
 from pipelines.runtime.subtask.mailbox import InjectBarrier
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader

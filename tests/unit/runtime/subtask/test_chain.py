@@ -14,8 +14,8 @@ from pipelines.domain.elements import Barrier, RecordOrigin, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.operators.operator import Operator, SideOutput
-from pipelines.operators.processing.process_context import ProcessContext
-from pipelines.operators.processing.process_function import BatchProcessFunction
+from pipelines.operators.processing.process import BatchProcessFunction
+from pipelines.operators.processing.row_context import ProcessContext
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.chains.exchange import Exchange

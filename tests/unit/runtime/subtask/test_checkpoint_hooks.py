@@ -8,13 +8,12 @@ import pytest
 from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
-from pipelines.operators.processing.process import Process
-from pipelines.operators.processing.process_context import ProcessContext
-from pipelines.operators.processing.process_function import (
+from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
+    Process,
 )
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
+from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from pipelines.runtime.subtask.operator_failure import OperatorFailed

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.split_progress import SplitPositions
 from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, WatermarkStrategy, monotonous
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.snapshots import Json

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from pipelines.connectors import split_packs
+from pipelines.connectors import split_progress
 from pipelines.connectors.reachability import named_problems_of
 from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
@@ -271,7 +271,7 @@ def test_a_file_that_appears_late_under_any_name_is_read_once_though_the_finishe
 ) -> None:
     """Against a plain set of all names; names and order are of no kind."""
     monkeypatch.setattr(found_splits, "PACK_NAMES", 3)
-    monkeypatch.setattr(split_packs, "PACK_NAMES", 3)
+    monkeypatch.setattr(split_progress, "PACK_NAMES", 3)
     chance = random.Random(seed)
     monkeypatch.setattr(found_splits, "UNREAD_MAX", chance.choice([2, 3, 10_000]))
     clock, keys = ManualClock(), iter(range(1_000_000))
@@ -311,7 +311,7 @@ def test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothi
     """Names with a random part, as Spark's have it, are the ones that pack the worst."""
     chance = random.Random(7)
     names = (f"part-{n:08}-{chance.randbytes(16).hex()}.parquet" for n in range(1_000_000))
-    stored = NamedPositions((), True, tuple(split_packs.packs_of(list(names)))).to_json()
+    stored = NamedPositions((), True, tuple(split_progress.packs_of(list(names)))).to_json()
     source = GrowingLog({"late": [(0, 7, 7)], "open": []}, ended={"late"})
     reader = reader_of(source, ManualClock(), (stored,))
     assert drained(reader) == [7]
@@ -355,7 +355,7 @@ def test_a_split_whose_end_the_source_must_know_is_not_packed(
 
     assert NamedPositions.from_json(bounded.positions()).finished == ()
     open_, kept = NamedPositions.from_json(growing.positions()), "cd"
-    assert [split_packs.names_in(pack) for pack in open_.finished] == [["a", "b"]]
+    assert [split_progress.names_in(pack) for pack in open_.finished] == [["a", "b"]]
     assert "".join(split.name for split in open_.splits) == kept
 
 

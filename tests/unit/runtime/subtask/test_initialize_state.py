@@ -5,12 +5,11 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId, Uid
-from pipelines.operators.processing.process_context import ProcessContext
-from pipelines.operators.processing.process_function import (
+from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
 )
-from pipelines.operators.processing.row_context import RuntimeContext
+from pipelines.operators.processing.row_context import ProcessContext, RuntimeContext
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.operator_failure import OperatorFailed

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.runtime.slot.sampling import ratios
+from pipelines.runtime.slot.subtask_reports import ratios
 from pipelines.runtime.subtask.load import Load, Spending, Spent
 
 

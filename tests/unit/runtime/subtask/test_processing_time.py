@@ -8,8 +8,7 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, EndOfInput, Records, Watermark
 from pipelines.domain.ids import CheckpointId
-from pipelines.operators.processing.process import Process
-from pipelines.operators.processing.process_function import KeyedProcessFunction
+from pipelines.operators.processing.process import KeyedProcessFunction, Process
 from pipelines.operators.processing.row_context import RowContext
 from pipelines.operators.rows import Row
 from pipelines.runtime.clocks import ProcessingTime

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.positions import initial
+from pipelines.connectors.split_progress import initial
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import Redistribution, range_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.split_progress import SplitPositions
 from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, monotonous
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
