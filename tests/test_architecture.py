@@ -118,7 +118,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "ftdash.ui.recovery.page": {"RestorePipeline"},
     "ftdash.ui.savepoints.page": {"RestorePipeline", "TakeSavepoint"},
     "ftdash.embedded.checked": {"StopWithSavepoint"},  # the demonstration ends a pipeline
-    "pipelines.lab.trial": {"Cancel"},  # the lab ends a trial
+    "pipelines.lab.lab": {"Cancel"},  # the lab ends a trial
     "pipelines.local.driving": {"StopWithSavepoint"},  # `stop_after`
 }
 READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`

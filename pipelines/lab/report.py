@@ -16,8 +16,8 @@ from pipelines.domain.events import EngineEvent, Envelope, RunEnded
 from pipelines.domain.guarantees import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from pipelines.domain.status import JobStatus
 from pipelines.lab.options import LabOptions
+from pipelines.lab.page_views import Rows
 from pipelines.lab.view_input import Numbers
-from pipelines.lab.view_log import Rows
 
 LOSES_NOTHING = (EXACTLY_ONCE, AT_LEAST_ONCE)
 DOUBLES_NOTHING = (EXACTLY_ONCE, AT_MOST_ONCE)

@@ -1,4 +1,4 @@
-"""Pages through the rows of one state of a point; bounded in time and memory.
+"""Reads the rows of a point's state, and pages through them in bounded time and memory.
 
 Rows come in the order in which they are stored, subtask by subtask. A page ends when it is full or
 its time is up, and says where the next one begins. Values become text for people; nothing stored is
@@ -6,18 +6,76 @@ ever executed. A page refuses a state that is too large for it: read that one wi
 `pipelines.spark.state_reader`.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.errors import Rejected
-from pipelines.domain.snapshots import Manifest, StateHandle
-from pipelines.points.contents import bytes_of, handles_of, shown_rows
-from pipelines.points.descriptions import Column, Place, RowsPage, RowsQuestion, Value, Wanted
-from pipelines.points.stored_rows import rows_of
+from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.snapshots import FileHandle, Manifest, StateFormat, StateHandle
+from pipelines.points.contents import (
+    Column,
+    Place,
+    RowsPage,
+    RowsQuestion,
+    Value,
+    Wanted,
+    bytes_of,
+    handles_of,
+    shown_rows,
+)
+from pipelines.state.on_disk import stored_database
 from pipelines.storage.store import CheckpointStore
+
+
+class ReadsFiles(Protocol):
+    """The part of `CheckpointStore` that a restore needs."""
+
+    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]: ...
+
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None: ...
+
+
+def rows_of(
+    store: ReadsFiles,
+    location: str,
+    state: StateHandle,
+    key_groups: KeyGroupRange | None = None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """All rows of one subtask's state, or at least those of some key groups; but no more than its
+    handle says.
+
+    Raises CorruptSnapshot, naming the file.
+    """
+    own = state.key_group_range
+    groups = key_groups or own
+    left = state.rows
+
+    def fetch(file: FileHandle, target: Path, *, may_share: bool = False) -> None:
+        store.fetch(location, file, target, may_share=may_share)
+
+    batches = stored_database.rows_of(
+        state, lambda file: store.read_batches(location, file), fetch, groups
+    )
+    with closing(batches):
+        for batch in batches:
+            left -= batch.num_rows
+            if left < 0:
+                break
+            yield batch
+    is_part = state.format is StateFormat.ROCKSDB and groups != own
+    if left < 0 or (left and not is_part):
+        raise CorruptSnapshot(
+            f"{state.file.name} does not hold the {state.rows} rows that the manifest in"
+            f" {location} says."
+        )
+
 
 PART_BYTES_MAX = 256 << 20
 """For one subtask's files of a state: all their digests are verified before the first row shows."""

@@ -15,8 +15,7 @@ from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.finding import find_flow
-from pipelines.points.contents import pending_commits
-from pipelines.points.descriptions import Limit, ShelfLife
+from pipelines.points.contents import Limit, ShelfLife, pending_commits
 from pipelines.points.fit import unreachable
 from pipelines.stream import Pipeline
 

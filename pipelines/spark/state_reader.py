@@ -18,7 +18,7 @@ from pipelines.bus.damage_notice import reporting_damage
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.domain.snapshots import Manifest, StateHandle
-from pipelines.points.stored_rows import rows_of
+from pipelines.points.browsing import rows_of
 from pipelines.runtime.clocks import SystemClock
 from pipelines.spark.data_frames import as_spark_reads, readable_schema
 from pipelines.storage.stores import CheckpointStores

@@ -40,8 +40,8 @@ from bench.peer_runs import NO_PEERS
 from bench.plain_run import on_processes
 from bench.whole_run import Measured
 from ftdash.command_line.management.commands.bench import BENCHMARKS
+from pipelines.lab.page_views import COLUMNS, ROW
 from pipelines.lab.view_input import apps_of, wall_ms
-from pipelines.lab.view_log import COLUMNS, ROW
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.driven_run import StartedRun

@@ -15,7 +15,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import KeyGroupRange, range_of
-from pipelines.points.stored_rows import rows_of
+from pipelines.points.browsing import rows_of
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.in_memory.hashmap import HashMapBackend

@@ -13,8 +13,8 @@ from pipelines.domain.events import DamageRemembered, Event
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
 from pipelines.domain.snapshots import FileHandle
 from pipelines.domain.status import DamageFinder
-from pipelines.points.stored_rows import rows_of
-from pipelines.protocol.recovery import Choice, choose_point
+from pipelines.points.browsing import rows_of
+from pipelines.protocol.restart import Choice, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost, shared_names
 from pipelines.runtime.master.damage_memory import DamageMemory

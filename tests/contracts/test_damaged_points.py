@@ -22,8 +22,8 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, StateHandle
+from pipelines.points.browsing import rows_of
 from pipelines.points.preflight import RestoreQuestion, preflight
-from pipelines.points.stored_rows import rows_of
 from pipelines.points.verdict import Verdict
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.points.stored_rows import rows_of
+from pipelines.points.browsing import rows_of
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore

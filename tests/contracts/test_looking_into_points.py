@@ -6,8 +6,7 @@ import pytest
 
 from pipelines.points.browsing import rows_page
 from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
-from pipelines.points.contents import contents
-from pipelines.points.descriptions import Place, RowsQuestion
+from pipelines.points.contents import Place, RowsQuestion, contents
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.contracts.held_points import FLOW_NAME, KINDS, HeldPoint, hold
 

@@ -15,7 +15,7 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import StateFormat
-from pipelines.points.stored_rows import rows_of
+from pipelines.points.browsing import rows_of
 from pipelines.spark import read_state
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -8,7 +8,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         "belongs to, or processed"
     ): (
         Mutant(
-            "pipelines/protocol/poison_records.py",
+            "pipelines/protocol/repeated_failures.py",
             "if record.position in self._poison:",
             "if False:",
             (
@@ -440,7 +440,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "a damaged point is never restored silently": (
         Mutant(
-            "pipelines/protocol/recovery.py",
+            "pipelines/protocol/restart.py",
             "        if problem is None:\n",
             "        if True:\n",
             (

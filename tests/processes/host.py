@@ -26,7 +26,7 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import modules_of_flows
-from pipelines.lab.trial import SlotProcesses, forks
+from pipelines.lab.lab import SlotProcesses, forks
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.networking import SlotAddress

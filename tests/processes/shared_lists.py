@@ -15,7 +15,7 @@ from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.parameters import Parameter
 from pipelines.domain.snapshots import Manifest
-from pipelines.points.stored_rows import rows_of
+from pipelines.points.browsing import rows_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import (
     BatchProcessFunction,

@@ -21,7 +21,7 @@ from pipelines.domain.events import (
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
-from pipelines.protocol.recovery import STEPS
+from pipelines.protocol.restart import STEPS
 from tests.driven_run import StartedRun
 from tests.processes.audits import assert_proven
 from tests.processes.damaged_points import alter, manifests, number_of

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.domain.events import Envelope, RecoveryPhaseReached
 from pipelines.domain.status import JobStatus, RecoveryPhase
-from pipelines.protocol.recovery import MILESTONES, STEPS
+from pipelines.protocol.restart import MILESTONES, STEPS
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
 

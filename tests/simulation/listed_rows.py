@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.snapshots import OperatorSnapshot
-from pipelines.points.stored_rows import rows_of
+from pipelines.points.browsing import rows_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.simulation.model import Output
 from tests.simulation.plans import Plan

@@ -10,8 +10,8 @@ from pipelines.connectors.files.target import FileTarget
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
+from pipelines.protocol.coordination import PendingCheckpoint
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.pending_checkpoint import PendingCheckpoint
 from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime.control import Completed
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost

@@ -26,8 +26,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus, RequestOutcome
-from pipelines.runtime.master.control_loop import ControlLoop
-from pipelines.runtime.master.signs_of_life import SignsOfLife
+from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 
 LIFE_S = 60.0
 EXIT_LEASE_HELD = 3

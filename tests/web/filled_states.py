@@ -216,7 +216,7 @@ def _alert(rule: AlertRule, run: Run, at: datetime) -> Alert:
 
 def compared(left: str, right: str) -> None:
     comparisons.ask(left, right, "admin")
-    while comparisons.go_on(PointComparison.objects.get(left=left, right=right).pk):
+    while comparisons.go_on_comparing(PointComparison.objects.get(left=left, right=right).pk):
         pass
 
 

@@ -16,7 +16,7 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.points.services import comparisons, inspection
+from ftdash.points.services import comparisons
 from ftdash.supervision import delivery
 from pipelines.domain.commands import RequestKind
 from pipelines.domain.status import JobStatus
@@ -33,9 +33,9 @@ class SimulatedWorker:
         """With all that was asked for since the last time."""
         delivery.deliver_forgotten()
         for inspected in PointInspection.objects.filter(ended_at=None, files=None):
-            inspection.go_on(inspected.pk)
+            comparisons.go_on_inspecting(inspected.pk)
         for comparison in PointComparison.objects.filter(ended_at=None):
-            comparisons.go_on(comparison.pk)
+            comparisons.go_on_comparing(comparison.pk)
         for audit in Audit.objects.filter(started_at=None, ended_at=None):
             audit_process.start(audit.pk)
         for run in Run.objects.filter(started_at=None).select_related("pipeline"):

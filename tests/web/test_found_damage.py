@@ -10,7 +10,7 @@ from ftdash.checkpoints.queries import savepoints
 from ftdash.checkpoints.queries.savepoints import Looked
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run
-from ftdash.points.services import comparisons, inspection, replays
+from ftdash.points.services import comparisons, replays
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
@@ -54,7 +54,7 @@ def by_preflight(path: str) -> None:
 def by_inspection(path: str) -> None:
     point_services.begin_inspection(path)
     row = PointInspection.objects.get(path=path)
-    while inspection.go_on(row.pk):
+    while comparisons.go_on_inspecting(row.pk):
         pass
     assert PointInspection.objects.get().problem
 
@@ -69,7 +69,7 @@ def by_comparison(path: str) -> None:
     root, data = Path(configuration.JOBS_ROOT), Path(Pipeline.objects.get().parameters["data"])
     publish_views(FileSystemCheckpointStore([str(root)]), other, data, twice=True)
     comparisons.ask(other, path, "ada")
-    comparisons.go_on(PointComparison.objects.get(left=other).pk)
+    comparisons.go_on_comparing(PointComparison.objects.get(left=other).pk)
     assert PointComparison.objects.get(left=other).problem
 
 

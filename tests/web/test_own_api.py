@@ -23,7 +23,7 @@ from ftdash.jobs.models import (
     Run,
 )
 from ftdash.lab.models import Lab, LabState
-from ftdash.points.services import comparisons, inspection
+from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
@@ -196,8 +196,8 @@ def test_savepoints_are_verified_and_compared_step_by_step() -> None:
     verified = post(client, "savepoints/views-1-2/verification", {})
     unasked = client.get(address, since)
     asked = post(client, "savepoints/views-1-2/comparison", since)
-    inspection.go_on(PointInspection.objects.get().pk)
-    comparisons.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on_inspecting(PointInspection.objects.get().pk)
+    comparisons.go_on_comparing(PointComparison.objects.get().pk)
 
     assert verified.json()["reading"]["ended_at"] is None
     assert client.get("/api/savepoints/views-1-2").json()["verified_at"]

@@ -12,7 +12,7 @@ from django.utils import timezone
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestPhase, Run
 from ftdash.points import tasks
-from ftdash.points.services import inspection, replays
+from ftdash.points.services import comparisons, replays
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.disposal import dispose_of
 from ftdash.points.services.restore import Restore
@@ -271,7 +271,7 @@ def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(
     django_capture_on_commit_callbacks: Callable,
 ) -> None:
     path = point(data)
-    monkeypatch.setattr(inspection, "STEP_S", 0.0)  # a file at a time
+    monkeypatch.setattr(comparisons, "STEP_S", 0.0)  # a file at a time
     with django_capture_on_commit_callbacks(execute=True):
         point_services.begin_inspection(path)
         point_services.begin_inspection(path)
@@ -485,7 +485,7 @@ def read_through(path: str) -> None:
     """As a worker would, at once."""
     point_services.begin_inspection(path)
     row = PointInspection.objects.get(path=path)
-    while inspection.go_on(row.pk):
+    while comparisons.go_on_inspecting(row.pk):
         pass
 
 

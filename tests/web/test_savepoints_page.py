@@ -23,16 +23,16 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.points.services import comparisons, inspection
+from ftdash.points.services import comparisons
+from ftdash.points.services.comparisons import ABANDONED_AFTER, OPEN_MAX
 from ftdash.points.services.disposal import label_savepoint
-from ftdash.points.services.inspection import ABANDONED_AFTER, OPEN_MAX
 from ftdash.projection.projector import Projector, rebuild
 from pipelines.domain.commands import RequestKind, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 from pipelines.points import comparison
 from pipelines.points import inspection as points_inspection
-from pipelines.points.descriptions import Limit, ShelfLife
+from pipelines.points.contents import Limit, ShelfLife
 from tests.web.journals import Story, new_request, new_run
 from tests.web.page_words import words_in
 from tests.web.people import operator_user, signed_in
@@ -274,7 +274,7 @@ def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
     PointInspection.objects.update(files=2, files_read=1, bytes=2000, bytes_read=1000)
     halfway = words(admin.get(ONE))
     PointInspection.objects.update(files_read=0)
-    inspection.go_on(PointInspection.objects.get().pk)
+    comparisons.go_on_inspecting(PointInspection.objects.get().pk)
 
     assert "it waits for the worker" in waiting
     assert 'hx-trigger="load delay:1s"' in waiting
@@ -291,7 +291,7 @@ def test_a_verification_names_what_is_damaged(admin: Client) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
 
     admin.post(f"{ONE}verify/")
-    inspection.go_on(PointInspection.objects.get().pk)
+    comparisons.go_on_inspecting(PointInspection.objects.get().pk)
 
     assert f"{damaged} was altered: its digest does not match." in words(admin.get(ONE))
     assert "not usable" in words(admin.get(LIST))
@@ -373,7 +373,7 @@ def test_two_savepoints_are_compared_by_a_worker_and_found_again(
     before = words(admin.get(address, SINCE))
     asked = admin.post(f"{address}start/", SINCE)
     waiting = admin.get(f"{address}progress/", SINCE).content.decode()
-    while comparisons.go_on(PointComparison.objects.get().pk):
+    while comparisons.go_on_comparing(PointComparison.objects.get().pk):
         pass
     outcome = admin.get(asked["Location"])
     known = signed_in(operator_user()).get(address)
@@ -394,7 +394,7 @@ def test_savepoints_that_hold_the_same_say_so(admin: Client) -> None:
     address = f"/savepoints/{NAME}-1-2/compare/"
 
     admin.post(f"{address}start/", SINCE)
-    comparisons.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on_comparing(PointComparison.objects.get().pk)
 
     assert "Every state holds the same rows." in words(admin.get(address, SINCE))
 
@@ -409,14 +409,14 @@ def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
     admin.post(f"{address}start/", SINCE)
     row = PointComparison.objects.get()
 
-    assert comparisons.go_on(row.pk)
+    assert comparisons.go_on_comparing(row.pk)
     halfway = words(admin.get(address, SINCE))
-    while comparisons.go_on(row.pk):
+    while comparisons.go_on_comparing(row.pk):
         pass
 
     assert "1 of 6 parts" in halfway
     assert "20 60 40 0 0 by" in words(admin.get(address, SINCE))
-    assert not comparisons.go_on(row.pk)
+    assert not comparisons.go_on_comparing(row.pk)
 
 
 def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
@@ -443,11 +443,11 @@ def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
     damaged.write_bytes(whole[:-1] + b"!")
 
     admin.post(f"{address}start/", SINCE)
-    comparisons.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on_comparing(PointComparison.objects.get().pk)
     refused = words(admin.get(address, SINCE))
     damaged.write_bytes(whole)
     admin.post(f"{address}start/", SINCE)
-    comparisons.go_on(PointComparison.objects.get().pk)
+    comparisons.go_on_comparing(PointComparison.objects.get().pk)
 
     assert f"They could not be compared : {damaged}" in refused
     assert "10 of 40 rows that are new" in words(admin.get(address, SINCE))
@@ -473,7 +473,7 @@ def test_what_cannot_be_compared_ends_with_the_reason(
     row = PointComparison.objects.get()
     monkeypatch.setattr(comparisons, "roots", lambda: ["/elsewhere"])
 
-    follows = comparisons.go_on(row.pk)
+    follows = comparisons.go_on_comparing(row.pk)
     page = admin.get(address, SINCE)
 
     assert not follows
@@ -492,14 +492,14 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
 
     with monkeypatch.context() as storm:
         storm.setattr(comparisons, "_step", away)
-        assert not comparisons.go_on(key)
+        assert not comparisons.go_on_comparing(key)
         waiting = admin.get(f"{address}progress/", SINCE)
-    comparisons.go_on(key)
+    comparisons.go_on_comparing(key)
     done, row = words(admin.get(address, SINCE)), PointComparison.objects.get()
     since = timezone.now() - comparisons.GIVE_UP_AFTER
     PointComparison.objects.update(ended_at=None, waiting_for="x", waiting_since=since)
     monkeypatch.setattr(comparisons, "_step", away)
-    comparisons.go_on(key)
+    comparisons.go_on_comparing(key)
     given_up = words(admin.get(address, SINCE))
 
     assert "It cannot go on now, and is tried again: The storage does not answer." in words(waiting)
@@ -518,10 +518,10 @@ def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
 
     with monkeypatch.context() as storm:
         storm.setattr(points_inspection, "inspect", away)
-        assert not inspection.go_on(key)
+        assert not comparisons.go_on_inspecting(key)
         waiting = words(admin.get(ONE))
-    monkeypatch.setattr(inspection, "roots", lambda: ["/elsewhere"])
-    assert not inspection.go_on(key)
+    monkeypatch.setattr(comparisons, "roots", lambda: ["/elsewhere"])
+    assert not comparisons.go_on_inspecting(key)
 
     assert "It cannot go on now, and is tried again: The storage does not answer." in waiting
     assert "/elsewhere" in words(admin.get(ONE))

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Pipeline, PointInspection, Request, Run
-from ftdash.points.services.inspection import OPEN_MAX
+from ftdash.points.services.comparisons import OPEN_MAX
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import RequestKind
 from pipelines.domain.ids import Attempt, CheckpointId, RunId

@@ -35,10 +35,9 @@ from ftdash.ui.checkpoint.part_rows import CHANNELS_MAX, held_back
 from ftdash.ui.checkpoints import trends as checkpoint_trends
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
-from ftdash.ui.figures.style import POINTS_MAX, moment
+from ftdash.ui.figures.style import POINTS_MAX, memory, moment, throughput
 from ftdash.ui.lab.page import lab_control, lab_latency
 from ftdash.ui.metrics.operators import busy, records_in, watermarks
-from ftdash.ui.pipelines.sample_figures import memory, throughput
 from ftdash.ui.planner.page import lost_time
 from pipelines.domain.planning import Costs
 from pipelines.domain.status import RecoveryPhase

@@ -15,7 +15,7 @@ from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.comparisons import Comparison
 from pipelines.domain.errors import InvariantViolated
-from pipelines.points.descriptions import OperatorInside, RowsPage, ShelfLife
+from pipelines.points.contents import OperatorInside, RowsPage, ShelfLife
 
 ASKED = 202
 

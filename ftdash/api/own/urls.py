@@ -1,6 +1,6 @@
 """Our own addresses, below `/api/`."""
 
-from ftdash.api.own import accounts, actions, alerts, labs, readings, retention, savepoints
+from ftdash.api.own import actions, alerts, labs, readings, savepoints, settings
 from ftdash.api.own.door import patterns
 
 app_name = "api"
@@ -13,8 +13,8 @@ DESCRIBED_IN = (
     savepoints,
     labs,
     alerts,
-    retention,
-    accounts,
+    settings,
+    settings,
 )
 """Importing these modules adds their addresses to the API."""
 

@@ -35,7 +35,7 @@ from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retr
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
-from pipelines.points.descriptions import (
+from pipelines.points.contents import (
     OperatorInside,
     Place,
     RowsPage,

@@ -1,27 +1,82 @@
-"""Comparisons of two savepoints: requested, carried out by a worker, and stored in a row.
+"""The worker's long jobs on recovery points: comparing two, and reading one byte for byte.
 
-Savepoints never change, so findings stay true; a new request after a problem starts over.
-
-Compares two recovery points step by step: the worker's part of a comparison.
-
-One step lasts about `STEP_S`, or as long as one part takes. The row says where the next step
-begins, so a step may be lost, repeated or done twice at once. `comparisons` handles requests.
+A comparison is requested here and stored in a row; savepoints never change, so findings stay true,
+and a new request after a problem starts over. `points.services.restore` handles requests for
+inspections and their results. Both go on in steps of about `STEP_S`, or as long as one part takes.
+The row says where the next step begins, so a step may be lost, repeated or done twice at once. How
+many such jobs run at once is limited, because workers have other work too.
 """
 
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from django.utils import timezone
 
-from ftdash.checkpoints.found_damage import passing_on_damage
+from ftdash.checkpoints.found_damage import on_damage_found, passing_on_damage
 from ftdash.errands import Errand, publish_on_commit
-from ftdash.jobs.models import PointComparison, Run
+from ftdash.jobs.models import PointComparison, PointInspection, Run
 from ftdash.jobs.validation import check_place, roots
-from ftdash.points.services.inspection import check_room
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.points.descriptions import StateDifference
+from pipelines.points.contents import StateDifference
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+
+STEP_S = 1.0
+
+
+def go_on_inspecting(inspection_key: int) -> bool:
+    """Continue for one step; returns True if another one should follow."""
+    row = PointInspection.objects.filter(pk=inspection_key, ended_at=None).first()
+    if row is None:
+        return False
+    # Loads Arrow, which most of a worker's tasks do not need.
+    from pipelines.points.inspection import inspect
+    from pipelines.storage.stores import CheckpointStores
+
+    until_s = time.monotonic() + STEP_S
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    as_it_was = PointInspection.objects.filter(pk=row.pk, ended_at=None, files_read=row.files_read)
+    try:
+        found = inspect(row.path, store, row.files_read, lambda: time.monotonic() >= until_s)
+    except Rejected as error:
+        as_it_was.update(problem=str(error), moved_at=timezone.now(), ended_at=timezone.now())
+        return False
+    except Retryable as error:  # pages that still watch ask again after a while
+        as_it_was.update(waiting_for=str(error), moved_at=timezone.now())
+        return False
+    if found.problem:
+        on_damage_found(row.path, found.problem)
+    now = timezone.now()
+    is_ours = as_it_was.update(
+        files_read=found.files_read,
+        files=found.files,
+        bytes_read=found.bytes_read,
+        bytes=found.bytes,
+        problem=found.problem,
+        waiting_for="",
+        moved_at=now,
+        ended_at=now if found.is_over else None,
+    )
+    return bool(is_ours) and not found.is_over
+
+
+OPEN_MAX = 4
+
+ABANDONED_AFTER = timedelta(minutes=10)
+"""No person looked and no worker continued for so long: the job no longer counts."""
+
+
+def check_room(rows: "QuerySet[Any]", what: str) -> None:
+    """`rows` have `ended_at` and `moved_at`. Raises Rejected if too many of them are open."""
+    lately = timezone.now() - ABANDONED_AFTER
+    if rows.filter(ended_at=None, moved_at__gt=lately).count() >= OPEN_MAX:
+        raise Rejected(f"{OPEN_MAX} {what} are under way already; ask again when one has ended.")
+
 
 STALLED_AFTER = timedelta(seconds=30)
 """A part of a comparison may take a while, without any report."""
@@ -94,13 +149,11 @@ def comparison_of(left: str, right: str) -> Comparison | None:
     )
 
 
-STEP_S = 1.0
-
 GIVE_UP_AFTER = timedelta(minutes=5)
 """How long to retry after errors that may pass."""
 
 
-def go_on(comparison_key: int) -> bool:
+def go_on_comparing(comparison_key: int) -> bool:
     """Continue for one step; returns True if another one should follow."""
     row = PointComparison.objects.filter(pk=comparison_key, ended_at=None).first()
     if row is None:

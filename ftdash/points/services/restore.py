@@ -22,8 +22,8 @@ from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.jobs.validation import check_place, check_startable, roots
+from ftdash.points.services.comparisons import check_room
 from ftdash.points.services.disposal import check_claimable, check_disposable
-from ftdash.points.services.inspection import check_room
 from ftdash.points.services.replays import replayable
 from ftdash.requests.asking import (
     Question,

@@ -19,9 +19,8 @@ from ftdash.checkpoints.parts import SubtaskSpread, VertexPart
 from ftdash.checkpoints.queries.detail import CheckpointDetail
 from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.formats import duration, plural, size
-from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout
+from ftdash.ui.figures.style import DASHES, SERIES, Figure, Json, axis, escaped, layout
 from ftdash.ui.metrics.operators import SYMBOLS
-from ftdash.ui.pipelines.sample_figures import DASHES, SERIES
 from pipelines.domain.status import CheckpointKind
 
 CHANNELS_MAX = 10

@@ -1,7 +1,13 @@
-"""What all figures share: layout, axes, patterns, and the form of times and texts."""
+"""What all figures share, and the small charts of a run's reports: throughput and memory.
 
-from datetime import datetime
+Figures share layout, axes, patterns, and the form of times and texts. The small charts have one
+value per second.
+"""
 
+from datetime import datetime, timedelta
+
+from ftdash.formats import rate, size
+from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.times import epoch_ms
 
 Json = dict[str, object]
@@ -82,3 +88,83 @@ def in_both_zones(written: str) -> str:
 def escaped(text: str) -> str:
     """Plotly reads a few HTML tags in texts; ours are plain."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+LINE_POINTS_MIN = 2
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SERIES = ("@series-1", "@series-2", "@series-3", "@series-4", "@series-5")
+"""They repeat after five slots; hovering still distinguishes neighbours."""
+SILENCE = timedelta(seconds=3)
+"""A run reports once a second: after a longer silence, the time in between is unknown."""
+SAMPLES_MAX = POINTS_MAX // 2
+"""Each sample may be followed by a gap, which is a point too."""
+
+
+def throughput(samples: list[SamplePoint]) -> Figure | None:
+    if len(samples) < LINE_POINTS_MIN:
+        return None
+    kept = samples[-SAMPLES_MAX:]
+    rates = [sample.records_per_s for sample in kept]
+    trace = line("records/s", "@series-1", "solid", kept, rates, [rate(r) for r in rates])
+    filled = {**trace, "fill": "tozeroy", "fillcolor": "@series-1-soft"}
+    return {"data": [filled], "layout": sample_layout("records/s", showlegend=False)}
+
+
+def memory(samples: list[SamplePoint]) -> Figure | None:
+    kept = [sample for sample in samples[-SAMPLES_MAX:] if sample.resident_bytes]
+    if len(kept) < LINE_POINTS_MIN:
+        return None
+    slots = sorted({slot for sample in kept for slot in sample.resident_bytes})
+    traces = [memory_line(slot, kept) for slot in slots]
+    return {"data": traces, "layout": sample_layout("MB", showlegend=len(slots) > 1)}
+
+
+def memory_line(slot: int, samples: list[SamplePoint]) -> Json:
+    reporting = [sample for sample in samples if slot in sample.resident_bytes]
+    sizes = [sample.resident_bytes[slot] for sample in reporting]
+    return line(
+        f"slot {slot}",
+        SERIES[slot % len(SERIES)],
+        DASHES[slot % len(DASHES)],
+        reporting,
+        [round(byte_count / 1e6, 1) for byte_count in sizes],
+        [size(byte_count) for byte_count in sizes],
+    )
+
+
+def line(
+    name: str,
+    color: str,
+    dash: str,
+    samples: list[SamplePoint],
+    values: list[float],
+    hovers: list[str],
+) -> Json:
+    """Broken wherever the run was silent, because a line would claim unmeasured values."""
+    points: list[tuple[int | None, float | None, str]] = [
+        (moment(s.at), v, h) for s, v, h in zip(samples, values, hovers, strict=True)
+    ]
+    for index in reversed(range(1, len(samples))):
+        before, after = samples[index - 1].at, samples[index].at
+        if after - before > SILENCE:
+            points.insert(index, (moment(before + SILENCE), None, ""))
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [x for x, _, _ in points],
+        "y": [y for _, y, _ in points],
+        "customdata": [hover for _, _, hover in points],
+        "hovertemplate": f"{name}: %{{customdata}}<br>{in_both_zones('%H:%M:%S')}<extra></extra>",
+        "line": {"color": color, "dash": dash, "width": 2},
+    }
+
+
+def sample_layout(title: str, *, showlegend: bool) -> Json:
+    return layout(
+        200,
+        showlegend=showlegend,
+        hovermode="closest",
+        xaxis=time_axis(),
+        yaxis=axis(rangemode="tozero", title={"text": title, "standoff": 4}, nticks=5),
+    )

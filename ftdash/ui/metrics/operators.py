@@ -23,6 +23,10 @@ from ftdash.metrics.queries.loads import (
 )
 from ftdash.times import watermark_moment
 from ftdash.ui.figures.style import (
+    DASHES,
+    LINE_POINTS_MIN,
+    SERIES,
+    SILENCE,
     Figure,
     Json,
     axis,
@@ -32,7 +36,6 @@ from ftdash.ui.figures.style import (
     moment,
     time_axis,
 )
-from ftdash.ui.pipelines.sample_figures import DASHES, LINE_POINTS_MIN, SERIES, SILENCE
 
 
 @dataclass(frozen=True, slots=True)

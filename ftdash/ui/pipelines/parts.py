@@ -12,8 +12,7 @@ from ftdash.ui import sentences
 from ftdash.ui.actions.page import ACTIONS
 from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
-from ftdash.ui.figures.style import Figure
-from ftdash.ui.pipelines.sample_figures import memory, throughput
+from ftdash.ui.figures.style import Figure, memory, throughput
 from pipelines.domain.commands import Needs
 from pipelines.domain.status import RecoveryPhase
 

@@ -18,9 +18,13 @@ from pipelines.domain.events.checkpoints import (
     DamageRemembered,
     LedgerAdvanced,
     LedgerBegun,
+    MetricsSampled,
     PointsVerified,
     RestorePointRefused,
+    RestoreProgress,
+    SlotSample,
     SubtaskAcknowledged,
+    SubtaskSample,
 )
 from pipelines.domain.events.runs import (
     DriverReplaced,
@@ -46,12 +50,6 @@ from pipelines.domain.events.runs import (
     TargetTakenOver,
     VertexShape,
     ZombieRefused,
-)
-from pipelines.domain.events.samples import (
-    MetricsSampled,
-    RestoreProgress,
-    SlotSample,
-    SubtaskSample,
 )
 from pipelines.domain.ids import Attempt, RunId
 

@@ -36,12 +36,11 @@ from pipelines.flows.finding import find_flow
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
-from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.job_events import JobEvent, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.run_context import EventQueue, RunContext
 from pipelines.runtime.master.run_record import RunRecord
-from pipelines.runtime.master.signs_of_life import SignsOfLife
+from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from pipelines.runtime.master.slots.control_server import ControlServer
 from pipelines.runtime.master.slots.stage_host import KeepsDataFrames, StageHost
 from pipelines.runtime.master.start.kept_rows import KeptRows

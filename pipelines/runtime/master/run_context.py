@@ -19,9 +19,9 @@ from pipelines.domain.settings import Settings
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import NO_FAULTS, Faults
-from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.signs_of_life import ControlLoop
 from pipelines.runtime.master.slots.control_server import ControlDoor
 from pipelines.runtime.master.start.run_beginning import RunBeginning
 from pipelines.storage.store import CheckpointStore

@@ -6,8 +6,8 @@ import pytest
 from pipelines.domain.events import Envelope, RunEnded
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.status import JobStatus
+from pipelines.lab.page_views import ROW
 from pipelines.lab.report import Facts, TrialFailed, check_comparable
-from pipelines.lab.view_log import ROW
 
 
 def test_a_run_that_ended_with_all_its_faults_may_be_compared() -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from pipelines.lab.page_views import ROW, Rows
 from pipelines.lab.report import Delivered, Latency, delivered, latency, read_again, views_per_s
-from pipelines.lab.view_log import ROW, Rows
 
 APPS = np.array([0, 1, 0, 1, 0])
 """Five views of two applications."""

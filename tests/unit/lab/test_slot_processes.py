@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipelines.domain.ids import Attempt
-from pipelines.lab import trial
-from pipelines.lab.trial import SlotProcesses
+from pipelines.lab import lab
+from pipelines.lab.lab import SlotProcesses
 from pipelines.runtime.master.job_events import StageEnded
 
 PATIENCE_S = 20.0
@@ -22,7 +22,7 @@ def test_a_slot_that_cannot_be_started_ends_its_stage(monkeypatch: pytest.Monkey
         def start(self) -> None:
             raise OSError("AF_UNIX path too long")
 
-    monkeypatch.setattr(trial.forks, "Process", NoProcess)
+    monkeypatch.setattr(lab.forks, "Process", NoProcess)
     posted: queue.Queue[Any] = queue.Queue()
 
     SlotProcesses(posted.put, lambda address, slot, environment: None).start(ADDRESS, 2)

@@ -8,8 +8,7 @@ import pytest
 from pipelines.connectors.sink import SinkContext, SinkWriter
 from pipelines.domain.errors import OutputLost
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
-from pipelines.lab.page_views import COUNTED
-from pipelines.lab.view_log import ROW, ViewLog, visible_rows
+from pipelines.lab.page_views import COUNTED, ROW, ViewLog, visible_rows
 
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
 

@@ -10,8 +10,16 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.snapshots import Manifest
 from pipelines.points import browsing
 from pipelines.points.browsing import rows_page
-from pipelines.points.contents import contents, texts_of, value_of
-from pipelines.points.descriptions import Place, RowsPage, RowsQuestion, Value, Wanted
+from pipelines.points.contents import (
+    Place,
+    RowsPage,
+    RowsQuestion,
+    Value,
+    Wanted,
+    contents,
+    texts_of,
+    value_of,
+)
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import savepoint_of_views, write_events
 

@@ -9,7 +9,7 @@ from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId
 from pipelines.points import comparison
 from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
-from pipelines.points.descriptions import EXAMPLES_MAX, StateDifference
+from pipelines.points.contents import EXAMPLES_MAX, StateDifference
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import FLOW, publish_views, write_events
 

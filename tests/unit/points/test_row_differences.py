@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.points.row_differences import by_key, by_row
+from pipelines.points.comparison import by_key, by_row
 
 SCHEMA = pa.schema([("key", pa.string()), ("other", pa.int64()), ("value", pa.float64())])
 COLUMNS = SCHEMA.names

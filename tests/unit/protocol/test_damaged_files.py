@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, Attempt, CheckpointId
-from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
+from pipelines.protocol.restart import Choice, NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.protocol.shared_files import (
     CompletedIncrements,

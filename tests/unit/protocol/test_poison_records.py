@@ -10,15 +10,17 @@ import pytest
 from pipelines.domain.elements import RecordOrigin
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import ERROR_CHARS_MAX, TRACE_CHARS_MAX, Isolation
-from pipelines.protocol.poison_records import (
+from pipelines.protocol.repeated_failures import (
     PARTS,
+    Deterministic,
     Isolate,
     LimitReached,
     NobodysFault,
+    OperatorError,
     PoisonRecords,
     Quarantine,
+    RepeatedFailures,
 )
-from pipelines.protocol.repeated_failures import Deterministic, OperatorError, RepeatedFailures
 
 TOTAL = 3_000
 

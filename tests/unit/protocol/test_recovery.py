@@ -7,7 +7,7 @@ import pytest
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
-from pipelines.protocol.recovery import (
+from pipelines.protocol.restart import (
     MILESTONES,
     STEPS,
     Choice,

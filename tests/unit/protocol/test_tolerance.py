@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId
-from pipelines.protocol.pending_checkpoint import FailureTolerance
+from pipelines.protocol.coordination import FailureTolerance
 
 Reason = CheckpointFailureReason
 COUNTED = Reason.CHECKPOINT_ASYNC_EXCEPTION

@@ -15,8 +15,13 @@ from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.effects import SubtaskId
-from pipelines.protocol.poison_records import Isolate, LimitReached, NobodysFault, Quarantine
-from pipelines.protocol.repeated_failures import RepeatedFailures
+from pipelines.protocol.repeated_failures import (
+    Isolate,
+    LimitReached,
+    NobodysFault,
+    Quarantine,
+    RepeatedFailures,
+)
 from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness

@@ -12,14 +12,15 @@ from pipelines.domain.events import Event, RecordQuarantined, RecordsIsolated
 from pipelines.domain.poison import Isolation, PoisonPolicy
 from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import Settings
-from pipelines.protocol.poison_records import (
+from pipelines.protocol.repeated_failures import (
+    Deterministic,
     Finding,
     Isolate,
     NobodysFault,
     PoisonRecords,
     Quarantine,
+    Repeated,
 )
-from pipelines.protocol.repeated_failures import Deterministic, Repeated
 from pipelines.runtime.control import Failed
 
 if TYPE_CHECKING:

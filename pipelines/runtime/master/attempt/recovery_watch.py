@@ -6,7 +6,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.events import Event, RecoveryPhaseReached
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
-from pipelines.protocol.recovery import RecoveryProgress
+from pipelines.protocol.restart import RecoveryProgress
 
 
 class RecoveryWatch:

@@ -24,7 +24,6 @@ from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, FromSlot, Hello
 from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink, Pulse, prepare
-from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,
@@ -33,6 +32,7 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
     WorkFailed,
 )
+from pipelines.runtime.master.signs_of_life import ControlLoop
 from pipelines.runtime.networking import SlotAddress, listen
 
 log = logging.getLogger(__name__)

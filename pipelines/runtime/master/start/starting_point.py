@@ -20,7 +20,7 @@ from pipelines.points.contents import source_records_of
 from pipelines.points.fit import PointFit
 from pipelines.points.published_output import Start
 from pipelines.protocol.compatibility import compare
-from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
+from pipelines.protocol.restart import Choice, NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.output.run_ledger import LedgerStart
 from pipelines.runtime.master.start.restore_points import requested_point, verifier

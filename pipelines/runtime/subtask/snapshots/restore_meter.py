@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipelines.domain.errors import CorruptSnapshot, DamagedFile
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.snapshots import FileHandle
-from pipelines.points.stored_rows import ReadsFiles
+from pipelines.points.browsing import ReadsFiles
 
 
 class RestoreMeter:

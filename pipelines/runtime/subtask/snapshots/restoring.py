@@ -26,8 +26,8 @@ from pipelines.domain.snapshots import (
     StateFormat,
     StateHandle,
 )
+from pipelines.points.browsing import ReadsFiles, rows_of
 from pipelines.points.stored_output import prepared_of, quarantined_of
-from pipelines.points.stored_rows import ReadsFiles, rows_of
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
 from pipelines.state.backend import NOT_KNOWN, RestoredSize, StoredDatabase

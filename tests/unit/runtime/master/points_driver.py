@@ -21,7 +21,7 @@ from pipelines.domain.snapshots import (
     StateHandle,
     StatePart,
 )
-from pipelines.protocol.recovery import Choice, choose_point
+from pipelines.protocol.restart import Choice, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.protocol.shared_files import shared_name
 from pipelines.runtime.faults import Faults

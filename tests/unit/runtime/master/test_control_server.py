@@ -21,7 +21,6 @@ from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaster, Hello
 from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
-from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,
@@ -30,6 +29,7 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
     WorkFailed,
 )
+from pipelines.runtime.master.signs_of_life import ControlLoop
 from pipelines.runtime.master.slots.control_server import ControlServer
 from pipelines.runtime.networking import SlotAddress, driver_networking
 from tests.certificates import Authority

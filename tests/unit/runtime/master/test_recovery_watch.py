@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pipelines.domain.events import Event, RecoveryPhaseReached
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
-from pipelines.protocol.recovery import STEPS
+from pipelines.protocol.restart import STEPS
 from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
 from tests.unit.runtime.fakes import ManualClock
 

@@ -13,8 +13,7 @@ from pipelines.domain.ids import RunId
 from pipelines.domain.run import DriverSign, RunDirectory
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import signs_of_life
-from pipelines.runtime.master.control_loop import ControlLoop
-from pipelines.runtime.master.signs_of_life import SignsOfLife
+from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from tests.polling import wait_until
 
 PATIENCE_S = 30.0

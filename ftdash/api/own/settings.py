@@ -1,7 +1,8 @@
-"""Addresses of people, tokens and the log of settings; only a session may change people and tokens.
+"""Addresses of settings: people, tokens, the log, and how long history is kept.
 
-A change is done when it is answered, with 200. A secret is only in the answer that makes it: if you
-ask again for a one-time password, you get a new one, and the older one is void.
+Only a session may change people and tokens. A change is done when it is answered, with 200. A
+secret is only in the answer that makes it: if you ask again for a one-time password, you get a new
+one, and the older one is void. Before a choice about history you can ask what it would delete.
 """
 
 from django.http import HttpRequest
@@ -10,8 +11,12 @@ from ftdash.accounts import queries, services
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.accounts.services import NewPassword, NewToken
 from ftdash.api.own import shapes as shapes
-from ftdash.api.own.door import IN_PERSON, Entered, api, known
-from ftdash.api.own.shapes import Changing, InPath, Limit, PersonInPath
+from ftdash.api.own.door import CONFIGURING, IN_PERSON, Entered, api, known
+from ftdash.api.own.shapes import Changing, InPath, Keeping, Limit, PersonInPath
+from ftdash.history import limits
+from ftdash.history.models import Kind
+from ftdash.retention import queries as kept_queries
+from ftdash.retention.queries import Choice, KeptView
 
 
 @api.get("/tokens", response=list[TokenView])
@@ -88,3 +93,22 @@ def reactivate(request: Entered, person: PersonInPath, asked: Changing) -> NewPa
 
 def _person(name: str) -> PersonView:
     return known(queries.person(name), f"person {name!r}")
+
+
+@api.get("/history", response=list[KeptView])
+def history(request: HttpRequest) -> list[KeptView]:
+    """Each kind of rows that are deleted with age, and how many rows it has."""
+    return kept_queries.kept()
+
+
+@api.get("/history/{kind}/choices", response=list[Choice])
+def history_choices(request: HttpRequest, kind: Kind) -> list[Choice]:
+    """The lengths to choose from, and how many rows each would delete now."""
+    return kept_queries.choices_of(kind)
+
+
+@api.post("/history/{kind}", response=KeptView, **CONFIGURING)
+def keep_history(request: Entered, kind: Kind, asked: Keeping) -> KeptView:
+    """Older rows are gone within minutes, permanently."""
+    limits.change(kind=kind, keep=asked.keep, requester=request.auth.name, reason=asked.reason)
+    return kept_queries.kept_of(kind)
