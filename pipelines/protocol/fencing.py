@@ -23,7 +23,8 @@ class Stale:
 class CommitPermit:
     """Proof that checkpoint `checkpoint_id` is durable and its attempt was the current one.
 
-    Only `AttemptFence.permit_commit` makes one; the order to commit takes it as an argument.
+    Only `AttemptFence.permit_commit` makes one. It goes to the slots with the order to commit, and
+    every sink's commit takes it as an argument.
     """
 
     attempt: Attempt

@@ -14,6 +14,7 @@ from pipelines.domain.poison import Isolation
 from pipelines.domain.settings import BarrierOptions, InputOptions, StateOptions
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
+from pipelines.protocol.fencing import CommitPermit
 from pipelines.protocol.repeated_failures import OperatorError
 
 
@@ -168,7 +169,9 @@ class Inject(Message, frozen=True, kw_only=True):
 
 
 class Completed(Message, frozen=True, kw_only=True):
-    checkpoint_id: CheckpointId
+    """Sinks commit on it, so it carries the proof that they may."""
+
+    permit: CommitPermit
 
 
 class Aborted(Message, frozen=True, kw_only=True):

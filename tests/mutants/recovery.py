@@ -75,6 +75,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
+            "pipelines/runtime/subtask/chains/chain.py",
+            'check(permit.attempt == mine, "sinks commit for their own attempt", permit=permit)',
+            'check(bool(mine), "sinks commit for their own attempt", permit=permit)',
+            (
+                "tests/unit/runtime/subtask/test_gate_feed.py::test_a_sink_commits_with_a_permi"
+                "t_of_its_own_attempt_only"
+            ),
+        ),
+        Mutant(
             "pipelines/bus/lease.py",
             ("        self.check_held()\n        make_directory(self._directory.attempts)"),
             "        make_directory(self._directory.attempts)",

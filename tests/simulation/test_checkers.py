@@ -11,7 +11,7 @@ from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.coordination import PendingCheckpoint
-from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.fencing import AttemptFence, CommitPermit
 from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime.control import Completed
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
@@ -104,7 +104,8 @@ def commits_are_announced_before_the_manifest(patch: pytest.MonkeyPatch) -> None
 
     def announce_first(self: CheckpointHost, effect: Any) -> None:
         if self._attempt is not None:
-            self._attempt.broadcast(Completed(checkpoint_id=effect.checkpoint_id))
+            permit = CommitPermit(self._attempt.attempt, effect.checkpoint_id)
+            self._attempt.broadcast(Completed(permit=permit))
         finalize(self, effect)
 
     patch.setattr(CheckpointHost, "_finalize", announce_first)

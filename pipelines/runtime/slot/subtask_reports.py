@@ -173,9 +173,9 @@ def deliver(message: AboutCheckpoint, deployment: Deployment) -> None:
         case Inject():
             for source in deployment.sources:
                 source.mailbox.post(InjectBarrier(barrier_of(message), message.drains))
-        case Completed(checkpoint_id=checkpoint_id):
+        case Completed(permit=permit):
             for subtask in deployment.subtasks:
-                subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
+                subtask.mailbox.post(CheckpointCompleted(permit))
         case Aborted(checkpoint_id=checkpoint_id):
             for subtask in deployment.subtasks:
                 subtask.mailbox.post(CheckpointAborted(checkpoint_id))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import CheckpointId
+from pipelines.protocol.fencing import CommitPermit
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class InjectBarrier:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCompleted:
-    checkpoint_id: CheckpointId
+    permit: CommitPermit
 
 
 @dataclass(frozen=True, slots=True)

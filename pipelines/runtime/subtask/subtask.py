@@ -171,9 +171,9 @@ class Subtask(threading.Thread):
                     self.obey(self._feed.drain())
                 overtakes = overtakes_at_once(barrier, self._barriers)
                 self.obey(self._feed.on_injected(replace(barrier, overtakes=overtakes)))
-            case CheckpointCompleted(checkpoint_id):
-                self.checkpoints.on_completed(checkpoint_id)
-                self.obey(self._feed.on_completed(checkpoint_id))
+            case CheckpointCompleted(permit):
+                self.checkpoints.on_completed(permit)
+                self.obey(self._feed.on_completed(permit.checkpoint_id))
             case CheckpointAborted(checkpoint_id):
                 self.checkpoints.on_aborted(checkpoint_id)
                 self.obey(self._feed.on_aborted(checkpoint_id))

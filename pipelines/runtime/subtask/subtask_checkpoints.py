@@ -11,6 +11,7 @@ from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.settings import BarrierOptions
+from pipelines.protocol.fencing import CommitPermit
 from pipelines.runtime.subtask.barrier_modes import turns_at_ms
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ, ChainPlace
@@ -102,18 +103,19 @@ class SubtaskCheckpoints:
         if gathering is not None and gathering.barrier.checkpoint_id <= checkpoint_id:
             self._gathering = None
 
-    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+    def on_completed(self, permit: CommitPermit) -> None:
         """The output that the sinks have prepared for it becomes visible."""
+        checkpoint_id = permit.checkpoint_id
         self._upload.on_over(checkpoint_id)
         self._completed_id = max(self._completed_id, checkpoint_id)
         self._chain.on_completed(checkpoint_id)
         if self._chain.has_sinks:
             self._reporter.reach(FaultPoint.COMMITTING)
-            self._chain.commit(checkpoint_id)
+            self._chain.commit(permit)
             self._reporter.reach(FaultPoint.COMMITTED)
             self._reporter.committed(self._place, checkpoint_id)
         else:
-            self._chain.commit(checkpoint_id)  # what a source has quarantined
+            self._chain.commit(permit)  # what a source has quarantined
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
         self._upload.on_over(checkpoint_id)

@@ -27,6 +27,7 @@ from pipelines.runtime.master.output.run_ledger import LedgerStart, RunLedger
 from pipelines.runtime.subtask.chains.chain_node import OpenSink
 from pipelines.state.row_digest import RowCount, RowDigest
 from tests.takeovers import rewound
+from tests.unit.runtime.permits import permit
 from tests.unit.runtime.points import manifest_of, operator_of
 
 SCHEMA = pa.schema(
@@ -106,7 +107,7 @@ class AuditedRun:
             self.ledger.on_completed(manifest)
         if commits:
             for sink in self._sinks:
-                sink.commit(checkpoint_id)
+                sink.commit(permit(checkpoint_id))
             self.say_committed(number)
 
     def say_committed(self, number: int) -> None:

@@ -27,7 +27,7 @@ from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import JobStatus
-from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.fencing import AttemptFence, CommitPermit
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     Acknowledged,
@@ -150,12 +150,14 @@ class _Link:
                 self.slots.final_ids += [checkpoint_id] if is_final else []
             case Completed() if not self.slots.commits:
                 pass
-            case Completed(checkpoint_id=self.final_id as final_id) if self.slots.commits_fail:
+            case Completed(permit=CommitPermit(checkpoint_id=self.final_id as final_id)) if (
+                self.slots.commits_fail
+            ):
                 self.slots.commits_fail -= 1
                 self.slots.on_commit_failure()
                 lost_of = final_id if self.slots.loses_output else None
                 self.slots.say(self.attempt, commit_failed(lost_of))
-            case Completed(checkpoint_id=checkpoint_id):
+            case Completed(permit=CommitPermit(checkpoint_id=checkpoint_id)):
                 committed = Committed(checkpoint_id=checkpoint_id, vertex=Uid("both"), subtask=0)
                 self.slots.say(self.attempt, committed)
                 if checkpoint_id == self.final_id:

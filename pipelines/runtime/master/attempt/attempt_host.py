@@ -131,7 +131,7 @@ class AttemptHost:
 
     def announce_completed(self, permit: CommitPermit) -> None:
         """Sinks commit on this message, so it takes the proof that they may."""
-        self.broadcast(Completed(checkpoint_id=permit.checkpoint_id))
+        self.broadcast(Completed(permit=permit))
 
     def broadcast(self, message: Message) -> None:
         for number in self._slots:

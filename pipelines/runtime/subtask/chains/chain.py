@@ -11,9 +11,11 @@ import pyarrow as pa
 from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
+from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.acking import Ids
+from pipelines.protocol.fencing import CommitPermit
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_building import ChainBuilder, Quarantines
@@ -214,9 +216,12 @@ class OperatorChain:
             node.on_aborted(checkpoint_id)
         self._settle()
 
-    def commit(self, checkpoint_id: CheckpointId) -> None:
+    def commit(self, permit: CommitPermit) -> None:
+        """Raises InvariantViolated if the permit is another attempt's."""
+        mine = self._place.attempt
+        check(permit.attempt == mine, "sinks commit for their own attempt", permit=permit)
         for node in self._nodes:
-            node.commit(checkpoint_id)
+            node.commit(permit)
 
     def close(self) -> None:
         if self._anchoring is not None:

@@ -19,6 +19,7 @@ from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.ledger import RECORDS_WRITTEN, OutputShare
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, OutputLedger, Prepared
+from pipelines.protocol.fencing import CommitPermit
 from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located, located_firing
 from pipelines.runtime.subtask.sources.split_screen import Quarantine
@@ -75,9 +76,9 @@ class OpenSink:
     def commit_restored(self) -> None:
         self._commit(self.log.take_restored())
 
-    def commit(self, checkpoint_id: CheckpointId) -> None:
-        self.ledger.on_completed(checkpoint_id)
-        self._commit(self.log.on_completed(checkpoint_id))
+    def commit(self, permit: CommitPermit) -> None:
+        self.ledger.on_completed(permit.checkpoint_id)
+        self._commit(self.log.on_completed(permit.checkpoint_id))
 
     def _commit(self, due: Iterable[Prepared]) -> None:
         for prepared in due:
@@ -163,13 +164,13 @@ class ChainNode:
         except Exception as error:
             raise located(self.uid, (), error) from error
 
-    def commit(self, checkpoint_id: CheckpointId) -> None:
+    def commit(self, permit: CommitPermit) -> None:
         """Raises OperatorFailed, as `cut` does."""
         try:
             if self.quarantine is not None:
-                self.quarantine.commit(checkpoint_id)
+                self.quarantine.commit(permit)
             if self.sink is not None:
-                self.sink.commit(checkpoint_id)
+                self.sink.commit(permit)
         except Exception as error:
             raise located(self.uid, (), error) from error
 

@@ -25,6 +25,7 @@ from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.protocol.fencing import CommitPermit
 from pipelines.runtime.subtask.sources.split_reading import Taken, taken_of
 
 ReadFrom = Callable[[int], Iterator[Batch]]
@@ -188,8 +189,8 @@ class Quarantine:
         """Raises Retryable."""
         return self._log.on_prepared(checkpoint_id, self._writer.prepare(checkpoint_id))
 
-    def commit(self, checkpoint_id: CheckpointId) -> None:
-        self._commit(self._log.on_completed(checkpoint_id))
+    def commit(self, permit: CommitPermit) -> None:
+        self._commit(self._log.on_completed(permit.checkpoint_id))
 
     def close(self) -> None:
         self._writer.close()

@@ -27,6 +27,7 @@ from pipelines.runtime.control import (
 )
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, VERTICES, Master
+from tests.unit.runtime.permits import permit
 from tests.unit.runtime.points import manifest_of
 
 E = TypeVar("E", bound=Event)
@@ -49,7 +50,7 @@ def test_a_manifest_is_published_only_after_all_acknowledgements(tmp_path: Path)
     assert published_early == []
     assert master.published == ["chk-1"]
     assert master.completed == [1]
-    assert master.attempt.of(Completed) == [Completed(checkpoint_id=CheckpointId(1))]
+    assert master.attempt.of(Completed) == [Completed(permit=permit(1))]
 
 
 def test_nobody_is_told_of_a_completion_before_the_manifest_is_durable(tmp_path: Path) -> None:

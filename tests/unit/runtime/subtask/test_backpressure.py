@@ -9,6 +9,7 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.mailbox import CheckpointCompleted, InjectBarrier, Mail
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.hosted import ReadingSubtask, ScriptedMailbox, WaitsForEver
+from tests.unit.runtime.permits import permit
 
 SPLIT = [(key, key) for key in range(9)]
 
@@ -71,7 +72,7 @@ def test_a_subtask_does_not_end_before_all_it_has_sent_is_on_its_way(tmp_path: P
 
     def complete() -> None:
         host.output.is_full = True
-        mailbox.post(CheckpointCompleted(final.checkpoint_id))
+        mailbox.post(CheckpointCompleted(permit(1)))
 
     def take() -> None:
         had_ended.append(host.reporter.has_ended)

@@ -22,6 +22,7 @@ from pipelines.state.descriptors import ListStateDescriptor, ValueStateDescripto
 from pipelines.state.operator_states import OperatorListState
 from tests.unit.runtime.fakes import SCHEMA, batch_of, keys_of
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask
+from tests.unit.runtime.permits import permit
 
 GATHERED = ListStateDescriptor("key", pa.int64())
 LAST = ValueStateDescriptor("last", pa.int64())
@@ -146,7 +147,7 @@ def test_a_function_is_told_once_what_became_of_each_checkpoint(
     host = hosting(tmp_path, gathers(told))
 
     cut(host, 1)
-    host.subtask.mailbox.post(CheckpointCompleted(CheckpointId(1)))
+    host.subtask.mailbox.post(CheckpointCompleted(permit(1)))
     consume(host)
     cut(host, 2)
     host.subtask.mailbox.post(CheckpointAborted(CheckpointId(2)))
@@ -206,7 +207,7 @@ def go_through_every_hook(
     send(host, LEFT, 7)
     for number in (1, 2):
         cut(host, number)
-    host.subtask.mailbox.post(CheckpointCompleted(CheckpointId(1)))
+    host.subtask.mailbox.post(CheckpointCompleted(permit(1)))
     host.subtask.mailbox.post(CheckpointAborted(CheckpointId(2)))
     consume(host)
 

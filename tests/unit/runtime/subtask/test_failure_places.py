@@ -43,6 +43,7 @@ from pipelines.stream import (
 )
 from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of, keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink, ReadingSubtask
+from tests.unit.runtime.permits import permit
 
 FIRST = 100
 BATCH = [(5, 1), (6, 2), (13, 3), (7, 4)]
@@ -336,7 +337,7 @@ def use(env: Environment) -> None:
     now_ms[0] = 1_000
     chain.on_processing_time()
     chain.cut(BARRIER)
-    chain.commit(BARRIER.checkpoint_id)
+    chain.commit(permit(BARRIER.checkpoint_id))
 
 
 def whole_backend(groups: object, max_parallelism: int) -> HashMapBackend:

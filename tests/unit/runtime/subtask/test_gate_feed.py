@@ -29,6 +29,7 @@ from tests.unit.runtime.hosted import (
     LaterExecutor,
     WaitsForEver,
 )
+from tests.unit.runtime.permits import permit
 
 SIDES = (LEFT, RIGHT)
 
@@ -298,7 +299,7 @@ def test_a_subtask_ends_with_its_input_and_the_completion_of_the_final_checkpoin
     committed: list[list[int]] = []
 
     last_steps = [
-        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: host.mailbox.post(CheckpointCompleted(permit(1))),
         lambda: send_to_both(host, EndOfInput()),
     ]
     host.run(
@@ -319,13 +320,30 @@ def test_a_subtask_outlives_a_completed_checkpoint_that_is_not_final(tmp_path: P
 
     host.run(
         lambda: send_to_both(host, barrier(1)),
-        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: host.mailbox.post(CheckpointCompleted(permit(1))),
         lambda: send_to_both(host, records(1)),
         lambda: send_to_both(host, barrier(2)),
     )
 
     assert waits_for_ever(host)
     assert host.seen_at(2) == [1, 1]
+
+
+@pytest.mark.parametrize(("attempt", "committed"), [(1, [1, 1]), (2, [])])
+def test_a_sink_commits_with_a_permit_of_its_own_attempt_only(
+    tmp_path: Path, attempt: int, committed: list[int]
+) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.run(
+        lambda: send_to_both(host, records(1)),
+        lambda: send_to_both(host, barrier(1)),
+        lambda: host.mailbox.post(CheckpointCompleted(permit(1, attempt))),
+    )
+
+    (failure,) = host.reporter.failures
+    assert isinstance(failure, InvariantViolated) == (attempt == 2)
+    assert host.sink.committed == committed
 
 
 def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_ending(
@@ -336,8 +354,8 @@ def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_end
     host.run(
         lambda: send_to_both(host, barrier(1)),
         lambda: send_to_both(host, barrier(2, is_final=True)),
-        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(2))),
-        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: host.mailbox.post(CheckpointCompleted(permit(2))),
+        lambda: host.mailbox.post(CheckpointCompleted(permit(1))),
         lambda: send_to_both(host, EndOfInput()),
     )
 
@@ -386,7 +404,7 @@ def test_a_final_checkpoint_that_was_aborted_ends_nothing(tmp_path: Path) -> Non
         lambda: send_to_both(host, barrier(1, is_final=True)),
         lambda: host.mailbox.post(CheckpointAborted(CheckpointId(1))),
         lambda: send_to_both(host, barrier(2)),
-        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(2))),
+        lambda: host.mailbox.post(CheckpointCompleted(permit(2))),
         lambda: send_to_both(host, EndOfInput()),
     )
 

@@ -16,6 +16,7 @@ from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompl
 from pipelines.runtime.subtask.subtask import PROCESSING_TIME_STEP_MS
 from tests.unit.runtime.fakes import SCHEMA, ManualClock, batch_of
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask, WaitsForEver
+from tests.unit.runtime.permits import permit
 
 
 class Reminder(KeyedProcessFunction):
@@ -93,7 +94,7 @@ def test_a_pending_timer_does_not_keep_a_subtask_from_ending(tmp_path: Path) -> 
         host.inputs[side].send(Watermark(MAX_WATERMARK_MS))
         host.inputs[side].send(EndOfInput())
 
-    host.run(lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))))
+    host.run(lambda: host.mailbox.post(CheckpointCompleted(permit(1))))
 
     assert host.reporter.failures == []
     assert host.reporter.has_ended

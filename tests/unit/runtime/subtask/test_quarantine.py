@@ -29,6 +29,7 @@ from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.takeovers import rewound
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
 from tests.unit.runtime.hosted import LEFT, MAX_PARALLELISM, MemorySink, joining_pipeline
+from tests.unit.runtime.permits import permit
 from tests.unit.runtime.points import manifest_of, store_in
 
 RUN = RunId("run-1")
@@ -52,7 +53,7 @@ def test_a_record_is_prepared_with_its_cut_and_visible_when_the_checkpoint_compl
 
     first = attempt.cut(1)
     before = attempt.visible()
-    attempt.chain.commit(CheckpointId(1))
+    attempt.chain.commit(permit(1))
     second = attempt.cut(2)
 
     (operator,) = first.operators
@@ -74,7 +75,7 @@ def test_what_an_aborted_checkpoint_had_prepared_is_visible_with_the_next_one(
     attempt.cut(1)
 
     second = attempt.cut(2)
-    attempt.chain.commit(CheckpointId(2))
+    attempt.chain.commit(permit(2))
 
     assert len(second.operators[0].quarantined) == 1
     assert len(attempt.visible()) == 1
@@ -100,7 +101,7 @@ def test_a_run_that_goes_back_before_the_record_sets_it_aside_and_has_it_once_ag
     first = SourceAttempt(tmp_path)
     first.read_all()
     first.cut(5)
-    first.chain.commit(CheckpointId(5))
+    first.chain.commit(permit(5))
     quarantine = quarantine_of(tmp_path, Uid(LEFT), "joining")
 
     superseded = rewound(quarantine, [(RUN, CheckpointId(4))], RUN)
@@ -108,7 +109,7 @@ def test_a_run_that_goes_back_before_the_record_sets_it_aside_and_has_it_once_ag
     gone = again.visible()
     again.read_all()
     again.cut(6)
-    again.chain.commit(CheckpointId(6))
+    again.chain.commit(permit(6, attempt=2))
 
     assert superseded is not None
     assert superseded.items == 1

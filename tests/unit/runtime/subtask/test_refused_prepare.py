@@ -14,6 +14,7 @@ from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 from tests.unit.runtime.fakes import batch_of
 from tests.unit.runtime.hosted import ALIGNED, LEFT, OVERTAKING, RIGHT, JoiningSubtask, MemorySink
+from tests.unit.runtime.permits import permit
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ def test_what_was_refused_is_part_of_the_next_checkpoint(
     deliver(host, key=1, checkpoint_id=1)
 
     deliver(host, key=2, checkpoint_id=2)
-    host.subtask.checkpoints.on_completed(CheckpointId(2))
+    host.subtask.checkpoints.on_completed(permit(2))
 
     assert list(host.reporter.snapshots) == [2]
     assert host.seen_at(2) == [1, 2]

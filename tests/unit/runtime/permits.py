@@ -1,0 +1,12 @@
+"""Permits to commit, as the driver's fence gives them."""
+
+from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.protocol.fencing import AttemptFence, CommitPermit
+
+
+def permit(checkpoint_id: int, attempt: int = 1) -> CommitPermit:
+    fence = AttemptFence()
+    fence.on_attempt(Attempt(attempt))
+    permitted = fence.permit_commit(Attempt(attempt), CheckpointId(checkpoint_id))
+    assert isinstance(permitted, CommitPermit)
+    return permitted
