@@ -10,13 +10,22 @@ msgspec's own errors are not all of them: text that is not UTF-8 and endless nes
 Code that decodes bytes from a disk or a peer catches `UNDECODABLE`.
 """
 
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
 from pipelines.domain.ids import CheckpointId
 
 
 class InvariantViolated(Exception):
-    """The engine reached a state that its own rules exclude: a bug here, never bad input."""
+    """The engine reached a state that its own rules exclude: a bug here, never bad input.
+
+    `last_events`: what the host of the machine had handled, oldest first; a traceback shows them.
+    """
+
+    last_events: tuple[str, ...] = ()
 
 
 class ProtocolError(Exception):
@@ -70,6 +79,31 @@ def check(holds: bool, claim: str, **facts: object) -> None:
     """Raise InvariantViolated unless `claim` holds. Survives `python -O`, unlike assert."""
     if not holds:
         raise InvariantViolated(f"{claim} [{facts}]")
+
+
+LAST_EVENTS_MAX = 20
+
+
+class LastEvents:
+    """The newest events of one host, which an `InvariantViolated` that it meets takes along.
+
+    One event per control message or batch, never per record.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[str] = deque(maxlen=LAST_EVENTS_MAX)
+
+    @contextmanager
+    def during(self, event: str) -> Iterator[None]:
+        """Wrap the handling of `event`."""
+        self._events.append(event)
+        try:
+            yield
+        except InvariantViolated as error:
+            if not error.last_events:
+                error.last_events = tuple(self._events)
+                error.add_note("The last events: " + "; ".join(self._events))
+            raise
 
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

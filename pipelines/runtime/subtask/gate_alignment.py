@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pipelines.channels.channel import InputGate
 from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFailureReason
 from pipelines.domain.elements import Barrier, CancelCheckpoint
+from pipelines.domain.errors import LastEvents
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.domain.settings import BarrierOptions, CapAction
 from pipelines.protocol.alignment import BufferCap
@@ -113,6 +114,7 @@ class GateAlignment:
         self._timing = timing
         self._turning = handler if isinstance(handler, UnalignedBarriers) else None
         self._alarm: tuple[CheckpointId, float] | None = None  # when an alignment is left
+        self._last = LastEvents()
         cap = BufferCap(options.channel_cap_bytes, options.subtask_cap_bytes)
         self._buffers = AlignmentBuffers(gate, cap)
         gate.measure_by(timing.clock)
@@ -145,18 +147,24 @@ class GateAlignment:
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> Effects:
         self._timing.on_barrier(channel, barrier)
-        effects = self._handler.on_barrier(channel, barrier.checkpoint_id)
+        with self._last.during(f"barrier {barrier.checkpoint_id} of {channel}"):
+            effects = self._handler.on_barrier(channel, barrier.checkpoint_id)
         return self._carry_out_of_stream(barrier.checkpoint_id, effects)
 
     def on_cancelled(self, channel: ChannelId, checkpoint_id: CheckpointId) -> Effects:
-        effects = self._handler.on_cancelled(channel, checkpoint_id)
+        with self._last.during(f"cancellation of {checkpoint_id} by {channel}"):
+            effects = self._handler.on_cancelled(channel, checkpoint_id)
         return self._carry_out_of_stream(checkpoint_id, effects)
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> Effects:
-        return self._carry_out(self._handler.on_aborted(checkpoint_id))
+        with self._last.during(f"abort of {checkpoint_id}"):
+            effects = self._handler.on_aborted(checkpoint_id)
+        return self._carry_out(effects)
 
     def on_end(self, channel: ChannelId) -> Effects:
-        return self._carry_out(self._handler.on_end(channel))
+        with self._last.during(f"end of {channel}"):
+            effects = self._handler.on_end(channel)
+        return self._carry_out(effects)
 
     def _attend_to_barriers(self, turning: UnalignedBarriers) -> Effects | None:
         announced = self._gate.poll_announced()
@@ -165,7 +173,9 @@ class GateAlignment:
         if self._alarm is None or self._timing.clock.monotonic_ms() < self._alarm[1]:
             return None
         checkpoint_id, self._alarm = self._alarm[0], None
-        return self._carry_out_of_stream(checkpoint_id, turning.on_time_is_up(checkpoint_id))
+        with self._last.during(f"alignment of {checkpoint_id} takes too long"):
+            effects = turning.on_time_is_up(checkpoint_id)
+        return self._carry_out_of_stream(checkpoint_id, effects)
 
     def _on_announced(
         self, turning: UnalignedBarriers, channel: ChannelId, barrier: Barrier
@@ -176,7 +186,8 @@ class GateAlignment:
         else:
             self._timing.on_announced(barrier)
         self._set_alarm(barrier)
-        effects = turning.on_announced(channel, checkpoint_id, overtakes=barrier.overtakes)
+        with self._last.during(f"barrier {checkpoint_id} announced by {channel}"):
+            effects = turning.on_announced(channel, checkpoint_id, overtakes=barrier.overtakes)
         return self._carry_out_of_stream(checkpoint_id, effects)
 
     def _set_alarm(self, barrier: Barrier) -> None:

@@ -1,6 +1,7 @@
 """A subtask behind a gate: what its snapshots hold, what waits meanwhile, and when it ends."""
 
 import random
+import traceback
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -344,6 +345,31 @@ def test_a_sink_commits_with_a_permit_of_its_own_attempt_only(
     (failure,) = host.reporter.failures
     assert isinstance(failure, InvariantViolated) == (attempt == 2)
     assert host.sink.committed == committed
+
+
+def test_a_broken_rule_of_barriers_is_reported_with_the_events_that_led_to_it(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path, options=COUNTED)
+    left, right = host.channels[LEFT], host.channels[RIGHT]
+
+    host.run(
+        lambda: send_to_both(host, barrier(1)),
+        lambda: host.inputs[LEFT].send(barrier(2)),
+        lambda: host.mailbox.post(CheckpointAborted(CheckpointId(7))),
+        lambda: host.inputs[LEFT].send(barrier(2)),
+    )
+
+    (failure,) = host.reporter.failures
+    assert isinstance(failure, InvariantViolated)
+    assert failure.last_events == (
+        f"barrier 1 of {left}",
+        f"barrier 1 of {right}",
+        f"barrier 2 of {left}",
+        "abort of 7",
+        f"barrier 2 of {left}",
+    )
+    assert f"abort of 7; barrier 2 of {left}" in "".join(traceback.format_exception(failure))
 
 
 def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_ending(
