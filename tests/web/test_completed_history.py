@@ -65,7 +65,7 @@ def read_anew(run_id: str) -> CompletedHistory:
 
 
 def rows_of(history: CompletedHistory) -> list[list[float]]:
-    return [column.tolist() for column in history._columns()]
+    return [column.tolist() for column in history._columns().values()]
 
 
 def triggered(run: Run, chance: random.Random) -> None:
