@@ -18,10 +18,11 @@ import psutil
 from django.urls import reverse
 from django.utils.html import strip_tags
 
+from ftdash.embedded.accounts import Account, provide_accounts
 from ftdash.embedded.checked import CheckedPipeline
 from ftdash.embedded.console import Console
 from ftdash.embedded.demo import open_installation
-from ftdash.embedded.installation import Account, free_port, provide_accounts
+from ftdash.embedded.installation import free_port
 from ftdash.embedded.observer import Observer
 from ftdash.embedded.outcome import CheckOutcome
 from ftdash.embedded.stack import web_address

