@@ -27,6 +27,7 @@ from pipelines.domain.elements import (
     MOST_ORIGINS,
     Element,
     Origins,
+    Part,
     Records,
     Watermark,
 )
@@ -91,6 +92,12 @@ class Run:
         if len(self.records) == 1:
             return self.first.batch
         return pa.concat_batches([records.batch for records in self.records])
+
+    def parts(self) -> list[Part]:
+        """What was joined in the batch, in order."""
+        if len(self.records) == 1:  # most often, with large batches
+            return [(self.first.origins, self.rows)]
+        return [(records.origins, records.batch.num_rows) for records in self.records]
 
     def try_take(self, channel: ChannelId, element: Element, cost_bytes: int) -> bool:
         """Whether the next element of a channel belongs to this run; then it does."""

@@ -137,3 +137,8 @@ class Operator:
 
     def on_end(self) -> None:
         """All inputs have ended; the watermark has already been set to its maximum."""
+
+
+def knows_processing_time(operator: Operator) -> bool:
+    """False: it never awaits processing time, so its chain need not ask."""
+    return type(operator).awaits_processing_time is not Operator.awaits_processing_time

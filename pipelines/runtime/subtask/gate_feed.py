@@ -59,13 +59,10 @@ class GateFeed:
     def advance(self) -> Effects | None:
         if self._begin is not None:
             return self._take_restored(self._begin)
-        match self._gate.poll_run():
-            case None:
-                return None
-            case Run() as run:
-                return self._on_run(run)
-            case (channel, mark):
-                return self._on_mark(channel, mark)
+        polled = self._gate.poll_run()
+        if polled is None:
+            return None
+        return self._on_run(polled) if isinstance(polled, Run) else self._on_mark(*polled)
 
     def drain(self) -> Effects:
         raise InvariantViolated("event time ends at sources only")
@@ -117,8 +114,7 @@ class GateFeed:
 
     def _on_run(self, run: Run) -> Effects:
         """Several watermarks make one step of event time."""
-        parts = [(records.origins, records.batch.num_rows) for records in run.records]
-        process = Process(run.port, run.batch(), parts)
+        process = Process(run.port, run.batch(), run.parts())
         return [process, self._on_watermarks(run)] if run.watermarks else [process]
 
     def _on_watermarks(self, run: Run) -> PassTime:

@@ -139,13 +139,17 @@ class Subtask(threading.Thread):
             self._on_mail(mail)
             return Step.WORKED
         self.checkpoints.attend()
-        if self._obeyed(self._feed.attend()):
-            return Step.WORKED
-        if not self.chain.flush():
-            return Step.WAITS_FOR_CREDIT
-        self._on_processing_time()
-        if self._feed.has_ended or not self._obeyed(self._feed.advance()):
-            return Step.WAITS_FOR_INPUT
+        feed = self._feed
+        effects = feed.attend()
+        if effects is None:
+            if not self.chain.flush():
+                return Step.WAITS_FOR_CREDIT
+            if self.chain.awaits_processing_time:
+                self._on_processing_time()
+            effects = None if feed.has_ended else feed.advance()
+            if effects is None:
+                return Step.WAITS_FOR_INPUT
+        self.obey(effects)
         return Step.WORKED
 
     def is_done(self) -> bool:
@@ -203,15 +207,8 @@ class Subtask(threading.Thread):
                 case step:
                     self.checkpoints.obey(step)
 
-    def _obeyed(self, effects: Effects | None) -> bool:
-        """False: the feed had nothing to do."""
-        if effects is None:
-            return False
-        self.obey(effects)
-        return True
-
     def _on_processing_time(self) -> None:
-        if self.checkpoints.has_cut_final or not self.chain.awaits_processing_time:
+        if self.checkpoints.has_cut_final:
             return
         now_ms = self.clock.monotonic_ms()
         if now_ms >= self._timers_due_ms:

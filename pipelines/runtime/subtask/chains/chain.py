@@ -13,7 +13,7 @@ from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.operators.operator import OperatorContext
+from pipelines.operators.operator import OperatorContext, knows_processing_time
 from pipelines.protocol.acking import Ids
 from pipelines.protocol.fencing import CommitPermit
 from pipelines.protocol.watermarks import EventTimeMark
@@ -68,6 +68,7 @@ class OperatorChain:
             digests_output=digests_output,
         ).build()
         self._operators = [node.operator for node in self._nodes if node.operator is not None]
+        self._timed = [each for each in self._operators if knows_processing_time(each)]
         self._settles = [node.context.state.settle for node in self._nodes]
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
         self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]
@@ -158,7 +159,11 @@ class OperatorChain:
 
     @property
     def awaits_processing_time(self) -> bool:
-        return any(operator.awaits_processing_time for operator in self._operators)
+        """Asked for before every element."""
+        for operator in self._timed:  # noqa: SIM110 - a generator takes longer than the rest
+            if operator.awaits_processing_time:
+                return True
+        return False
 
     def on_processing_time(self) -> None:
         """Raises OperatorFailed."""
