@@ -1,13 +1,9 @@
 """The states of one operator of one subtask that belong to no key, on any backend.
 
-They are kept in memory and should be small. `domain.redistribution` decides which subtask gets
-which of them after a restore. Source: Flink's `DefaultOperatorStateBackend`.
-
-A map that is the same in every subtask, because every subtask builds it from the same records.
-
-Source: Flink's `BroadcastState`, written where broadcast records are processed, read anywhere.
-
-A list of one subtask that belongs to no key. Source: Flink's `OperatorStateStore` lists.
+A broadcast state is a map that is the same in every subtask, because every subtask builds it from
+the same records. A list state is a list of one subtask. They are kept in memory and should be
+small. `domain.key_groups.taken_by` decides what a subtask gets of them after a restore.
+Sources: Flink's `DefaultOperatorStateBackend`, `BroadcastState`, `OperatorStateStore`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.key_groups import Redistribution
+from pipelines.domain.key_groups import Redistribution, Taken
 from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.state.arrow_types import check_key_type, copy_of, may_change
 from pipelines.state.backend import FrozenState
@@ -242,3 +238,12 @@ class OperatorStates:
                 " states can."
             )
         return name
+
+
+def elements_taken(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.RecordBatch]:
+    """What a subtask takes of the batches of one old subtask, see `taken_by`."""
+    next_index = taken.first
+    for batch in batches:
+        chosen = np.arange(next_index, batch.num_rows, taken.step)
+        yield batch.take(pa.array(chosen))
+        next_index += taken.step * len(chosen) - batch.num_rows

@@ -1,7 +1,7 @@
 """One operator by itself: push rows, watermarks and time into it, read output and state.
 
-All its subtasks are hosted as behind an exchange by hash: a row goes to the owner of its key, a
-watermark to all. A snapshot can be restored at any parallelism.
+All its subtasks are hosted as behind their exchanges: a row goes to the owner of its key, a row of
+a broadcast stream and a watermark to all. A snapshot can be restored at any parallelism.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,32 @@ import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.domain.ids import Uid
-from pipelines.domain.key_groups import owner_of, range_of
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.key_groups import Redistribution, owner_of, range_of, taken_by
+from pipelines.domain.nodes import EdgeKind
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.in_memory.hashmap import HashMapBackend
+from pipelines.state.operator_states import elements_taken
 from pipelines.stream import Pipeline
 
 Row = dict[str, Any]
-States = tuple[tuple[str, tuple[pa.RecordBatch, ...]], ...]
+Batches = tuple[pa.RecordBatch, ...]
+States = tuple[tuple[str, Batches], ...]
+OperatorStateParts = tuple[tuple[str, Redistribution, tuple[Batches, ...]], ...]
 ONE_MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """All that an operator keeps: {name of a state: its batches}, and where event time was."""
+    """All that an operator keeps, and where event time was.
+
+    `states`: keyed states and timers, by name. `operator_states`: list, union and broadcast states,
+    by name and kind, with the batches of each subtask.
+    """
 
     states: States
+    operator_states: OperatorStateParts
     watermark_ms: int
     now_ms: int
 
@@ -56,26 +65,30 @@ class OperatorHarness:
         self._node = node
         self._create = pipeline.operators[node]
         self._inputs = pipeline.input_schemas(node)
-        self._keys = [each.hash_by or () for each in pipeline.graph.node(node).inputs]
+        self._edges = pipeline.graph.node(node).inputs
         self._maximum = pipeline.graph.max_parallelism
         self._rows: list[Row] = []
         self._sides: dict[str, list[Row]] = {}
         self._watermark_ms = MIN_WATERMARK_MS if restore is None else restore.watermark_ms
         self._now_ms = 0 if restore is None else restore.now_ms
+        self._cuts = 0
         self._contexts: list[OperatorContext] = []
         self._operators: list[Operator] = []
         for subtask in range(parallelism):
-            self._open(subtask, parallelism, () if restore is None else restore.states)
+            self._open(subtask, parallelism, restore)
 
     # What goes in.
 
     def push(self, rows: Sequence[Mapping[str, Any]], port: int = 0) -> None:
-        """One batch of rows into input `port`; each row goes to the subtask that owns its key."""
+        """One batch of rows into input `port`; each row goes to the subtask that owns its key, or
+        to all if the stream is broadcast."""
         schema = self._inputs[port]
         batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
-        owners = self._owners(batch, port)
+        is_for_all = self._edges[port].kind is EdgeKind.BROADCAST
+        owners = [] if is_for_all else self._owners(batch, port)
         for subtask, operator in enumerate(self._operators):
-            part = batch.filter(pa.array([owner == subtask for owner in owners], pa.bool_()))
+            own = pa.array([owner == subtask for owner in owners], pa.bool_())
+            part = batch if is_for_all else batch.filter(own)
             if part.num_rows:
                 operator.on_batch(port, part)
                 self._contexts[subtask].state.settle()
@@ -108,8 +121,9 @@ class OperatorHarness:
         return self._sides.pop(name, [])
 
     def state(self, name: str) -> list[Row]:
-        """The rows of one state, timers included, of all subtasks. Raises Rejected."""
-        states = dict(self.snapshot().states)
+        """The rows of one state, timers included, of all subtasks: a broadcast state comes once
+        from each. Raises Rejected."""
+        states = self._rows_by_state()
         if name not in states:
             known = ", ".join(map(repr, states)) or "none"
             raise Rejected(f"{self._node!r} keeps no state {name!r}; there are: {known}.")
@@ -118,25 +132,52 @@ class OperatorHarness:
     @property
     def state_names(self) -> list[str]:
         """The states, and the timers, that hold anything."""
-        return [name for name, _ in self.snapshot().states]
+        return list(self._rows_by_state())
 
     def snapshot(self) -> OperatorSnapshot:
-        """The state of all subtasks, cut now; the operator goes on."""
-        found: dict[str, list[pa.RecordBatch]] = {}
+        """The state of all subtasks, cut as for a checkpoint: `snapshot_state` of the function is
+        called first. The operator goes on."""
+        self._cuts += 1
+        for operator in self._operators:
+            operator.on_cut(CheckpointId(self._cuts))
+        return OperatorSnapshot(
+            tuple(self._keyed_states().items()),
+            tuple((*state, tuple(parts)) for state, parts in self._operator_states().items()),
+            self._watermark_ms,
+            self._now_ms,
+        )
+
+    def _rows_by_state(self) -> dict[str, Batches]:
+        found = self._keyed_states()
+        for (name, _), parts in self._operator_states().items():
+            found[name] = tuple(batch for part in parts for batch in part)
+        return found
+
+    def _keyed_states(self) -> dict[str, Batches]:
+        found: dict[str, Batches] = {}
         for context in self._contexts:
             for state in context.state.cut():
-                found.setdefault(state.name, []).extend(state.batches)
-        states = tuple((name, tuple(batches)) for name, batches in found.items())
-        return OperatorSnapshot(states, self._watermark_ms, self._now_ms)
+                found[state.name] = (*found.get(state.name, ()), *state.batches)
+        return found
+
+    def _operator_states(self) -> dict[tuple[str, Redistribution], list[Batches]]:
+        found: dict[tuple[str, Redistribution], list[Batches]] = {}
+        for context in self._contexts:
+            for state in context.operator_state.cut():
+                found.setdefault((state.name, Redistribution(state.kind)), []).append(
+                    tuple(state.batches)
+                )
+        return found
 
     def _owners(self, batch: pa.RecordBatch, port: int) -> list[int]:
-        count, keys = len(self._operators), self._keys[port]
+        count, keys = len(self._operators), self._edges[port].hash_by
         if not keys:
             return [row % count for row in range(batch.num_rows)]
         groups = key_groups(key_hashes(batch, keys), self._maximum)
         return [owner_of(int(group), count, self._maximum) for group in groups]
 
-    def _open(self, subtask: int, parallelism: int, states: States) -> None:
+    def _open(self, subtask: int, parallelism: int, restore: OperatorSnapshot | None) -> None:
+        """As a chain opens its operators: states are restored before `on_restored`."""
         operator = self._create()
         operator.output_schema(self._inputs)
         own = range_of(subtask, parallelism, self._maximum)
@@ -153,7 +194,14 @@ class OperatorHarness:
             restored_watermark_ms=self._watermark_ms,
         )
         operator.open(context, self._inputs)
-        for name, batches in states:
-            context.state.restore(name, list(batches))
+        if restore is not None:
+            for name, batches in restore.states:
+                context.state.restore(name, list(batches))
+            for name, kind, parts in restore.operator_states:
+                held = [sum(batch.num_rows for batch in part) for part in parts]
+                for taken in taken_by(subtask, parallelism, kind, held):
+                    own_part = elements_taken(parts[taken.old_subtask], taken)
+                    context.operator_state.restore(name, own_part)
+        operator.on_restored()
         self._contexts.append(context)
         self._operators.append(operator)

@@ -9,7 +9,15 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.operators.processing.process import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
-from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
+from pipelines.stream import (
+    Environment,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Pipeline,
+    ValueStateDescriptor,
+    count,
+    tumbling,
+)
 from pipelines.testing import OperatorHarness
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,3 +107,72 @@ def test_state_and_timers_are_read_by_name() -> None:
         harness.state("counts")
     with pytest.raises(Rejected, match="There is no operator 'window'; there are: 'windows'"):
         OperatorHarness(pipeline(), "window")
+
+
+class Priced(KeyedProcessFunction):
+    """Emits each order with the price that a broadcast row said, or without one with the count of
+    orders that it was restored with. They go into its lists at a snapshot only."""
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._prices = runtime.get_broadcast_state(
+            MapStateDescriptor("prices", pa.string(), pa.int64())
+        )
+        self._own = runtime.get_operator_list_state(ListStateDescriptor("own", pa.string()))
+        self._all = runtime.get_operator_union_list_state(ListStateDescriptor("all", pa.string()))
+        self._seen: list[str] = []
+
+    def initialize_state(self, runtime: RuntimeContext) -> None:
+        self._restored = len(self._own.get())
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        for state in (self._own, self._all):
+            state.update(pa.array(self._seen, pa.string()))
+
+    def process_element(self, row: dict, context: RowContext) -> Iterator[dict]:
+        self._seen.append(row["product"])
+        price = self._prices.get(row["product"])
+        yield {"product": row["product"], "n": self._restored if price is None else price}
+
+    def process_other_element(self, row: dict, context: RowContext) -> None:
+        self._prices.put(row["product"], row["n"])
+
+
+def priced() -> Pipeline:
+    env = Environment()
+    orders = env.from_rows([], ORDERS, uid="orders", timestamp_column="at")
+    prices = env.from_rows([], COUNTED, uid="prices")
+    both = orders.key_by("product").connect(prices.broadcast())
+    both.process(Priced(), COUNTED, uid="priced").collect(uid="out")
+    return env.build()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 2)])
+def test_states_that_belong_to_no_key_are_restored_as_after_a_checkpoint(
+    before: int, after: int
+) -> None:
+    products = list("abcdefg")
+    first = OperatorHarness(priced(), "priced", parallelism=before)
+    first.push([{"product": product, "n": ord(product)} for product in products], port=1)
+    first.push([order(product, 1) for product in products])
+    first.output()
+
+    second = OperatorHarness(priced(), "priced", parallelism=after, restore=first.snapshot())
+    second.push([order(product, 2) for product in products])
+
+    found = sorted((row["product"], row["n"]) for row in second.output())
+    assert found == [(product, ord(product)) for product in products], "every subtask has prices"
+    assert len(second.state("operator.prices")) == after * len(products)
+    assert sorted(row["own"] for row in second.state("operator.own")) == products
+    assert sorted(row["all"] for row in second.state("operator.all")) == sorted(products * after)
+
+
+def test_a_function_hears_of_a_snapshot_and_of_its_restore() -> None:
+    first = OperatorHarness(priced(), "priced")
+    first.push([order("tea", 1)])
+
+    assert first.state("operator.own") == [], "to look is no snapshot"
+    second = OperatorHarness(priced(), "priced", restore=first.snapshot())
+    second.push([order("cup", 2)])
+
+    assert first.output() == [{"product": "tea", "n": 0}]
+    assert second.output() == [{"product": "cup", "n": 1}]

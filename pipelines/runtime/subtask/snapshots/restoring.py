@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
@@ -31,6 +30,7 @@ from pipelines.points.stored_output import prepared_of, quarantined_of
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
 from pipelines.state.backend import NOT_KNOWN, RestoredSize, StoredDatabase
+from pipelines.state.operator_states import elements_taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class RestorePoint:
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
     ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
         for name, state, taken in self._taken(uid, old, subtask, parallelism):
-            yield name, _elements(rows_of(self._store, self._location, state), taken)
+            yield name, elements_taken(rows_of(self._store, self._location, state), taken)
 
     def _taken(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
@@ -217,14 +217,6 @@ def _size_of(state: StateHandle, key_groups: KeyGroupRange) -> RestoredSize:
     share = (last - first + 1) / (own.last - own.first + 1)
     text_bytes = sum(file.length for file in state.files)
     return RestoredSize(round(share * state.rows), round(share * text_bytes))
-
-
-def _elements(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.RecordBatch]:
-    next_index = taken.first
-    for batch in batches:
-        chosen = np.arange(next_index, batch.num_rows, taken.step)
-        yield batch.take(pa.array(chosen))
-        next_index += taken.step * len(chosen) - batch.num_rows
 
 
 def _sum_counters(snapshots: list[OperatorSnapshot]) -> dict[str, int]:
