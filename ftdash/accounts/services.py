@@ -157,14 +157,14 @@ def invite(*, name: str, role: Role, requester: str, reason: str) -> NewPassword
             " begin with a letter or digit."
         )
     if User.objects.filter(username__iexact=name).exists():
-        raise Rejected(f"There is, or was, somebody named {name!r}; choose another name.")
+        raise Rejected(f"There is or was a person named {name!r}; choose another name.")
     try:
         with _logged(requester, "invited", name, reason, detail=f"as {role.value}"):
             user = User.objects.create_user(name)
             _give_role(user, role)
             return _give_one_time_password(user)
     except IntegrityError as error:
-        raise Rejected(f"Somebody named {name!r} was just invited by somebody else.") from error
+        raise Rejected(f"Another admin has just invited a person named {name!r}.") from error
 
 
 def change_role(*, name: str, role: Role, requester: str, reason: str) -> None:
@@ -236,7 +236,7 @@ def _logged(who: str, what: str, name: str, reason: str, detail: str = "") -> It
 def _person(name: str) -> User:
     user = User.objects.filter(username=name).first()
     if user is None:
-        raise Rejected(f"There is nobody named {name!r}.")
+        raise Rejected(f"There is no person named {name!r}.")
     return user
 
 
@@ -245,7 +245,7 @@ def _check_another_admin(user: User) -> None:
     settled = with_role_admin().filter(one_time_password=None)
     if settled.filter(pk=user.pk).exists() and not settled.exclude(pk=user.pk).exists():
         raise Rejected(
-            f"{user.username} is the last admin who has signed in; make somebody else admin first,"
+            f"{user.username} is the last admin who has signed in; make another person admin first,"
             " and have them sign in."
         )
 
@@ -301,7 +301,7 @@ def _use(value: str) -> None:
     except IntegrityError as error:
         first = SentForm.objects.get(mark=value).at
         raise Rejected(
-            f"This form was sent before, on {first:%Y-%m-%d %H:%M:%S} UTC, and was carried out"
-            " then: now nothing was changed, and what was handed out then still holds. It cannot be"
-            " shown again; only if it was lost, send this form for a new one."
+            f"You already sent this form on {first:%Y-%m-%d %H:%M:%S} UTC, and it was carried out"
+            " then. Nothing was changed now, and the secret you were given then is still valid. It"
+            " cannot be shown again; if you lost it, send this form to get a new one."
         ) from error

@@ -170,8 +170,8 @@ def check_address(url: httpx.URL, address: Address, *, allows_private: bool) -> 
     plain = _unwrapped(address)
     if not (plain.is_global or allows_private) or plain.is_multicast or plain.is_unspecified:
         raise Rejected(
-            f"{url.host} is {plain}, no public address; whoever runs this installation can allow"
-            " those with FTDASH_WEBHOOK_PRIVATE=1."
+            f"{url.host} is {plain}, which is not a public address. To allow private addresses, set"
+            " FTDASH_WEBHOOK_PRIVATE=1 on the server."
         )
     if url.scheme == "http" and not plain.is_loopback:
         raise Rejected("A webhook is called over https; http is for loopback alone.")

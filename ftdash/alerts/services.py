@@ -139,7 +139,7 @@ def make_rule(
     _check_rule_name(name)
     band.check()
     if AlertRule.objects.count() >= RULES_MAX:
-        raise Rejected(f"There are {RULES_MAX} rules already; delete one that nobody needs.")
+        raise Rejected(f"There are {RULES_MAX} rules already; delete one you no longer need.")
     only = None if pipeline is None else pipeline_named(pipeline)
     try:
         with transaction.atomic():
@@ -200,7 +200,7 @@ def acknowledge(*, alert: int, requester: str, reason: str) -> None:
             acknowledged_at=timezone.now(),
             acknowledged_reason=reason,
         ):
-            raise Rejected(f"{row.acknowledged_by} looks after this alert already.")
+            raise Rejected(f"{row.acknowledged_by} has already acknowledged this alert.")
         subject = f"alert {row.rule_name} of {row.pipeline.name}"
         services.record(who=requester, what="acknowledged", subject=subject, reason=reason)
 

@@ -235,11 +235,11 @@ def _damage(row: DamageFinding) -> Told:
 
 def _audit(row: Audit) -> Told:
     if row.ended_at is None:
-        return Told("asked for an audit", "under way")
+        return Told("requested an audit", "under way")
     if row.report is None:
-        return Told("asked for an audit", f"not possible: {row.problem}")
+        return Told("requested an audit", f"failed: {row.problem}")
     found = "as recorded" if row.report["is_as_recorded"] else "not as recorded"
-    return Told("asked for an audit", f"the output is {found}")
+    return Told("requested an audit", f"the output is {found}")
 
 
 def _game_day(row: GameDay) -> Told:
@@ -252,7 +252,7 @@ def _game_day(row: GameDay) -> Told:
 def _lab(row: Lab) -> Told:
     outcome = LabState(row.state).label
     told = f"{outcome}: {row.message}" if row.message else str(outcome)
-    return Told(f"asked for lab {row.pk}", told, row.reason)
+    return Told(f"requested lab {row.pk}", told, row.reason)
 
 
 def _alert(row: Alert) -> Told:

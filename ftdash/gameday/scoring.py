@@ -129,7 +129,7 @@ def _missing(seen: Seen) -> str:
     if seen.committed_checkpoint_id is None:
         return "No checkpoint was completed and committed since"
     if seen.awaits_second_kill:
-        return "Nobody has said that the second kill took effect"
+        return "The second kill has not been confirmed"
     return "The process that was stopped has not ended"
 
 
@@ -154,7 +154,9 @@ def _proven(proofs: Iterable[SinkProof], needed: int) -> Judgement:
     audited = [each for each in proofs if each.is_audited]
     behind = [each.sink for each in audited if (each.checkpoint_id or 0) < needed]
     if not audited:
-        return _ended(Verdict.UNPROVEN, "No sink of it can be read again, so nothing is proven.")
+        return _ended(
+            Verdict.UNPROVEN, "None of its sinks can be read again, so nothing is proven."
+        )
     if behind:
         why = f"The audit of {', '.join(behind)} did not come as far as checkpoint {needed}."
         return _ended(Verdict.UNPROVEN, why)

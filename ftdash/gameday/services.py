@@ -66,7 +66,8 @@ def start_game_day(
         if known := _already_asked(asked_id, pipeline, fault):  # at this very moment
             return known
         raise Rejected(
-            f"A game day of {pipeline} is under way; two at once could not be told apart."
+            f"A game day of {pipeline} is under way; the effects of two at once could not be"
+            " separated."
         ) from taken
     publish_on_commit(Errand.CARRY_ON_GAME_DAY, day.pk)
     return day.pk

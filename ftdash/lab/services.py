@@ -45,7 +45,7 @@ def start_lab(options: LabOptions, *, requester: str, reason: str) -> int:
             row.save()
     except IntegrityError as taken:
         raise Rejected(
-            "A lab is under way, and two at once would measure each other; wait until it has ended."
+            "A lab is under way, and two at once would distort each other; wait until it has ended."
         ) from taken
     publish_on_commit(Errand.RECONCILE_LABS)
     return row.pk

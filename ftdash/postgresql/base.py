@@ -62,7 +62,7 @@ def _check_lets_others_in(
     except psycopg.errors.ConnectionTimeout as error:
         connection.pgconn.finish()
         raise psycopg.OperationalError(
-            "PostgreSQL is there, answers nothing and lets nobody in: it is given up."
+            "PostgreSQL accepts the connection but answers nothing and lets no client sign in."
         ) from error
     except psycopg.OperationalError:
         return  # a refusal is an answer too: there are too many connections already

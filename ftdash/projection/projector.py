@@ -129,7 +129,7 @@ def project(run: Run) -> int:
         log.warning("Another projector is at work on %s.", run.run_id)
         return 0
     except JournalCutShort as error:
-        log.warning("The rows of %s are made anew next time: %s", run.run_id, error)
+        log.warning("The rows of %s will be rebuilt next time: %s", run.run_id, error)
         return 0
     except OSError as error:
         log.warning("The journal of %s cannot be read now, going on: %s", run.run_id, error)
@@ -154,7 +154,7 @@ def _fold_next(run: Run) -> int:
     try:
         envelopes, offset = _news(run)
     except JournalCutShort as error:
-        log.warning("The rows of %s are made anew: %s", run.run_id, error)
+        log.warning("Rebuilding the rows of %s: %s", run.run_id, error)
         rebuild(run)
         return 0
     if envelopes:

@@ -103,7 +103,7 @@ OPERATOR = _of_flink(
 )
 OURS = [
     _of_ours("process_up", "Whether one of our own processes has given a sign of life.", "process"),
-    _of_ours("open_requests", "What people asked for and is not done yet.", "pipeline"),
+    _of_ours("open_requests", "Requests that are not done yet.", "pipeline"),
     _of_ours("pipeline_state", "1 for the state that the newest run is in.", "pipeline", "state"),
     _of_ours("report_age_seconds", "Since the driver last said anything.", *RUN_LABELS),
     _of_ours(

@@ -104,7 +104,7 @@ def store(
         request.save(force_insert=True)
     except IntegrityError as error:
         raise Rejected(
-            f"The request id {question.request_id!r} is being used by somebody else this moment."
+            f"The request id {question.request_id!r} is in use by another request right now."
         ) from error
     return request
 
@@ -146,7 +146,7 @@ def new_run(
         )
     except IntegrityError as error:
         raise Rejected(
-            f"{pipeline.name} has just been started by somebody else; look at its page."
+            f"{pipeline.name} has just been started by another person; look at its page."
         ) from error
 
 

@@ -175,6 +175,6 @@ class WriteAheadWriter:
             raise OutputLost(
                 f"Whether {rows} records of {marker.uid}, subtask {marker.subtask}, that run"
                 f" {marker.run_id} wrote {since} up to checkpoint {marker.checkpoint_id} are"
-                f" published cannot be told: {loss}.",
+                f" published is unknown: {loss}.",
                 marker.checkpoint_id,
             ) from loss

@@ -45,8 +45,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
             return cls(holder=msgspec.structs.replace(run, epoch=found.epoch if found else 1))
         if not run.started_by and found.installation != run.installation:
             raise TargetTaken(
-                f"{target} is held by {found.described}; only a person may take it over for"
-                f" another installation, and nobody asked for run {run.run_id}."
+                f"{target} is held by {found.described}; only a person may take it over for another"
+                f" installation, and no person requested it for run {run.run_id}."
             )
         return cls(holder=msgspec.structs.replace(run, epoch=found.epoch + 1), follows=found)
 

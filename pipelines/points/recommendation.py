@@ -65,8 +65,8 @@ def _why(chosen: Candidate) -> str:
     name = chosen.name[:1].upper() + chosen.name[1:]
     if not chosen.is_on_line:
         return (
-            f"{name} is the newest that can be used, but the newest run does not descend from it:"
-            " somebody went back behind it or started afresh, so think twice."
+            f"{name} is the newest usable point, but the newest run does not descend from it: a"
+            " person restored an older point or started over, so make sure that you want this one."
         )
     return f"{name} is the newest that can be used, so the least is read again{_replay(chosen)}."
 
@@ -81,8 +81,8 @@ def _replay(chosen: Candidate) -> str:
 
 def _about(chosen: Candidate) -> list[str]:
     if chosen.fitness is Fitness.UNREAD:
-        return ["Nobody has read it since it was written; the restore does, before it starts."]
-    return ["Every byte of it was read again and is as written."]
+        return ["Not verified since it was written; the restore verifies it before it starts."]
+    return ["All of its files were verified and match their digests."]
 
 
 def _why_not(passed: list[Candidate]) -> list[str]:
@@ -97,4 +97,4 @@ def _why_none(count: int) -> str:
         return "Nothing has been completed that a run could be restored from."
     points = "The only point" if count == 1 else f"None of the {count} points"
     can = "cannot" if count == 1 else "can"
-    return f"{points} {can} be used: gone, or refused when it was looked at."
+    return f"{points} {can} be used: gone, or refused when checked."

@@ -94,7 +94,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "who sends slowly or listens for long holds nobody up": (
+    "a slow or long-lived client blocks no other": (
         Mutant(
             "ftdash/asgi.py",
             "                place.close()",
@@ -138,7 +138,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    ("what one who watches was given is given to others of the same role only, while it is true"): (
+    ("a cached region is given only to people of the same role, and only while it is current"): (
         Mutant(
             "ftdash/ui/events.py",
             "return told, may_act, regions, request.get_full_path()",
@@ -155,7 +155,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ("tests/web/test_shared_regions.py::test_what_has_changed_is_rendered_anew"),
         ),
     ),
-    "somebody who may act always remains": (
+    "at least one admin always remains": (
         Mutant(
             "ftdash/accounts/services.py",
             ("        _check_another_admin(user)\n        User.objects"),

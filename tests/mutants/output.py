@@ -83,7 +83,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    ("prepared output is committed once, or its loss ends the run and is told with its range"): (
+    ("prepared output is committed once, or the run ends and names the lost range"): (
         Mutant(
             "pipelines/connectors/two_phase_commit.py",
             ("            self._end_orphans_once()\n            self._transaction ="),
@@ -128,8 +128,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "rows that PostgreSQL has before their checkpoint are seen with it or "
-        "never, and hold nobody up"
+        "rows staged in PostgreSQL become visible with their checkpoint or never, and block no"
+        " reader"
     ): (
         Mutant(
             "pipelines/connectors/postgres/insert.py",
@@ -193,7 +193,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "what was written can be proven from outside, up to a checkpoint": (
+    "an audit can prove the output from outside, up to a checkpoint": (
         Mutant(
             "pipelines/audit/file_output.py",
             "for name in sorted(expected - names):",
@@ -234,8 +234,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "what no recovery point needs does not outlive its run in a target, "
-        "and what one may need does"
+        "output that no recovery point needs does not outlive its run in a target; output that one"
+        " may need does"
     ): (
         Mutant(
             "pipelines/runtime/master/output/leftovers.py",
@@ -323,7 +323,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "what a start publishes again is counted, or said to be not known": (
+    "records that a start publishes again are counted, or reported as unknown": (
         Mutant(
             "pipelines/points/published_output.py",
             "return 0  # the start has it all",

@@ -26,7 +26,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "what is replayed from a quarantine goes in once": (
+    "a quarantined record is replayed once": (
         Mutant(
             "pipelines/connectors/files/quarantine.py",
             ("return [_named(split) for split in found if self._is_of_others(split.name)]"),
@@ -171,8 +171,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a journal in segments reads as one, whatever dies, and old ones go "
-        "only when all are past them"
+        "a journal in segments reads as one after any death, and old segments go only when every"
+        " reader is past them"
     ): (
         Mutant(
             "pipelines/bus/journal_segments.py",
@@ -255,7 +255,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "what is said to be read again is a difference of positions": (
+    "the number of records to replay is a difference of positions": (
         Mutant(
             "pipelines/runtime/master/slots/metrics_board.py",
             "self._reached_records = max(before, restored_records)",
@@ -322,7 +322,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "what a source has lost is named, never skipped": (
+    "a source names lost records and never skips them": (
         Mutant(
             "pipelines/connectors/reachability.py",
             "if oldest > split.offset:",
@@ -589,7 +589,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "nobody without the attempt's token is heard": (
+    "a connection without the attempt's token is refused": (
         Mutant(
             "pipelines/channels/handshake.py",
             "return Refusal.WRONG_TOKEN",
@@ -634,7 +634,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "who looks into a point sees the same rows, whatever wrote it": (
+    "a point shows the same rows whichever backend wrote it": (
         Mutant(
             "pipelines/points/contents.py",
             "rows=sum(handle.rows for handle in handles),",
@@ -654,7 +654,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    ("the point that is recommended can be used, and costs the least to go back to"): (
+    ("the recommended point is usable and costs the least to restore"): (
         Mutant(
             "pipelines/points/recommendation.py",
             "return self in (Fitness.VERIFIED, Fitness.UNREAD)",

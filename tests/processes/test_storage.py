@@ -286,7 +286,7 @@ def restored_from(run: StartedRun) -> list[str | None]:
 def storage_failures(run: StartedRun) -> list[str]:
     events = [envelope.event for envelope in run.of(FailureOccurred)]
     causes = [event.cause for event in events if isinstance(event, FailureOccurred)]
-    return [cause for cause in causes if "cannot be told" in cause]
+    return [cause for cause in causes if "is unknown" in cause]
 
 
 def unread_by_slots(run: StartedRun) -> list[str]:

@@ -430,7 +430,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_no_message_goes_to_a_private_address(address: str) -> None:
-    with pytest.raises(Rejected, match="no public address"):
+    with pytest.raises(Rejected, match="not a public address"):
         delivery.check_address(
             httpx.URL("https://example.org"), ip_address(address), allows_private=False
         )
@@ -445,9 +445,9 @@ def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is
 
     delivery.deliver_due()
 
-    assert "no public address" in queries.channel("ops").newest.problem
+    assert "not a public address" in queries.channel("ops").newest.problem
     assert receiver.taken == []
-    with pytest.raises(Rejected, match="no public address"):
+    with pytest.raises(Rejected, match="not a public address"):
         made(f"http://localhost:{receiver.server_port}/", name="other")
 
 

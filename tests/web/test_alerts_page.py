@@ -63,14 +63,14 @@ def test_what_fires_is_on_the_first_page_on_its_pipelines_and_on_no_other(
     for address in ("/", "/regions/", "/pipelines/flights/", "/pipelines/flights/regions/"):
         page = operator.get(address).content.decode()
         assert "late. Time since the last completed checkpoint: 1 min 35 s" in page, address
-        assert "nobody looks after it yet" in page
+        assert "not acknowledged yet" in page
     assert "1 min 35 s; it fires" not in operator.get("/pipelines/views/").content.decode()
 
 
 def test_an_operator_reads_what_fires_and_what_fired_and_acts_on_nothing(operator: Client) -> None:
     page = operator.get(reverse("alerts")).content.decode()
-    assert "No rule was judged yet" in page
-    assert "No alert has fired and cleared yet" in page
+    assert "No rule has been evaluated yet" in page
+    assert "No alert has cleared yet" in page
     Evaluation.objects.create(pk=1, at=timezone.now())
     assert "Nothing fires." in operator.get(reverse("alerts")).content.decode()
     fire()
@@ -82,7 +82,7 @@ def test_an_operator_reads_what_fires_and_what_fired_and_acts_on_nothing(operato
 
         assert "1 alert fires." in page
         assert "The run is over." in page
-        assert "nobody yet" in page
+        assert "not acknowledged" in page
         assert "/settings/acknowledge/" not in page
 
 
@@ -117,12 +117,12 @@ def test_an_admin_looks_after_an_alert_and_everybody_sees_it(admin: Client) -> N
     answer = post(admin, "acknowledge", {"reason": "the disk is full"}, of=alert)
 
     assert answer["Location"] == reverse("alerts")
-    assert "ada looks after it" in admin.get("/").content.decode()
+    assert "acknowledged by ada" in admin.get("/").content.decode()
     assert "the disk is full" in admin.get(reverse("alerts")).content.decode()
     assert AdminAction.objects.get().subject == "alert late of flights"
     second = signed_in(admin_user("bea"))
     again = post(second, "acknowledge", {"reason": "me too"}, of=alert)
-    assert "ada looks after this alert already" in again.content.decode()
+    assert "ada has already acknowledged this alert" in again.content.decode()
     evaluation.clear(Alert.objects.all(), "The run is over.", timezone.now())
     late = post(second, "acknowledge", {"reason": "me too"}, of=alert)
     assert "has cleared already" in late.content.decode()

@@ -98,7 +98,9 @@ def test_every_byte_of_a_savepoint_is_read_again_after_one_press(
     held.goto(dashboard.address + "/savepoints/clicks-1-1/")
     held.click("#verify")
 
-    leave_and_find_again(held, "#verification", "Every byte is read again: it waits for the worker")
+    leave_and_find_again(
+        held, "#verification", "Its files are being verified: it waits for the worker"
+    )
     dashboard.silence()
     found = held.locator("#verification")
     expect(found).to_have_text(re.compile(r"✓ As written: [2-9]\d* files .* every digest is right"))
@@ -125,7 +127,7 @@ def test_the_output_is_audited_after_one_press(held: Page, dashboard: Site) -> N
     leave_and_find_again(held, "#region-audit", waits)
     dashboard.silence()
     found = held.locator("#region-audit")
-    expect(found).to_contain_text("✓ The output is what the ledger says")
+    expect(found).to_contain_text("✓ The output matches the ledger")
     expect(found.locator("tr", has_text="events")).to_contain_text("checkpoint 3")
     expect(held.locator("#region-audits tbody tr").first).to_contain_text("as recorded")
 
@@ -139,9 +141,7 @@ def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pi
     wait_until_live(held)
     held.click("#act-restore")
     expect(held.locator("dialog #verdict-head")).to_have_text("✓ It can be restored.")
-    expect(held.locator("dialog #reading")).to_contain_text(
-        "Every byte of them is going to be read"
-    )
+    expect(held.locator("dialog #reading")).to_contain_text("Every byte of them will be read")
     send_dialog(held, "the old version was right", "clicks-again")
 
     leave_and_find_again(held, "#region-progress", waits_as("Restore"))
@@ -176,7 +176,7 @@ def test_a_savepoint_is_deleted_after_its_name_was_typed(held: Page, dashboard: 
     held.goto(dashboard.address + "/savepoints/clicks-1-3/")
     wait_until_live(held)
     held.click("#act-dispose")
-    expect(held.locator("dialog .consequence")).to_contain_text("are deleted for good")
+    expect(held.locator("dialog .consequence")).to_contain_text("are deleted permanently")
     send_dialog(held, "nobody needs it", directory.name)
 
     leave_and_find_again(held, "#region-progress", waits_as("Dispose of a savepoint"))
@@ -218,7 +218,7 @@ def test_a_truncated_savepoint_is_refused_before_and_behind_the_button_and_a_who
     expect(refusal).to_contain_text("it was truncated.")
     page.select_option("dialog #id_path", index=1)
     expect(verdict).to_contain_text("It can be restored.")
-    expect(verdict).to_contain_text("Every byte of them was read")
+    expect(verdict).to_contain_text("All of its files were read")
 
 
 def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None:
@@ -521,7 +521,7 @@ def send_dialog(page: Page, reason: str, name: str | None = None) -> None:
 
 def waits_as(label: str) -> re.Pattern[str]:
     """For the first seconds, and then."""
-    return re.compile(f"{label}: (waiting for delivery|stored; it waits for the worker)")
+    return re.compile(f"{label}: (waiting for delivery|stored; it is delivered when a worker runs)")
 
 
 def leave_and_find_again(page: Page, part: str, words: str | re.Pattern[str]) -> None:

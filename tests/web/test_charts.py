@@ -13,7 +13,7 @@ from tests.web.page_words import text_of, words_in
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 PIPELINE = "/pipelines/flights/"
-TREND = "The greatest values among completed checkpoints"
+TREND = "The maximum of each group of consecutive completed checkpoints"
 MOMENTS = "The newest moments of the charts"
 LAB = "What each mode lost, doubled and cost"
 PHASES = "Phases of each subtask"
@@ -52,8 +52,8 @@ TABLES = {
     "pipelines": (
         PIPELINE,
         {
-            "throughput": ("What the run reported", "Throughput", "2.00 k/s"),
-            "memory": ("What the run reported", "Memory", "slot 1 200 MB"),
+            "throughput": ("Reports of the run", "Throughput", "2.00 k/s"),
+            "memory": ("Reports of the run", "Memory", "slot 1 200 MB"),
             "alignment": (PHASES, "Alignment", "61 ms"),
             "axis": (RECOVERIES, "Failed at", CLOCK),
             "phases": (RECOVERIES, "Detect", "12 ms"),
@@ -61,7 +61,7 @@ TABLES = {
     ),
     "planner": (
         f"{PIPELINE}planner/",
-        {"lost-time": ("Intervals, what each loses", "Time lost", r"\d %")},
+        {"lost-time": ("Intervals, the cost of each", "Time lost", r"\d %")},
     ),
     "recovery": (
         f"{PIPELINE}recovery/",

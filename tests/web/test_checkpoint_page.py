@@ -129,8 +129,8 @@ def test_what_is_no_longer_kept_of_the_subtasks_is_said(operator: Client) -> Non
     fold()
     SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1).delete()
 
-    assert "is kept of the newest checkpoints only" in words_of(operator, 1)
-    assert "What the subtasks did is not known of both." in words_of(operator, 2, "?against=1")
+    assert "are kept for the newest checkpoints only" in words_of(operator, 1)
+    assert "The figures by subtask are not kept for both." in words_of(operator, 2, "?against=1")
 
 
 def test_neighbours_are_one_click_away(operator: Client) -> None:
@@ -221,7 +221,7 @@ def test_a_comparison_with_nothing_is_refused_beside_the_field(
     page = words_of(operator, 1, f"?against={against}")
 
     assert says in page
-    assert "Name another checkpoint of this run" in page
+    assert "Choose another checkpoint of this run" in page
 
 
 def test_growth_is_looked_for_where_the_last_acknowledgement_waited() -> None:

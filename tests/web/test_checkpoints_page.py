@@ -30,7 +30,7 @@ def test_counts_and_the_latest_of_each_kind_stand_at_the_top(operator: Client) -
         "Triggered 5 in this run",
         "In progress 1 now",
         "Completed 3 kept",
-        "Failed 1 those",
+        "Failed 1 including those",
         "Restored 1 times",
         "Completed checkpoint 2",
         "Savepoint 3",
@@ -114,7 +114,7 @@ def test_a_long_history_is_walked_to_its_end_and_back(operator: Client) -> None:
     assert len(history_of(operator)) == 25
     assert [int(line.split()[0]) for line in history_of(operator, older)] == [5, 4, 3, 2, 1]
     assert "Older</span>" in second
-    assert "What arrives now is not shown" in second
+    assert "New checkpoints are not shown" in second
     assert history_of(operator, link(second, "history-newer")) == history_of(operator)
     assert history_of(operator, link(second, "history-newest")) == history_of(operator)
     assert 'id="history-older"' in text_of(operator, "?status=FAILED")
@@ -190,11 +190,11 @@ def test_before_anything_was_measured_it_says_what_will_come(operator: Client) -
 
     page = words_of(operator)
 
-    assert "No checkpoint was triggered yet. The first one comes one interval after" in page
+    assert "No checkpoint has been triggered yet. The first one starts one interval after" in page
     assert "the summary appears with the first one" in page
     assert "No checkpoint of this run has failed." in page
     Run.objects.all().delete()
-    assert "No run of this pipeline was started yet." in words_of(operator)
+    assert "This pipeline has not been started yet." in words_of(operator)
 
 
 def test_what_an_exception_said_is_text_and_no_markup(operator: Client) -> None:

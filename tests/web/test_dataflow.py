@@ -102,14 +102,14 @@ class TestPage:
 
         _, words = drawing_of(operator)
 
-        assert "The operators appear here as soon as a run of this pipeline has started." in words
+        assert "The operators appear here when a run of this pipeline starts." in words
 
     def test_what_was_reported_once_is_called_that(self, operator: Client) -> None:
         fold(Story(new_run()).started().sampled().ended())
 
         _, words = drawing_of(operator)
 
-        assert "it is not known to be so now" in words
+        assert "they may have changed since" in words
 
     def test_names_of_operators_are_text(self, operator: Client) -> None:
         attack = "<script>alert(1)</script>"

@@ -375,7 +375,7 @@ def test_an_open_tab_takes_in_what_was_narrowed_down(operator: Client) -> None:
     regions = text_of(operator, "/events/regions/?kind=lab")
 
     assert 'id="region-lines" hx-swap-oob="true"' in regions
-    assert "asked for lab" in regions
+    assert "requested lab" in regions
     assert "asked for: savepoint" not in regions
 
 

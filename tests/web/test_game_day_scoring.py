@@ -154,7 +154,7 @@ def test_what_does_not_come_back_or_is_not_right_has_failed(seen: Seen, why: str
         ),
         (
             replace(PROVEN, audit=replace(RIGHT, proofs=[SinkProof("counts", False, None)])),
-            "No sink of it can be read again, so nothing is proven.",
+            "None of its sinks can be read again, so nothing is proven.",
         ),
         (
             replace(PROVEN, audit=replace(RIGHT, proofs=[SinkProof("counts", True, 5)])),

@@ -265,7 +265,7 @@ def test_a_kill_within_a_recovery_counts_once_the_driver_has_said_so(fault: Faul
     key = asked(fault, slot=1)
     hit(key, story)
     fold(story.wait(50).slot_killed().completed())
-    assert carried_on(key).why == "Nobody has said that the second kill took effect yet."
+    assert carried_on(key).why == "The second kill has not been confirmed yet."
 
     Request.objects.update(phase=RequestPhase.SUCCEEDED)
 
@@ -720,7 +720,7 @@ def test_two_game_days_at_once_are_refused() -> None:
     running()
     asked(Fault.KILL_SLOT, slot=0)
 
-    with pytest.raises(Rejected, match="two at once could not be told apart"):
+    with pytest.raises(Rejected, match="the effects of two at once could not be separated"):
         asked(Fault.KILL_DRIVER)
 
 

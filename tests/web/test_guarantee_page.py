@@ -50,16 +50,16 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
         "exactly once from end to end, because every link is exact",
         "1 checkpoint complete and not committed yet, with 2 transactions.",
         "The oldest is checkpoint 2",
-        "What the newest checkpoints of run 1 read and gave, newest first",
+        "Records in and out of the newest checkpoints of run 1, newest first",
         "flights: 10 records, 1 range",
         "0: 10 to 20",
         "delays: 10 rows, digest 000000000000000a",
         "part-2-1",
         "committed",
-        "The output was not audited yet.",
+        "The output has not been audited yet.",
     ):
         assert shown in page
-    assert page.count("read and gave") == 1
+    assert page.count("Records in and out of") == 1
 
 
 def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Client) -> None:
@@ -217,7 +217,7 @@ def test_a_proof_is_shown_with_its_moment_and_its_parts(run: Run, operator: Clie
     page = words_of(operator)
 
     for shown in (
-        "The output is what the ledger says",
+        "The output matches the ledger",
         "in run 1 up to checkpoint 7",
         "checkpoint 7 of run run-1",
         "digested",
@@ -231,8 +231,8 @@ def test_as_long_as_nothing_was_committed_nothing_is_claimed(run: Run, operator:
 
     page = words_of(operator)
 
-    assert "Nothing was committed yet when the audit began" in page
-    assert "The output is what the ledger says" not in page
+    assert "Nothing had been committed when the audit began" in page
+    assert "The output matches the ledger" not in page
 
 
 def test_a_difference_is_shown_with_checkpoint_part_and_digests(run: Run, operator: Client) -> None:
@@ -241,7 +241,7 @@ def test_a_difference_is_shown_with_checkpoint_part_and_digests(run: Run, operat
     page = words_of(operator)
 
     for shown in (
-        "The output is not what the ledger says",
+        "The output does not match the ledger",
         "70 rows were given, and so many are there, but not the same.",
         "In part-7.parquet.",
         "Given 70 rows, digest 00000000000000aa;",

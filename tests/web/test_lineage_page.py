@@ -65,7 +65,7 @@ def test_of_very_many_runs_the_newest_are_shown(
     words = words_of(operator)
 
     assert [run.run_id for run in lineage("flights", 2) or []] == ["flights-2", "flights-3"]
-    assert "The newest 2 runs of these trees are shown, and always the newest of flights." in words
+    assert "Shown are the newest 2 runs, and always the newest run of flights." in words
     assert "run 2 flights-2 Finished checkpoint 1 of flights-1" in words
 
 
@@ -92,8 +92,8 @@ def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginn
     moved = over(new_run(restored_from="/elsewhere/chk-7", first_checkpoint_id=8))
 
     assert (
-        "Run 1 of flights, the newest, was restored from checkpoint 7 of a run that is not known"
-        " here, in /elsewhere/chk-7." in words_of(operator)
+        "Run 1 of flights, the newest, was restored from checkpoint 7 of an unknown run, in"
+        " /elsewhere/chk-7." in words_of(operator)
     )
 
     forked(moved, 9)
@@ -108,7 +108,7 @@ def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginn
 def test_before_the_first_run_it_says_what_will_be_there(operator: Client) -> None:
     new_run().delete()
 
-    assert "The first run appears here as soon as it is started." in words_of(operator)
+    assert "The first run appears here when you start it." in words_of(operator)
 
 
 def test_there_is_no_lineage_of_what_is_not_there(operator: Client) -> None:

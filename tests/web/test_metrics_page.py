@@ -69,19 +69,19 @@ def test_a_pipeline_that_never_ran_has_a_page(operator: Client) -> None:
 def test_what_an_ended_run_reported_last_is_called_that(operator: Client, ends: JobStatus) -> None:
     fold(Story(new_run()).started().sampled().ended(ends))
 
-    assert "it is not known to be so now" in words_of(operator)
+    assert "they may have changed since" in words_of(operator)
 
 
 def test_what_the_attempt_before_reported_is_called_that(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().slot_killed())
 
-    assert "was last reported in attempt 1" in words_of(operator)
+    assert "were last reported in attempt 1" in words_of(operator)
 
 
 def test_what_runs_is_shown_as_it_is(operator: Client) -> None:
     fold(Story(new_run()).started().sampled())
 
-    assert "not known to be so now" not in words_of(operator)
+    assert "they may have changed since" not in words_of(operator)
 
 
 def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None:

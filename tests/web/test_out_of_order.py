@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (OperationalError("connection refused"), 503, "it is not known here how any pipeline"),
+        (OperationalError("connection refused"), 503, "cannot show the state of any pipeline"),
         (RuntimeError("a mistake of ours"), 500, "The reason is in the log of the web server."),
     ],
 )

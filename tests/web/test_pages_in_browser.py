@@ -49,13 +49,13 @@ pytestmark = [
 ]
 
 FILLED = {
-    "alerts": ("2 alerts fire.", "I look after it", "the network team is at it"),
-    "being-verified": ("Every byte is read again", "13 of 40 files"),
+    "alerts": ("2 alerts fire.", "Acknowledge", "the network team is at it"),
+    "being-verified": ("Its files are being verified", "13 of 40 files"),
     "compared": ("10 of 20 rows that are new",),
     "game-day": ("Phases of the recovery", "was refused 2 ×"),
     "game-days": ("7 rows are gone.", "did not happen"),
-    "guarantee": ("The output is what the ledger says", "something differs"),
-    "measured-lab": ("Every mode kept what it promises",),
+    "guarantee": ("The output matches the ledger", "something differs"),
+    "measured-lab": ("Every mode kept its guarantee",),
     "recovery": ("Current thread (most recent call first):", "step_24.py"),
     "lab": ("A promise was broken", "exactly-once-unaligned"),
     "state-in-rows": ("app_id", "20 rows"),

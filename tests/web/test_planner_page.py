@@ -146,7 +146,7 @@ def test_what_a_person_presumes_takes_the_place_of_what_was_measured(operator: C
 
     assert "× checkpoint frequency (B × 1/s) 50.0 MB/s" in page
     assert "20.2 s 220 ms to restart, as measured, and 20.0 s to read the state" in page
-    assert "What stands on this page follows from what was filled in" in page
+    assert "This page is computed from what you entered" in page
     assert "set now 20.0 s" in page
 
 

@@ -399,7 +399,7 @@ def test_a_savepoint_that_a_run_would_go_back_to_is_kept(old: Run, data: Path) -
     story = Story(run).started().completed(CheckpointKind.SAVEPOINT, path=path)
     Projector().run_once()
 
-    with pytest.raises(Rejected, match=f"{run.run_id} of 'views' would go back to"):
+    with pytest.raises(Rejected, match=f"{run.run_id} of 'views' would restore after a failure"):
         point_services.dispose(pipeline=NAME, path=path, **WHO)
     story.completed()
     Projector().run_once()
@@ -435,7 +435,7 @@ def test_a_run_that_starts_from_it_meanwhile_ends_the_disposal(old: Run, data: P
 
     request = Request.objects.get()
     assert (request.phase, Path(path).exists()) == (RequestPhase.REJECTED, True)
-    assert "would go back to" in request.message
+    assert "would restore after a failure" in request.message
 
 
 def test_what_is_no_savepoint_is_not_disposed_of(old: Run, data: Path, tmp_path: Path) -> None:

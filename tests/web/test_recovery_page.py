@@ -180,7 +180,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     whole, reading = written(site / "whole"), written(site / "reading")
     story = Story(new_run()).started().completed(path=whole).completed(path=reading).completed()
     fold(story)
-    assert "the points have not been read again yet" in words_of(operator, PAGE)
+    assert "The points of this run have not been verified yet" in words_of(operator, PAGE)
     story.tell(PointsVerified(whole=0, damaged=0, not_counted=3, duration_ms=40.0))
     fold(story)
     uncounted = words_of(operator, PAGE)
@@ -193,10 +193,10 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
     words = words_of(operator, PAGE)
 
     assert "3 deleted meanwhile or not answered for by the storage, in 40 ms." in uncounted
-    assert "ago were read again then: 1 point whole, 2 damaged, in 40 ms." in words
+    assert "ago were verified then: 1 point whole, 2 damaged, in 40 ms." in words
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
-    assert "gone its manifest is not where it was written" in words
+    assert "gone its manifest is missing" in words
 
 
 def test_damage_is_shown_beside_the_points_with_what_follows_from_it(
@@ -249,7 +249,7 @@ def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Cli
 
     fold(story.slot_killed().sampled(2_000.0))
 
-    assert "how long that takes is not known before a recovery was measured." in unmeasured
+    assert "how long that takes is not known until a recovery has been measured." in unmeasured
     words = words_of(operator, PAGE)
     assert "If it died now: about" in words
     assert "judging by 1 measured recovery." in words
@@ -279,7 +279,7 @@ def test_while_it_runs_the_page_says_why_nothing_can_be_restored(admin: Client, 
     page = text_of(admin, PAGE)
 
     why = "restored now: flights has a run under way; stop or cancel it first."
-    assert f"It cannot be {why} A failed attempt goes back by itself." in page
+    assert f"It cannot be {why} A failed attempt recovers by itself." in page
     assert "data-dialog" not in page
     assert f"None can be {why}" in text_of(admin, "/pipelines/flights/")
 
@@ -292,7 +292,7 @@ def test_an_earlier_run_can_be_looked_at(operator: Client) -> None:
 
     assert "Nothing has failed in this run." in newest
     assert "Earlier runs run 1" in newest
-    assert "You look at the history of run 1." in earlier
+    assert "This is the history of run 1." in earlier
     assert "Slot 1 (pid 101) is gone" in earlier
 
 

@@ -204,7 +204,7 @@ def test_a_deletion_says_in_numbers_what_is_lost_and_needs_the_name_of_the_savep
     granted = admin.post(address, {**fields, "confirmation": "savepoint-views-1-2"})
 
     for said in (
-        "savepoint 2 of run 1 are deleted for good: 8.00 kB of state after 2,000 records.",
+        "savepoint 2 of run 1 are deleted permanently: 8.00 kB of state after 2,000 records.",
         "1 other point of views can be restored; the nearest older one is savepoint 1, 1,000"
         " records before it.",
         "It is where 1 run began",
@@ -249,8 +249,8 @@ def test_an_operator_sees_no_button(operator: Client) -> None:
 
     assert "data-dialog" not in page.content.decode()
     assert "Verify" not in words(page)
-    assert "acting on it needs the admin role" in words(page)
-    assert "Having them read again needs the admin role." in words(page)
+    assert "Acting on it needs the admin role" in words(page)
+    assert "Reading them again needs the admin role." in words(page)
 
 
 def test_an_operator_looks_at_what_was_compared_and_compares_nothing(operator: Client) -> None:
@@ -259,7 +259,7 @@ def test_an_operator_looks_at_what_was_compared_and_compares_nothing(operator: C
 
     page = words(operator.get(address, SINCE))
 
-    assert "These two were not compared yet." in page
+    assert "These two have not been compared yet." in page
     assert "Comparing it with another one needs the admin role." in page
     assert "csrfmiddlewaretoken" not in operator.get(address).content.decode().split("<main")[1]
 
@@ -281,7 +281,7 @@ def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
     assert "1 of 2 files, 1.00 kB of 2.00 kB" in halfway
     ended = admin.get(f"{ONE}verification/").content.decode()
     assert "hx-trigger" not in ended
-    assert "every digest is right" in ended
+    assert "every digest matches" in ended
     assert "verified" in words(admin.get(LIST))
 
 
@@ -326,8 +326,8 @@ def test_what_it_holds_leads_to_its_rows_page_by_page(operator: Client) -> None:
 
     assert "positions of a source, after 2 records" in words(holds)
     assert "views" in words(holds)
-    assert "50 rows on this page; 50 of 60 were looked at so far." in words(first)
-    assert "10 rows on this page; 60 of 60 were looked at so far." in words(second)
+    assert "50 rows on this page; 50 of 60 have been searched so far." in words(first)
+    assert "10 rows on this page; 60 of 60 have been searched so far." in words(second)
     assert "That is all" in words(second)
 
 
@@ -343,8 +343,8 @@ def test_rows_are_found_by_value_and_a_wrong_value_says_what_is_wrong(operator: 
     none = words(operator.get(f"{address}&column={column}&value=77"))
     wrong = words(operator.get(f"{address}&column={column}&value=many"))
 
-    assert f"1 row with {column} “33”; 60 of 60 were looked at" in found
-    assert "None of the rows that were looked at has this value." in none
+    assert f"1 row with {column} “33”; 60 of 60 have been searched" in found
+    assert "No row that was searched has this value." in none
     assert f"'many' is no value of the column '{column}'" in wrong
 
 
@@ -380,7 +380,7 @@ def test_two_savepoints_are_compared_by_a_worker_and_found_again(
 
     assert f'href="?from={NAME}-1-1"' in known.content.decode()
     assert "Compared already" not in before
-    assert "These two were not compared yet" in before
+    assert "These two have not been compared yet" in before
     assert "it waits for the worker" in waiting
     assert 'hx-trigger="load delay:1s"' in waiting
     assert "hx-trigger" not in outcome.content.decode()
@@ -449,7 +449,7 @@ def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
     admin.post(f"{address}start/", SINCE)
     comparisons.go_on_comparing(PointComparison.objects.get().pk)
 
-    assert f"They could not be compared : {damaged}" in refused
+    assert f"The comparison failed : {damaged}" in refused
     assert "10 of 40 rows that are new" in words(admin.get(address, SINCE))
     assert len(asked_of_workers) == 2
 
@@ -477,7 +477,7 @@ def test_what_cannot_be_compared_ends_with_the_reason(
     page = admin.get(address, SINCE)
 
     assert not follows
-    assert "They could not be compared" in words(page)
+    assert "The comparison failed" in words(page)
     assert "/elsewhere" in words(page)
     assert "hx-trigger" not in page.content.decode()
 
@@ -502,11 +502,13 @@ def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longe
     comparisons.go_on_comparing(key)
     given_up = words(admin.get(address, SINCE))
 
-    assert "It cannot go on now, and is tried again: The storage does not answer." in words(waiting)
+    assert "It cannot go on now and will be tried again: The storage does not answer." in words(
+        waiting
+    )
     assert 'hx-trigger="load delay:1s"' in waiting.content.decode()
     assert "10 of 40 rows that are new" in done
     assert (row.waiting_for, row.waiting_since) == ("", None)
-    assert "could not be compared : It could not go on for 5 min: The storage does not" in given_up
+    assert "The comparison failed : It could not go on for 5 min: The storage does not" in given_up
 
 
 def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
@@ -523,7 +525,7 @@ def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
     monkeypatch.setattr(comparisons, "roots", lambda: ["/elsewhere"])
     assert not comparisons.go_on_inspecting(key)
 
-    assert "It cannot go on now, and is tried again: The storage does not answer." in waiting
+    assert "It cannot go on now and will be tried again: The storage does not answer." in waiting
     assert "/elsewhere" in words(admin.get(ONE))
     assert PointInspection.objects.get().ended_at is not None
 
@@ -567,7 +569,7 @@ def test_its_shelf_life_is_told_with_its_reason(
     passed = words(operator.get(f"{ONE}shelf-life/"))
 
     assert "No limit is known." in nothing
-    assert "Its files are kept until somebody deletes them." in nothing
+    assert "Its files are kept until a person deletes them." in nothing
     assert re.search(r"Restorable until [-0-9: ]+ UTC , because of this: Kafka forgets\.", limited)
     assert re.search(r"And from [-0-9: ]+ UTC on: So does the other\.", limited)
     assert "How long the third keeps it is not known." in limited
@@ -585,7 +587,7 @@ def test_what_ends_its_shelf_life_is_named(operator: Client) -> None:
 
     assert "It cannot be restored now." in gone
     assert "belong to the run that has claimed it" in gone
-    assert "How long it can be restored cannot be told" in unreadable
+    assert "How long it can be restored is unknown" in unreadable
 
 
 def test_it_is_restored_into_another_pipeline_after_a_look_at_what_speaks_against_it(

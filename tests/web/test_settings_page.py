@@ -36,7 +36,7 @@ def test_an_operator_reads_who_and_what_may_come_in_and_is_offered_no_change(
 def test_before_the_first_token_the_page_says_what_that_means(operator: Client) -> None:
     page = operator.get(reverse("settings")).content.decode()
 
-    assert "No token was made yet" in page
+    assert "There is no token yet" in page
     assert "Nothing was changed yet" in page
 
 
@@ -86,8 +86,8 @@ def test_an_answer_with_a_secret_that_is_reloaded_changes_nothing_and_says_so(
     assert secret_of(first.content.decode())
     assert second.status_code == 422
     page = unescape(second.content.decode())
-    assert "This form was sent before, on " in page
-    assert "what was handed out then still holds" in page
+    assert "You already sent this form on " in page
+    assert "the secret you were given then is still valid" in page
     assert 'class="secret"' not in page
     assert AdminAction.objects.count() == 1
 

@@ -107,7 +107,7 @@ def test_an_operator_sees_no_button(operator: Client) -> None:
 
     page = operator.get(reverse("pipeline", args=["flights"])).content.decode()
 
-    assert "acting on it needs the admin role" in page
+    assert "Acting on it needs the admin role" in page
     assert "data-dialog" not in page
     assert "/flights/savepoint/" not in page
 

@@ -297,7 +297,7 @@ def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
         answer = words_in(admin.get(VERDICT, {"path": path}).content.decode())
 
     assert "It cannot be restored." in answer
-    assert "state, files and sources fit was not looked at, because of this:" in answer
+    assert "State, files and sources were not checked, because of this:" in answer
     assert f"the Redis server 127.0.0.1:{port} does not answer" in answer
 
 
@@ -316,7 +316,7 @@ def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
 
     assert "being read: 3 of 40 files, " in words_in(under_way)
     assert 'hx-trigger="load delay:1s"' in under_way
-    assert "is as written" in words_in(whole)
+    assert "match their digests" in words_in(whole)
     assert "hx-trigger" not in whole
     assert "✕ a.arrow was altered. ✕ It cannot be restored." in words_in(damaged)
 
@@ -343,7 +343,7 @@ def test_a_restore_is_not_held_up_by_verifications_that_are_under_way(
     answer = words_in(admin.get(VERDICT, {"path": path}).content.decode())
 
     assert "It can be restored." in answer
-    assert "are not read beforehand: 4 verifications are under way already;" in answer
+    assert "were not read: 4 verifications are under way already;" in answer
     assert not PointInspection.objects.filter(path=path).exists()
 
 

@@ -84,7 +84,7 @@ def test_a_drain_needs_the_name_typed_and_then_says_what_it_fires(
     assert "The name of this pipeline is flights." in words(answer)
     assert 'class="consequence is-destructive"' in answer.content.decode()
     assert 'class="consequence"' in admin.get(address("stop")).content.decode()
-    for said in ("What is fired cannot be taken back", "every further record is late"):
+    for said in ("Fired windows cannot be undone", "drops every further record as late"):
         assert said in before
 
 

@@ -40,8 +40,8 @@ def test_before_the_first_one_it_says_what_to_do(operator: Client) -> None:
     words = words_of(operator, "/game-day/")
 
     assert "No game day has ended yet." in words
-    assert "A pipeline that allows faults can be hit while it runs." in words
-    assert "There is no pipeline yet that could be hit." in words
+    assert "You can inject a fault into a running pipeline that allows faults." in words
+    assert "No pipeline can take a fault yet." in words
 
 
 def test_an_operator_reads_the_score_and_begins_nothing(operator: Client) -> None:
@@ -95,7 +95,7 @@ def test_one_that_no_worker_has_taken_up_says_so(operator: Client) -> None:
         pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"
     )
 
-    assert "A worker takes it up within seconds." in words_of(operator, f"/game-day/{key}/")
+    assert "A worker starts it within seconds." in words_of(operator, f"/game-day/{key}/")
 
 
 @pytest.mark.parametrize("address", ["/game-day/77/", "/pipelines/nothing/game-day/"])

@@ -42,12 +42,12 @@ def test_an_operator_reads_what_each_mode_did(operator: Client) -> None:
 
     page = read(operator)
 
-    assert "Every mode kept what it promises" in page
+    assert "Every mode kept its guarantee" in page
     assert '<td class="number strong">1,234</td>' in page
     assert "took 3.000 acks a record (expected: 1 + 2)" in page
     assert "a checkpoint took 8 barriers" in page
     assert 'href="/lab/start/"' not in page
-    assert "could not be run" not in page
+    assert "The newest lab failed" not in page
 
 
 def test_a_broken_promise_is_said_at_its_mode(operator: Client) -> None:
@@ -84,7 +84,7 @@ def test_a_lab_that_could_not_be_run_says_why(operator: Client) -> None:
 
     page = read(operator)
 
-    assert "The newest lab could not be run." in page
+    assert "The newest lab failed." in page
     assert "The disk is full." in page
 
 

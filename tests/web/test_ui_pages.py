@@ -237,7 +237,7 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
     page = words_of(operator, PIPELINE)
 
     assert "A recovery point cannot be used. chk-1/a.arrow is trunc" in page
-    spoke_up = "An old attempt or a stranger spoke up and was refused."
+    spoke_up = "A message from an old attempt or an unknown sender was refused."
     assert f"{spoke_up} Refused, because attempt 1 is over: slot 1 acknowledged." in page
     assert f"{spoke_up} A stranger was refused: a connection without the token." in page
     assert "Output was set aside. 3 outputs of the sink delays" in page
@@ -261,7 +261,7 @@ def test_which_runs_read_a_quarantine_again_and_how_much_of_it_is_told(operator:
     first = words_of(operator, f"{PIPELINE}?run={run.run_id}")
     second = words_of(operator, PIPELINE)
 
-    told = "Run 2 reads the quarantine of events again: 3 records of it in all"
+    told = "Run 2 reads the quarantine of events again: 3 records so far"
     assert told in first
     assert told in second
     assert "This run has set no record aside." in second
@@ -349,7 +349,7 @@ def test_a_request_that_nobody_takes_says_that_it_waits(operator: Client) -> Non
     new_request(run, created_at=timezone.now() - timedelta(seconds=10))
     fold(Story(run).started())
 
-    assert "stored; it waits for the worker" in words_of(operator, PIPELINE)
+    assert "stored; it is delivered when a worker runs" in words_of(operator, PIPELINE)
 
 
 def test_an_older_run_can_be_looked_at_and_left_again(operator: Client) -> None:
@@ -358,7 +358,7 @@ def test_an_older_run_can_be_looked_at_and_left_again(operator: Client) -> None:
 
     page = words_of(operator, PIPELINE + "?run=flights-1")
 
-    assert "You look at the history of run 1." in page
+    assert "This is the history of run 1." in page
     assert history_ids(text_of(operator, PIPELINE + "?run=flights-1")) == [1]
     assert operator.get(PIPELINE + "?run=another-1").status_code == 404
 
@@ -369,7 +369,7 @@ def test_a_pipeline_without_a_run_has_a_page(operator: Client) -> None:
     page = words_of(operator, PIPELINE)
 
     assert "Never started" in page
-    assert "No checkpoint was triggered yet." in page
+    assert "No checkpoint has been triggered yet." in page
 
 
 def test_a_refresh_carries_every_region_of_the_page(operator: Client) -> None:

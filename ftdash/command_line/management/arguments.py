@@ -19,11 +19,11 @@ def add_reading(actions: Any, everywhere: ArgumentParser) -> None:
     savepoints = actions.add_parser(
         "savepoints",
         parents=[everywhere],
-        help="what was kept by hand: labels, files, who was restored from them",
+        help="list savepoints: labels, files, runs restored from them",
     )
     savepoints.add_argument("name")
     preflight = actions.add_parser(
-        "preflight", parents=[everywhere], help="would a restore work? starts nothing"
+        "preflight", parents=[everywhere], help="check whether a restore would work; starts nothing"
     )
     _add_point(preflight)
 
@@ -33,28 +33,28 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
     savepoint = actions.add_parser(
         "savepoint", parents=[asking], help="take a savepoint; the pipeline goes on"
     )
-    stop = actions.add_parser("stop", parents=[asking], help="take a savepoint and end")
-    cancel = actions.add_parser("cancel", parents=[asking], help="end at once")
+    stop = actions.add_parser("stop", parents=[asking], help="take a savepoint, then stop")
+    cancel = actions.add_parser("cancel", parents=[asking], help="stop at once")
     for parser in (savepoint, stop, cancel):
         parser.add_argument("name")
         parser.add_argument(
             "--type",
             choices=("canonical", "native"),
             default="canonical",
-            help="of the savepoint: open files (Parquet), or those of checkpoints",
+            help="format of the savepoint: Parquet files, or the backend's own files",
         )
-        parser.add_argument("--label", default="", help="a name to find the savepoint by")
+        parser.add_argument("--label", default="", help="a name for the savepoint")
     stop.add_argument(
         "--drain",
         action="store_true",
-        help="let event time end first, so that every window fires: for a pipeline that will not"
-        " go on, since to what is restored from this savepoint every record is late",
+        help="end event time first, so that every window fires. Only for a pipeline that will not"
+        " go on: a run restored from this savepoint drops every record as late",
     )
     cancel.add_argument(
         "-s", "--with-savepoint", action="store_true", help="take a savepoint first"
     )
     change = actions.add_parser(
-        "set", parents=[asking], help="change settings of the running run, which goes on"
+        "set", parents=[asking], help="change settings while the run goes on"
     )
     change.add_argument("name")
     change.add_argument("setting", nargs="+", metavar="KEY=VALUE")
@@ -65,14 +65,14 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
         actions.add_parser(
             "replay-quarantine",
             parents=[asking],
-            help="start from a recovery point, and give what is in quarantine to the operators"
-            " again: once the function that failed on it is corrected",
+            help="start from a recovery point and process the quarantined records again, after you"
+            " corrected the function that failed on them",
         )
     )
-    label = actions.add_parser("label", parents=[asking], help="call a savepoint something else")
+    label = actions.add_parser("label", parents=[asking], help="rename a savepoint")
     label.add_argument("name", help="the pipeline")
     label.add_argument("path", help="directory of the savepoint")
-    label.add_argument("label", help="the new name; '' takes the name away")
+    label.add_argument("label", help="the new name; '' removes it")
     dispose = actions.add_parser(
         "dispose", parents=[asking], help="delete a savepoint that no run needs"
     )
@@ -91,7 +91,7 @@ def _add_submit(submit: ArgumentParser) -> None:
     submit.add_argument(
         "--allow-faults",
         action="store_true",
-        help="admins may kill and stop its processes on purpose, to see that it recovers",
+        help="let admins kill and stop its processes on purpose, to see it recover",
     )
     _add_parameters(submit)
 
@@ -120,7 +120,7 @@ def _add_replay(replay: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="UID",
-        help="only what was set aside at this source; may be repeated (default: at all)",
+        help="only records set aside at this source; can be repeated (default: all sources)",
     )
     replay.add_argument("--parallelism", type=int)
     replay.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')

@@ -36,8 +36,8 @@ def check_disposable(path: str) -> None:
         raise Rejected(f"{path} is no savepoint; its run deletes it when newer ones replace it.")
     if run := needed_by(path):
         raise Rejected(
-            f"{path} is what run {run.run_id} of {run.pipeline.name!r} would go back to; dispose"
-            " of it when that run has completed another checkpoint, or is over."
+            f"{path} is what run {run.run_id} of {run.pipeline.name!r} would restore after a"
+            " failure; dispose of it when that run has completed another checkpoint or has ended."
         )
 
 

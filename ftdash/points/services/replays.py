@@ -69,7 +69,7 @@ def replayable(
     except CorruptSnapshot as damage:
         raise Rejected(f"{path} cannot be restored: {damage}") from damage
     except Retryable as error:
-        raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
+        raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
     built = find_flow(pipeline.flow).build(parameters)
     settings = parse_settings(pipeline.settings)
     home = str(quarantine_directory(pipeline))

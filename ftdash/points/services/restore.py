@@ -206,7 +206,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
     try:
         found = look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
     except Retryable as error:
-        raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
+        raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
     if damage := _damage_in(found):
         on_damage_found(path, damage)
     return found

@@ -89,7 +89,7 @@ def silent_in(seen: Heard) -> timedelta | None:
 def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
     """The state and one sentence about it; the sentence may be empty."""
     if run is None:
-        return ShownState.NEVER_STARTED, "No run of this pipeline was started yet."
+        return ShownState.NEVER_STARTED, "This pipeline has not been started yet."
     if JobStatus(run.status).is_terminal:
         return ShownState(run.status), run.reason
     if run.projection_error:

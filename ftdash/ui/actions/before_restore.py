@@ -46,7 +46,7 @@ class LookedAt:
         if self.verdict is None:
             return ""
         if self.verdict.found(Check.PIPELINE):
-            return "Whether state, files and sources fit was not looked at, because of this:"
+            return "State, files and sources were not checked, because of this:"
         if not self.verdict.is_possible:
             return ""
         if self.verdict.records_to_replay is None:

@@ -30,14 +30,17 @@ from pipelines.domain.status import KillMoment
 MOMENTS = (
     (KillMoment.NOW.value, "now"),
     (KillMoment.ALIGNING.value, "the next time it holds an input back for a checkpoint"),
-    (KillMoment.CUTTING.value, "the next time it has passed a barrier on and cut nothing yet"),
-    (KillMoment.UPLOADING.value, "the next time its state is cut and nothing of it is written"),
-    (KillMoment.UPLOADED.value, "the next time its state is durable and nobody knows"),
-    (KillMoment.COMMITTING.value, "the next time it is told to commit and has not"),
-    (KillMoment.COMMITTED.value, "the next time it has committed and has not said so"),
-    (KillMoment.RESTORING.value, "now, and its replacement when that is told what to restore"),
-    (KillMoment.OPENED.value, "now, and its replacement once that has its first state"),
-    (KillMoment.RESTORED.value, "now, and its replacement once that has restored"),
+    (
+        KillMoment.CUTTING.value,
+        "the next time it has forwarded a barrier, before it cuts its state",
+    ),
+    (KillMoment.UPLOADING.value, "the next time its state is cut but not yet written"),
+    (KillMoment.UPLOADED.value, "the next time its state is durable but not yet acknowledged"),
+    (KillMoment.COMMITTING.value, "the next time it is asked to commit, before it commits"),
+    (KillMoment.COMMITTED.value, "the next time it has committed, before it says so"),
+    (KillMoment.RESTORING.value, "now, and its replacement when it is given the state to restore"),
+    (KillMoment.OPENED.value, "now, and its replacement once it has its first state"),
+    (KillMoment.RESTORED.value, "now, and its replacement once it has restored"),
 )
 
 
@@ -61,8 +64,8 @@ class TakeSavepointForm(SavepointForm):
 
 
 FOR_GOOD = (
-    "What is fired cannot be taken back: to what is restored from this savepoint every further"
-    " record is late. For a pipeline that will not go on."
+    "Fired windows cannot be undone: a run restored from this savepoint drops every further record"
+    " as late. Only for a pipeline that will not go on."
 )
 
 
@@ -165,7 +168,7 @@ class ChangeForm(ActionForm):
     @property
     def consequence(self) -> str:
         offered = self.page.actions[self.command.kind].consequence
-        return f"{offered} What is left empty stays as it is."
+        return f"{offered} Empty fields keep their value."
 
     def clean(self) -> dict[str, Any]:
         """`changes` holds the filled-in fields, by key."""

@@ -89,7 +89,7 @@ def loss(point: Savepoint) -> str:
     """What is lost with the files, in numbers."""
     others = others_than(point)
     sentences = [
-        f"The files of {named(point)} are deleted for good: {size(point.state_bytes)} of state"
+        f"The files of {named(point)} are deleted permanently: {size(point.state_bytes)} of state"
         f" after {plural(point.source_records, 'record')}."
     ]
     if others.newest_older_id is not None:

@@ -90,8 +90,8 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
             self.fields["path"].initial = choice.recommended.point.path
         self.fields["parallelism"].initial = page.parallelism
         self.fields["parallelism"].help_text = (
-            f"1 to {page.max_parallelism}; another one than the point's rescales the pipeline: its"
-            " state is dealt out anew."
+            f"1 to {page.max_parallelism}; a value other than the point's rescales the pipeline and"
+            " redistributes its state."
         )
 
     def ask(self, who: str) -> RequestId:
@@ -119,8 +119,8 @@ class ReplayForm(ActionForm):
     @property
     def consequence(self) -> str:
         return (
-            "A new run starts from the newest point, and gives what is in quarantine there to its"
-            " operators again, before what is new."
+            "A new run starts from the newest point and processes its quarantined records again"
+            " before new ones."
         )
 
     def ask(self, who: str) -> RequestId:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipelines.domain.parameters import Parameter
 
 EXAMPLE = "execution.checkpointing.interval: 500 ms"
-HELP = "One on each line; what is not given keeps its default. All of them are listed below."
+HELP = "One per line; every other setting keeps its default. All settings are listed below."
 
 
 class SettingsField(forms.CharField):

@@ -123,7 +123,7 @@ def _took(shown: CheckpointDetail, other: CheckpointDetail) -> str:
 
 def _grown(shown: CheckpointDetail, other: CheckpointDetail) -> list[str]:
     if not shown.timeline.subtasks or not other.timeline.subtasks:
-        return ["What the subtasks did is not known of both."]
+        return ["The figures by subtask are not kept for both."]
     is_slower = (shown.found.took_ms or 0) >= (other.found.took_ms or 0)
     slow, quick = (shown, other) if is_slower else (other, shown)
     growth = longest_growth(slow.timeline.subtasks, quick.timeline.subtasks)

@@ -193,7 +193,7 @@ def _chart(
     values: Measured = getattr(trend.completed, field)
     known = np.sort(known_of(values)).tolist()
     if not known:
-        return Chart(name, "None of the completed checkpoints tells it.", None)
+        return Chart(name, "No completed checkpoint has this figure.", None)
     worst = trend.completed.checkpoint_ids[np.nanargmax(values)]
     failed = ""
     if name == "durations" and trend.failed:

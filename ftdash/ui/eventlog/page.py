@@ -23,7 +23,7 @@ from ftdash.runs.queries.freshness import Observation
 from ftdash.ui.downloads import csv_parts, download, json_parts
 
 LINES_PER_PAGE = 50
-NONSENSE = "What was asked for cannot be understood; choose it on the page of events."
+NONSENSE = "This filter is not valid; choose one on the page Events."
 COLUMNS = [field.name for field in fields(Line) if field.name not in ("source", "row")]
 EVERYTHING = "everything"
 TIME = {"type": "datetime-local", "step": "1", "autocomplete": "off"}

@@ -115,38 +115,43 @@ def _audited(audit: AuditFound) -> Iterator[Finding]:
 HELP = {
     Fault.KILL_SLOT: "kill -9 of its process",
     Fault.KILL_SLOT_ALIGNING: "kill -9 the next time it holds an input back for a checkpoint",
-    Fault.KILL_SLOT_CUTTING: "kill -9 when it has passed the next barrier on and cut nothing",
-    Fault.KILL_SLOT_UPLOADING: "kill -9 when its next state is cut and nothing of it is written",
-    Fault.KILL_SLOT_UPLOADED: "kill -9 when its next state is durable and nobody knows",
-    Fault.KILL_SLOT_COMMITTING: "kill -9 when it is told to commit next, and has not",
-    Fault.KILL_SLOT_COMMITTED: "kill -9 when it has committed next, and has not said so",
+    Fault.KILL_SLOT_CUTTING: "kill -9 when it has forwarded the next barrier, before its cut",
+    Fault.KILL_SLOT_UPLOADING: "kill -9 when its next state is cut but not yet written",
+    Fault.KILL_SLOT_UPLOADED: "kill -9 when its next state is durable but not yet acknowledged",
+    Fault.KILL_SLOT_COMMITTING: "kill -9 when it is next asked to commit, before it commits",
+    Fault.KILL_SLOT_COMMITTED: "kill -9 when it has next committed, before it says so",
     Fault.KILL_SLOT_RESTORING: (
-        "kill -9 of a slot, and of its replacement when that is told what to restore"
+        "kill -9 of a slot, and of its replacement when it is given the state to restore"
     ),
     Fault.KILL_SLOT_OPENED: (
-        "kill -9 of a slot, and of its replacement once that has the state of its first subtask"
+        "kill -9 of a slot, and of its replacement once it has the state of its first subtask"
     ),
     Fault.KILL_SLOT_RESTORED: (
-        "kill -9 of a slot, and of its replacement once that has restored and has not said so"
+        "kill -9 of a slot, and of its replacement once it has restored, before it says so"
     ),
-    Fault.KILL_DRIVER: "kill -9 of the process that coordinates; another one takes over",
-    Fault.KILL_DRIVER_ACKNOWLEDGED: "kill -9 when all have acknowledged and no manifest is there",
-    Fault.KILL_DRIVER_PUBLISHED: "kill -9 when the next manifest is durable and nobody knows",
+    Fault.KILL_DRIVER: "kill -9 of the driver; another one takes over",
+    Fault.KILL_DRIVER_ACKNOWLEDGED: (
+        "kill -9 when all have acknowledged, before the manifest is written"
+    ),
+    Fault.KILL_DRIVER_PUBLISHED: (
+        "kill -9 when the next manifest is durable, before anything is committed"
+    ),
     Fault.KILL_DRIVER_RESTARTING: (
-        "kill -9 of a slot, and of the driver once that attempt is over and no point is chosen"
+        "kill -9 of a slot, and of the driver once that attempt has ended, before it chooses a"
+        " point"
     ),
     Fault.KILL_DRIVER_REWINDING: (
-        "kill -9 of a slot, and of the driver once a point is chosen and no sink is rewound"
+        "kill -9 of a slot, and of the driver once it has chosen a point, before it rewinds sinks"
     ),
     Fault.KILL_DRIVER_REWOUND: (
-        "kill -9 of a slot, and of the driver once sinks are rewound and no slot is started"
+        "kill -9 of a slot, and of the driver once it has rewound sinks, before it starts a slot"
     ),
     Fault.KILL_WORKER: (
-        "kill -9 of the Celery worker, which restarts drivers of all pipelines; whatever looks"
-        " after it has to start another one, and no run may notice"
+        "kill -9 of the Celery worker, which restarts the drivers of all pipelines. Its supervisor"
+        " has to start another one, and no run may notice"
     ),
     Fault.FREEZE_SLOT: (
-        "it is silent until it has been replaced, and then speaks up again: nothing it says may"
+        "it stays silent until it has been replaced, and then speaks again: nothing it says may"
         " count"
     ),
     Fault.SLOW_STORAGE: "each of its uploads takes 3 s longer, for half a minute",
@@ -262,7 +267,7 @@ def start_game_day(request: HttpRequest, name: str) -> HttpResponse:
         return render(request, "gameday/start.html", context | {"form": form})
     form = GameDayForm(request.POST, page=page)
     if form.is_valid() and (key := _started(request, page, form)) is not None:
-        messages.success(request, "Asked for. You may leave, and find it here again.")
+        messages.success(request, "Requested. You can leave this page; the result will be here.")
         return redirect("game-day", key)
     return render(request, "gameday/start.html", context | {"form": form}, status=REFUSED)
 

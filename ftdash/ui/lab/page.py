@@ -207,5 +207,5 @@ def _has_started(request: HttpRequest, form: LabForm) -> bool:
     except Rejected as refusal:
         form.add_error(None, str(refusal))
         return False
-    messages.success(request, "Asked for a lab. Its progress is on this page.")
+    messages.success(request, "Lab requested. Its progress is on this page.")
     return True

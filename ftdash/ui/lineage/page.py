@@ -91,13 +91,13 @@ def sentence(shown: PipelinePage, runs: dict[str, LineageRun]) -> str:
     """Says on what the output of the newest run rests."""
     newest = runs.get(shown.run.run_id) if shown.run else None
     if newest is None:
-        return "No run of this pipeline was started yet."
+        return "This pipeline has not been started yet."
     name = f"Run {newest.number} of {newest.pipeline}"
     if newest.restored_from is None:
         return f"{name}, the newest, began at the beginning of its input."
     point = f"{name}, the newest, was restored from checkpoint {newest.restored_checkpoint_id}"
     if newest.parent_run_id is None:
-        return f"{point} of a run that is not known here, in {newest.restored_from}."
+        return f"{point} of an unknown run, in {newest.restored_from}."
     restores = plural(newest.depth, "restore")
     return f"{point} of run {newest.parent_run_id}, {restores} after the run that {_began(newest)}."
 

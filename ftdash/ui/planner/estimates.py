@@ -309,7 +309,7 @@ def share(ratio: float) -> str:
 def _cost_clause(facts: PlanningFacts) -> str:
     costs = facts.costs
     if costs is None or costs.standstill_ms is None:
-        return "What a checkpoint costs was not measured"
+        return "The cost of a checkpoint has not been measured"
     return (
         f"A checkpoint held its slowest subtask up for {duration(costs.standstill_ms)} (alignment"
         f" and cut, mean of the newest {costs.checkpoint_count})"

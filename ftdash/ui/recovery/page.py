@@ -64,10 +64,10 @@ def if_it_died(run: RunView | None) -> str:
     if run is None or run.state.is_terminal:
         return "Nothing runs, so nothing can die."
     if run.records_to_replay is None:
-        return "If it died now: nobody knows yet how much would be replayed."
+        return "If it died now: the number of records to replay is not known yet."
     replay = f"If it died now: about {plural(run.records_to_replay, 'record')} to replay"
     if run.to_recover_ms is None:
-        return f"{replay}; how long that takes is not known before a recovery was measured."
+        return f"{replay}; how long that takes is not known until a recovery has been measured."
     recoveries = plural(run.recovery_count, "measured recovery", "measured recoveries")
     return f"{replay}, about {duration(run.to_recover_ms)}, judging by {recoveries}."
 
@@ -79,7 +79,7 @@ def estimate(point: FitPoint, recovery_count: int) -> str:
     about = "About " if point.records_to_replay else ""
     replay = f"{about}{plural(point.records_to_replay, 'record')} would be read again"
     if point.estimated_ms is None:
-        return f"{replay}; how long that takes is not known before a recovery was measured."
+        return f"{replay}; how long that takes is not known until a recovery has been measured."
     recoveries = plural(recovery_count, "measured recovery", "measured recoveries")
     return f"{replay}, in about {duration(point.estimated_ms)}, judging by {recoveries}."
 

@@ -141,7 +141,7 @@ def delete_rule(of: str, values: Values, who: str) -> Done:
 def acknowledge(of: str, values: Values, who: str) -> Done:
     alert = _alert(of)
     services.acknowledge(alert=alert.key, requester=who, reason=values["reason"])
-    return Done(f"You look after {_called(of)}.")
+    return Done(f"You have acknowledged {_called(of)}.")
 
 
 def make_webhook(_: str, values: Values, who: str) -> Done:
@@ -163,12 +163,12 @@ def make_mail(_: str, values: Values, who: str) -> Done:
         requester=who,
         reason=values["reason"],
     )
-    return Done(f"The channel {values['name']} is told from now on; send it a test.")
+    return Done(f"The channel {values['name']} receives alerts from now on; send it a test.")
 
 
 def send_test(of: str, values: Values, who: str) -> Done:
     services.send_test(name=of, requester=who, reason=values["reason"])
-    return Done(f"A test is on its way to {of}; what becomes of it is shown with the channel.")
+    return Done(f"A test is on its way to {of}; the channel shows whether it arrived.")
 
 
 def delete_channel(of: str, values: Values, who: str) -> Done:
@@ -203,18 +203,18 @@ def _before_change(of: str) -> str:
 
 
 def _before_switching_on(of: str) -> str:
-    return f"It is judged again: {_rule(of).watched.label}, above {_rule(of).fires_above}."
+    return f"It is evaluated again: {_rule(of).watched.label}, above {_rule(of).fires_above}."
 
 
 def _before_ending(of: str) -> str:
     firing = _rule(of).firing
     now = f"It fires for {', '.join(firing)}, and clears there." if firing else "It fires nowhere."
-    return f"{now} Nobody is alerted by it any more."
+    return f"{now} It alerts no more."
 
 
 def _before_acknowledging(of: str) -> str:
     return (
-        f"{_alert(of).sentence} Others see that you look after it; it stays until it clears by"
+        f"{_alert(of).sentence} Others see that you acknowledged it; it stays until it clears by"
         " itself."
     )
 
@@ -230,7 +230,7 @@ def _before_test(of: str) -> str:
 def _before_deleting_channel(of: str) -> str:
     waiting = _channel(of).waiting
     dropped = f" {plural(waiting, 'message')} that wait are dropped." if waiting else ""
-    return f"Nothing is told there any more.{dropped}"
+    return f"It receives no more alerts.{dropped}"
 
 
 ACTIONS = {
@@ -239,7 +239,7 @@ ACTIONS = {
         button="Make rule",
         form=NewRuleForm,
         consequence=lambda _: (
-            "It fires above one value, and clears below a lower one: between them it stays."
+            "It fires above one value and clears below a lower one; in between it stays as it is."
         ),
         carry_out=make_rule,
     ),
@@ -272,7 +272,7 @@ ACTIONS = {
         carry_out=delete_rule,
     ),
     "make-webhook": SettingsAction(
-        title="Tell alerts to a webhook",
+        title="Send alerts to a webhook",
         button="Make webhook",
         form=WebhookForm,
         consequence=lambda _: (
@@ -282,7 +282,7 @@ ACTIONS = {
         shows_secret=True,
     ),
     "make-mail": SettingsAction(
-        title="Tell alerts by mail",
+        title="Send alerts by mail",
         button="Make channel",
         form=MailForm,
         consequence=lambda _: (
@@ -305,8 +305,8 @@ ACTIONS = {
         carry_out=delete_channel,
     ),
     "acknowledge": SettingsAction(
-        title="Look after an alert",
-        button="I look after it",
+        title="Acknowledge an alert",
+        button="Acknowledge",
         form=SettingsForm,
         consequence=_before_acknowledging,
         carry_out=acknowledge,

@@ -78,19 +78,20 @@ def _password(made: NewPassword) -> Done:
 def _of_person(of: str) -> queries.PersonView:
     found = queries.person(of)
     if found is None:
-        raise Http404(f"There is nobody named {of!r}.")
+        raise Http404(f"There is no person named {of!r}.")
     return found
 
 
 def _before_role(of: str) -> str:
-    return f"{of} has the role {_of_person(of).role.value} now. It changes at their next click."
+    role = _of_person(of).role.value
+    return f"{of} has the role {role} now. The change takes effect at their next click."
 
 
 def _before_deactivating(of: str) -> str:
     role = _of_person(of).role.value
     return (
-        f"{of} ({role}) is signed out everywhere and cannot sign in. What they asked for goes on,"
-        " and stays in the log; tokens that they made keep working."
+        f"{of} ({role}) is signed out everywhere and cannot sign in. Their requests go on and stay"
+        " in the log; tokens they made keep working."
     )
 
 
@@ -194,8 +195,8 @@ def _before_change(of: str) -> str:
     found = kept_queries.kept_of(_kind(of))
     return (
         f"{plural(found.rows, 'row')} of {found.kind.label} are there, kept for"
-        f" {period(found.keep)}. What a shorter time deletes is gone for good; rows of recovery"
-        " points and savepoints that are still there are never deleted."
+        f" {period(found.keep)}. Rows deleted by a shorter time cannot be restored. Rows of"
+        " existing recovery points and savepoints are never deleted."
     )
 
 

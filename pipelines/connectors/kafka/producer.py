@@ -153,8 +153,8 @@ class KafkaOutput:
         if error.code() in ENDED_BY_BROKER:
             return Retryable(
                 f"Kafka at {self.address.bootstrap_servers} has ended a transaction on topic"
-                f" {self.topic}: it was open for longer than its timeout, or belongs to somebody"
-                " else now"
+                f" {self.topic}: it was open for longer than its timeout, or another producer has"
+                " taken it over"
             )
         return self.address.translated(error)
 

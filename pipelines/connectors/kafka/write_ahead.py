@@ -119,7 +119,7 @@ class KafkaLogTarget:
         group = self._ownership.log_id(marker.uid, marker.run_id, marker.subtask)
         why = (
             f"Kafka has forgotten the offsets of group {group} for topic {self._output.topic}"
-            " (offsets.retention.minutes; a topic made anew; another cluster)"
+            " (offsets.retention.minutes; the topic was made again; another cluster)"
         )
         if self._lost_marker is LostMarker.FAIL:
             raise MarkerLost(

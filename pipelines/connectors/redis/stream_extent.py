@@ -227,8 +227,8 @@ def _check_complete(split: SplitProgress, mark: StreamMark, passed: int) -> None
     if missing > 0:
         raise Rejected(
             f"The stream {split.name}: {missing:,} of the entries up to {id_of(mark.max_deleted)}"
-            " that were there when the run began were deleted before they were read. Which ones"
-            " cannot be told, because an entry behind them had been deleted earlier."
+            " that were there when the run began were deleted before they were read. Which ones is"
+            " unknown, because an entry behind them had been deleted earlier."
         )
 
 

@@ -47,26 +47,25 @@ NETWORK_DEFINITIONS = (
         "coalesced_rows",
         "8192",
         count_within(1, 1 << 20),
-        "Small batches that are queued in front of an operator are handled as one, up to so many"
-        " rows: an operator pays for each batch, however small it is. 1: every batch by itself. Not"
-        " in mode ACKED, which follows batches as they were sent. Ours.",
+        "An operator handles small queued batches as one of up to this many rows, because every"
+        " batch has a fixed cost. 1: every batch by itself. Not in mode ACKED, which follows"
+        " batches as they were sent. Ours.",
     ),
     Definition(
         COALESCING + "max-wait",
         "coalescing_wait_ms",
         "5 ms",
         duration_within(0, 1_000),
-        "For so long an operator that has nothing else to do waits for more rows before it handles"
-        " a small batch. It never keeps a barrier waiting. 0: only what is queued already is"
-        " handled together. Ours.",
+        "How long an idle operator waits for more rows before it handles a small batch. It never"
+        " keeps a barrier waiting. 0: it joins only batches that are already queued. Ours.",
     ),
     Definition(
         DEBLOATING + "enabled",
         "debloats_channels",
         "true",
         true_or_false,
-        "Hold in the channels in front of an operator only what it consumes within the target"
-        " time, so that an aligned checkpoint is soon through, however slow the operator is. false:"
+        "true: the channels in front of an operator hold only what it consumes within the target"
+        " time, so that an aligned checkpoint completes soon even if the operator is slow. false:"
         " each channel holds up to 8 MiB. Not in mode ACKED, which has no barriers. Flink: false.",
     ),
     Definition(
@@ -74,7 +73,7 @@ NETWORK_DEFINITIONS = (
         "debloat_target_ms",
         "500 ms",
         duration_within(10, 60_000),
-        "In so long an operator should consume what is queued in all of its channels. A channel"
+        "How long an operator should need to consume everything queued in its channels. A channel"
         " holds at least one batch and at most 8 MiB. Flink: 1 s.",
     ),
     Definition(
@@ -82,32 +81,31 @@ NETWORK_DEFINITIONS = (
         "debloat_period_ms",
         "200 ms",
         duration_within(1, 10_000),
-        "Time between two changes of what a channel may hold. The first measurement counts at"
-        " once. Flink's default.",
+        "Time between two changes of a channel's limit. The first measurement counts at once."
+        " Flink's default.",
     ),
     Definition(
         DEBLOATING + "samples",
         "debloat_samples",
         "20",
         count_within(1, 1_000),
-        "How many periods the average looks back that says how fast an operator consumes. Flink's"
-        " default.",
+        "Over how many periods the consumption rate of an operator is averaged. Flink's default.",
     ),
     Definition(
         DEBLOATING + "threshold-percentages",
         "debloat_threshold_percent",
         "25",
         count_within(0, 100),
-        "What a channel may hold stays as it is while the new figure differs by no more than this"
-        " part of the old one, in percent. Flink's default.",
+        "A channel keeps its limit while the new one differs by no more than this percentage."
+        " Flink's default.",
     ),
     Definition(
         "jobmanager.rpc.address",
         "driver_host",
         "127.0.0.1",
         _reachable_host,
-        "Address under which slots reach the driver. The default is good for one machine; on a"
-        " cluster, the driver's name or address as the other machines see it.",
+        "Address under which slots reach the driver. The default suits one machine; on a"
+        " cluster, set the driver's name or address as the other machines see it.",
     ),
     Definition(
         "jobmanager.bind-host",

@@ -128,9 +128,9 @@ ACKING_DEFINITIONS = (
         "1",
         count_within(0, _MOST_ACKERS),
         "With mode ACKED: how many ackers follow the trees of records; each has a thread of its own"
-        " in a slot, and they share the trees. 0: nobody follows them; a record counts as processed"
-        " once it is emitted, and none is emitted again while the run goes on. Storm starts one per"
-        " worker.",
+        " in a slot, and they share the trees. 0: no acker follows them; a record counts as"
+        " processed once it is emitted, and none is emitted again while the run goes on. Storm"
+        " starts one per worker.",
     ),
     Definition(
         PREFIX + "message.timeout.secs",

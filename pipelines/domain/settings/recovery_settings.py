@@ -43,9 +43,9 @@ RECOVERY_DEFINITIONS = (
         _read_strategy,
         "What follows a failure: exponential-delay (as in Flink), fixed-delay, failure-rate, or"
         " none, which lets the run fail. A failure that keeps coming back at the same records ends"
-        " the run under every strategy, see restart-strategy.repeated-failure. With the interval"
-        " off it holds as well, where Flink would restart nothing: points that a person took are"
-        " gone back to.",
+        " the run under every strategy, see restart-strategy.repeated-failure. It also"
+        " applies with the interval off, where Flink would not restart: the run restores the newest"
+        " point that a person took.",
     ),
     Definition(
         _FIXED_DELAY + "attempts",

@@ -82,7 +82,7 @@ def _overtaking_needs_exactly_once(settings: Settings) -> str | None:
         return None
     return (
         "execution.checkpointing.unaligned.enabled needs execution.checkpointing.mode EXACTLY_ONCE,"
-        f" not {settings.checkpointing_mode}: where nobody waits there is nothing to overtake."
+        f" not {settings.checkpointing_mode}: without alignment there is nothing to overtake."
     )
 
 

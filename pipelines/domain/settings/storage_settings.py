@@ -131,8 +131,8 @@ STATE_DEFINITIONS = (
         "rocksdb_directory",
         "",
         _directory,
-        "Local directory for the databases of running slots; as in Flink, the directory for"
-        " temporary files unless it is set. Each slot removes its own at the end; what a killed"
-        " slot leaves is removed by the next one.",
+        "Local directory for the databases of running slots. Not set: the directory for temporary"
+        " files, as in Flink. Each slot removes its own at the end; the next slot removes what a"
+        " killed one left.",
     ),
 )

@@ -37,8 +37,8 @@ DEFINITIONS = (
         "1 s",
         duration_or_off(10),
         "Time from one periodic checkpoint to the next; the first one comes at a moment drawn"
-        " between min-pause and this. off: only savepoints, checkpoints that somebody asks for and"
-        " the final one are taken, and a failure goes back to the newest of them. Flink is off by"
+        " between min-pause and this. off: ftdash takes only savepoints, checkpoints that a person"
+        " requests and the final one, and a failure restores the newest of them. Flink is off by"
         " default; here a pipeline without checkpoints is rarely what was meant.",
         changes_live=True,
     ),
@@ -108,15 +108,15 @@ DEFINITIONS = (
         "EXACTLY_ONCE",
         one_of(CheckpointingMode),
         "EXACTLY_ONCE: an operator with several inputs holds each back behind its barrier until all"
-        " have come, so every record counts once. AT_LEAST_ONCE: barriers are only counted, nobody"
-        " waits; after a failure some records count twice. AT_MOST_ONCE (ours): after a failure the"
-        " run goes on without its state, behind everything that its sources may have emitted: some"
-        " records are lost, none counts twice. Sources read ahead and emit what a completed"
-        " checkpoint has reserved, so nothing comes out before the first one. A point that a person"
-        " asks to restore is restored with its state. ACKED (as in Storm): ackers follow every"
-        " record; a source emits it again until all that descends from it is processed, and after a"
-        " failure goes on at the oldest record that is not. State is in no checkpoint and begins"
-        " empty after a failure; records may come twice.",
+        " have come, so every record counts once. AT_LEAST_ONCE: operators only count barriers and"
+        " hold nothing back; after a failure some records count twice. AT_MOST_ONCE (ours): after a"
+        " failure the run goes on without its state, behind everything that its sources may have"
+        " emitted: some records are lost, none counts twice. Sources read ahead and emit what a"
+        " completed checkpoint has reserved, so nothing comes out before the first one. A point"
+        " that a person asks to restore is restored with its state. ACKED (as in Storm): ackers"
+        " follow every record; a source emits it again until all that descends from it is"
+        " processed, and after a failure goes on at the oldest record that is not. State is in no"
+        " checkpoint and begins empty after a failure; records may come twice.",
     ),
     Definition(
         REQUIRED_KEY,
@@ -125,8 +125,8 @@ DEFINITIONS = (
         one_of(RequiredGuarantee),
         "The least that the pipeline must guarantee from end to end: AT_MOST_ONCE, AT_LEAST_ONCE,"
         " IDEMPOTENT (exact again when the checkpoint after a failure completes) or EXACTLY_ONCE."
-        " What its sources, its mode and its sinks give is computed; a run that gives less is"
-        " refused before it starts, with the reason. none: whatever they give.",
+        " ftdash computes what sources, mode and sinks give, and refuses a run that gives less"
+        " before it starts, with the reason. none: nothing is required.",
     ),
     Definition(
         _CHECKPOINTING + "at-most-once.read-ahead",
@@ -152,8 +152,8 @@ DEFINITIONS = (
         "aligned_timeout_ms",
         "0",
         duration_of_at_least(0),
-        "With unaligned checkpoints: for so long after its trigger a checkpoint aligns, and only"
-        " then its barriers start to overtake. 0: they overtake from the start.",
+        "With unaligned checkpoints: a checkpoint aligns for this long after its trigger; only"
+        " then do its barriers overtake. 0: they overtake from the start.",
     ),
     Definition(
         _CHECKPOINTING + "alignment-buffer.max-size-per-channel",
@@ -176,9 +176,9 @@ DEFINITIONS = (
         "cap_action",
         "wait",
         one_of(CapAction),
-        "wait: the checkpoint goes on and shows who was beyond the cap. unaligned: its barriers"
-        " start to overtake (a savepoint waits). abort: the subtask declines the checkpoint, and"
-        " whoever waits for it downstream is told at once.",
+        "wait: the checkpoint goes on and shows which subtasks exceeded the cap. unaligned: its"
+        " barriers start to overtake (a savepoint waits). abort: the subtask declines the"
+        " checkpoint and says so downstream at once.",
     ),
     *ACKING_DEFINITIONS,
     *RECOVERY_DEFINITIONS,

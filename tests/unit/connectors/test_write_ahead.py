@@ -141,7 +141,7 @@ def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_ag
 
     match = (
         "Whether 2 records of out, subtask 0, that run run-1 wrote behind checkpoint 1 up to"
-        " checkpoint 2 are published cannot be told: the marker is gone. Look for them."
+        " checkpoint 2 are published is unknown: the marker is gone. Look for them."
     )
     with pytest.raises(OutputLost, match=match) as loss:
         WriteAheadWriter(ForgetfulTarget(sink), CONTEXT).commit(SECOND, segments)

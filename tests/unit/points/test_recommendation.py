@@ -40,16 +40,16 @@ def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() ->
     found = recommended([verified, point(11)])
 
     assert found.reason == (
-        "Checkpoint 12 of run 1 is the newest that can be used, so the least is read again:"
-        " about 1,234 records. Every byte of it was read again and is as written."
+        "Checkpoint 12 of run 1 is the newest that can be used, so the least is read again: about"
+        " 1,234 records. All of its files were verified and match their digests."
     )
 
 
 def test_a_point_that_nobody_has_read_says_so_and_what_follows() -> None:
     found = recommended([point(12, records_to_replay=1)])
 
-    assert "so the least is read again: about 1 record. Nobody has read it since" in found.reason
-    assert "the restore does, before it starts." in found.reason
+    assert "so the least is read again: about 1 record. Not verified since" in found.reason
+    assert "the restore verifies it before it starts." in found.reason
 
 
 def test_newer_ones_that_cannot_be_used_are_named_with_why() -> None:
@@ -89,8 +89,8 @@ def test_a_point_beside_the_line_is_recommended_with_a_warning_where_nothing_els
     ("count", "said"),
     [
         (0, "Nothing has been completed that a run could be restored from."),
-        (1, "The only point cannot be used: gone, or refused when it was looked at."),
-        (3, "None of the 3 points can be used: gone, or refused when it was looked at."),
+        (1, "The only point cannot be used: gone, or refused when checked."),
+        (3, "None of the 3 points can be used: gone, or refused when checked."),
     ],
 )
 def test_where_nothing_can_be_used_that_is_said(count: int, said: str) -> None:

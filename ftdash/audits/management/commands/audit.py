@@ -16,7 +16,7 @@ from pipelines.domain.errors import Rejected
 
 
 class Command(InstalledCommand):
-    help = "Up to which checkpoint is a pipeline's output exactly what was given to its sinks?"
+    help = "Check up to which checkpoint a pipeline's output matches its ledger."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("job", help="name of the pipeline")
@@ -37,4 +37,4 @@ class Command(InstalledCommand):
         else:
             self.stdout.write("\n".join(sentences(report)))
         if not report.is_as_recorded:
-            raise CommandError("The output is not what the ledger says.", returncode=1)
+            raise CommandError("The output does not match the ledger.", returncode=1)

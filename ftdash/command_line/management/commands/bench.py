@@ -21,10 +21,10 @@ BENCHMARKS = {
     "restore": "10 GB of RocksDB and 2 GB of hashmap, against reading and digesting them",
     "latency": "from when a record happens to committed output, at half load",
     "backpressure": "a checkpoint while every buffer before a slow reader is full",
-    "incremental": "what a checkpoint uploads after 1 % of a million keys were touched",
-    "pause": "how long a subtask stands still for a cut",
+    "incremental": "bytes that a checkpoint uploads after 1 % of a million keys changed",
+    "pause": "how long a subtask stops for the synchronous part of a snapshot",
     "small-batches": "rows a second on one core, at 1 to 8,192 rows a batch",
-    "state-memory": "what a snapshot and a restore of 1 GiB of state hold in memory",
+    "state-memory": "memory that a snapshot and a restore of 1 GiB of state need",
 }
 
 

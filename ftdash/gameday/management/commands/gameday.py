@@ -29,9 +29,9 @@ FAULTS = {fault.value.lower().replace("_", "-"): fault for fault in Fault}
 
 class Command(InstalledCommand):
     help = (
-        "Hit a running pipeline that allows faults, wait until it is back and its output is proven"
-        " against the ledger, and print the verdict with what was measured; or, with --list, the"
-        " newest game days. Exit status 1: it did not pass. 2: it was refused."
+        "Inject a fault into a running pipeline that allows faults, wait until it has recovered,"
+        " audit its output against the ledger, and print the verdict with the measurements. With"
+        " --list, print the newest game days. Exit status 1: it did not pass. 2: it was refused."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

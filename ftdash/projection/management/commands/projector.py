@@ -21,7 +21,7 @@ class Command(InstalledCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--rebuild", metavar="RUN_ID", help="make the rows of one run anew, and end"
+            "--rebuild", metavar="RUN_ID", help="rebuild the rows of one run, then exit"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -265,7 +265,7 @@ class Failures:
         except Rejected as error:
             self._give_up(str(error), str(error))
         except Retryable as error:
-            self._ask_again_later(f"Where to restart from cannot be told: {error}")
+            self._ask_again_later(f"The point to restart from is unknown: {error}")
 
     def _ask_again_later(self, cause: str) -> None:
         """Counts as a failure, so that the restart strategy bounds how often this is repeated."""
