@@ -141,7 +141,7 @@ def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pi
     wait_until_live(held)
     held.click("#act-restore")
     expect(held.locator("dialog #verdict-head")).to_have_text("✓ It can be restored.")
-    expect(held.locator("dialog #reading")).to_contain_text("Every byte of them will be read")
+    expect(held.locator("dialog #reading")).to_contain_text("All of its files will be read")
     send_dialog(held, "the old version was right", "clicks-again")
 
     leave_and_find_again(held, "#region-progress", waits_as("Restore"))
