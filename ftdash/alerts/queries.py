@@ -35,7 +35,7 @@ class AlertView:
     fired_value: float  # seconds, bytes or a count
     cleared_at: datetime | None
     cleared_because: str
-    acknowledged_by: str  # empty: nobody
+    acknowledged_by: str  # empty: not acknowledged
     acknowledged_at: datetime | None
     acknowledged_reason: str
 

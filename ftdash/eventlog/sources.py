@@ -64,7 +64,7 @@ class LineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """`actor` is empty where nobody asked for it, `pipeline` where it concerns all."""
+    """`actor` is empty if no person requested it, `pipeline` if it concerns all."""
 
     at: datetime
     kind: LineKind

@@ -120,7 +120,7 @@ def roots() -> list[str]:
 
 
 def check_slot(slot: int | None, parallelism: int) -> None:
-    """None: nobody has named one."""
+    """None: none was named."""
     if slot is None:
         raise Rejected(f"Name the slot that is to be hit; there are 0 to {parallelism - 1}.")
     if not 0 <= slot < parallelism:

@@ -104,7 +104,7 @@ watches = DriverWatches()
 class Repair(Enum):
     NONE = auto()
     START = auto()
-    CLOSE_AS_CANCELED = auto()  # nobody is there to carry out the cancel request
+    CLOSE_AS_CANCELED = auto()  # no driver is left to carry out the cancel request
     GIVE_UP = auto()
     KILL = auto()  # the driver stays longer than it may
     REPLACE = auto()  # the driver hangs

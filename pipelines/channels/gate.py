@@ -337,7 +337,7 @@ class Gate:
 
     def _rules(self) -> Coalescing:
         if self._coalescing is None:
-            raise InvariantViolated("a gate is told how to join batches before it does")
+            raise InvariantViolated("the rules for joining batches are set before a run is polled")
         return self._coalescing
 
     def _waits(self, rules: Coalescing) -> bool:

@@ -34,7 +34,7 @@ Offer = Callable[["Inlet", Element, int], None]
 
 
 class Inlet:
-    """One channel's queue, from the side of whoever delivers into it."""
+    """One channel's queue, from the side of its writer."""
 
     __slots__ = (
         "_offer",

@@ -53,8 +53,8 @@ class DamagedFile(CorruptSnapshot):
 
 
 class OutputLost(Rejected):
-    """What a completed checkpoint counts on is not with a sink's target any more, or nobody can
-    tell. The message says which output; no restart brings it back."""
+    """What a completed checkpoint counts on is not with a sink's target any more, or that is
+    unknown. The message says which output; no restart brings it back."""
 
     def __init__(self, message: str, checkpoint_id: CheckpointId) -> None:
         """`checkpoint_id`: that it was prepared for; later points may count on it, too."""

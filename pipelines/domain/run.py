@@ -1,4 +1,4 @@
-"""What one run of a pipeline is told at its start, where its files are, and how its processes talk.
+"""What one run gets at its start, where its files are, and how its processes communicate.
 
 The control plane writes `run.json` before it starts a driver with `python -m pipelines.spark.driver
 RUN_DIR`; nothing else is passed between the two. The run's own directory (journal, lease, requests)

@@ -176,7 +176,7 @@ class LocalSlot:
 
     def _deployed(self) -> Deployment:
         if self._deployment is None:
-            raise InvariantViolated("a slot is deployed before it is told anything else")
+            raise InvariantViolated("a slot is deployed before any other message")
         return self._deployment
 
     def _step_all(self) -> bool:

@@ -54,7 +54,7 @@ class AttemptFence:
 
     def admit(self, attempt: Attempt) -> Stale | None:
         """None: the speaker is current. An attempt from the future is a bug."""
-        check(attempt <= self._current, "nobody speaks for a future attempt", attempt=attempt)
+        check(attempt <= self._current, "no message comes from a future attempt", attempt=attempt)
         is_newest = attempt == self._current
         if is_newest and not self._is_over:
             return None

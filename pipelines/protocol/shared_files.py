@@ -111,7 +111,10 @@ class SharedFiles:
         both = self._under_way & self._retained.keys()
         check(not both, "a completed checkpoint is not under way", ids=both)
         for leaving in self._leaving:
-            check(bool(leaving.under_way), "files nobody may ask for are released at once")
+            check(
+                bool(leaving.under_way),
+                "files that none may need are released at once",
+            )
             check(leaving.under_way <= self._under_way, "only what is under way is waited for")
 
     def _ended(self, checkpoint_id: CheckpointId, written: Names) -> list[str]:

@@ -89,7 +89,7 @@ class Failed(Message, frozen=True, kw_only=True):
     is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
     lost_output_of: CheckpointId | None = None  # the output that it counts on is gone: fatal, too
     damaged_file: str | None = None  # of the point that it starts from: fatal for that point
-    is_damage: bool = False  # also if it is not known of which file
+    is_damage: bool = False  # also if the file is unknown
     error: OperatorError | None = None  # None: no operator raised it
 
 

@@ -190,6 +190,6 @@ def check_placement(settings: Settings, roots: list[str]) -> None:
             allowed.check(place)
         except Rejected as refusal:
             raise Rejected(
-                f"The setting {key} cannot be used: {refusal} Whoever runs this installation can"
-                f" add a root to {ROOTS_VARIABLE}."
+                f"The setting {key} cannot be used: {refusal} To allow it, add a root to"
+                f" {ROOTS_VARIABLE} on the server."
             ) from refusal

@@ -251,7 +251,7 @@ def _parquet_batches(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     file = _open_parquet(name, content)
     encoded_schema = (file.metadata.metadata or {}).get(b"ARROW:schema")
     if encoded_schema is None:
-        raise CorruptSnapshot(f"{name} does not say of which types its rows are.")
+        raise CorruptSnapshot(f"{name} does not say what types its rows have.")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded_schema)))
     for batch in file.iter_batches(use_threads=False):
         yield batch.cast(schema)

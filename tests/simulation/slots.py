@@ -225,7 +225,7 @@ class Slot:
 
     def _deployed(self) -> Deployment:
         if self.deployment is None:
-            raise InvariantViolated("a slot is deployed before it is told anything else")
+            raise InvariantViolated("a slot is deployed before any other message")
         return self.deployment
 
     def _step_slowly(self, index: int, subtask: Subtask) -> None:

@@ -146,7 +146,7 @@ def _lab(kept: LabReport) -> None:
 
 
 def alerts(run: Run) -> None:
-    """Two fire, one of which somebody looks after; and one has cleared."""
+    """Two fire, one of them acknowledged; a third has cleared."""
     now = timezone.now()
     Evaluation.objects.create(at=now)
     rules = list(AlertRule.objects.all()[:3])

@@ -37,7 +37,7 @@ def acknowledge_alert(
     services.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
     found = queries.alert(key)
     if found is None:
-        raise InvariantViolated("an alert that somebody looks after is found")
+        raise InvariantViolated("an acknowledged alert is found")
     return Status(ASKED, found)
 
 

@@ -1,8 +1,8 @@
-"""What people ask about recovery points: restore from one, look before, dispose of one.
+"""Restores a pipeline from a recovery point, after the preflight.
 
-Writers like `services`. A restore is held against the preflight first, so that what cannot work is
-refused where the person asks, with all the reasons, and nothing is started. A command reads every
-byte of the point for that; a page, where somebody waits, has a worker do it (`inspection_of`).
+The preflight refuses what cannot work where the person asks, with all the reasons, and nothing is
+started. A command reads every byte of the point for that. A page would wait too long, so a worker
+reads it (`inspection_of`).
 """
 
 import os

@@ -108,12 +108,12 @@ def _before_revoking(of: str) -> str:
     if found is None:
         raise Http404(f"There is no token {of!r}.")
     used = f"last used {utc(found.last_used_at)}" if found.last_used_at else "never used"
-    return f"Whoever uses {of} is refused from now on; it was {used}. Its name stays taken."
+    return f"Requests with {of} are refused from now on; it was {used}. Its name stays taken."
 
 
 PEOPLE_ACTIONS = {
     "invite": SettingsAction(
-        title="Invite somebody",
+        title="Invite a person",
         button="Invite",
         form=InviteForm,
         consequence=lambda _: (

@@ -216,7 +216,7 @@ class Committable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A prepared file and the name under which it becomes visible; names within the directory.
 
     `directory` is where it was prepared. A point may be restored into a pipeline that writes
-    elsewhere: then the file belongs to whoever restores the point there, and is left alone.
+    elsewhere: then the file belongs to the run that restores the point there, and is left alone.
     """
 
     temporary: str
@@ -324,7 +324,7 @@ class FilesWriter:
         )
 
     def _check_still_current(self, prepared: Path) -> None:
-        """Whoever was replaced amid preparing takes the file back: its successors may have looked
+        """A writer that was replaced amid preparing takes its file back: successors may have looked
         for such files already. Raises ProtocolError, TargetTaken."""
         try:
             self._target.check_current(self._context.run_id, self._context.attempt)
@@ -339,7 +339,7 @@ class FilesWriter:
 
     def _tidy(self) -> None:
         """A checkpoint of this attempt has completed, so every subtask has committed what it had
-        restored: what older attempts left is nobody's."""
+        restored: no run needs what older attempts left."""
         self._target.remove_older(self._context.run_id, self._context.attempt)
         self._has_tidied = True
 

@@ -6,19 +6,19 @@
     _superseded/<run>/part-...                                      set aside when <run> started
     _ftdash.json                                                    pipeline, holder and attempt
 
-Who removes what, so that nothing restorable is lost:
+What removes which files, so that nothing restorable is lost:
 
-- in progress: whoever starts next, of this run or another. No checkpoint names such a file.
+- in progress: removed by the next attempt of this run or another. No checkpoint names such a file.
 - prepared: of the run that starts, what lies behind its starting point. That run restores its
   newest whole point, so what lies behind it belongs to checkpoints that never completed. Of other
   runs, `discard` removes the files that its caller names, because no point needs them; a file that
   a point names stays, since the point may be restored later.
 - both are removed by `rewind`, and again when writers of the next attempt start and end: a slot
-  that was fenced may finish what it was doing for as long as it takes to die. Whatever of older
-  attempts is still there goes with the first checkpoint that an attempt completes: then all that
-  was restored is committed.
-- visible: nobody. `rewind` makes the visible files exactly those of the lineage: it sets others
-  aside, and brings back what an earlier rewind set aside and this lineage contains.
+  that was fenced may finish what it was doing for as long as it takes to die. What older
+  attempts still left goes with the first checkpoint that an attempt completes: then all that was
+  restored is committed.
+- visible: never removed. `rewind` makes the visible files exactly those of the lineage: it sets
+  others aside, and brings back what an earlier rewind set aside and this lineage contains.
 """
 
 import fcntl
@@ -222,7 +222,7 @@ class FileTarget:
         return owner
 
     def _unknown(self, run_id: RunId) -> Owner:
-        """A run of which no attempt has come yet."""
+        """A run that has had no attempt here yet."""
         return Owner(pipeline=self._pipeline, run_id=run_id, attempt=Attempt(0))
 
     def _check_newest(self, owner: Owner, attempt: Attempt) -> None:
@@ -266,7 +266,7 @@ class FileTarget:
 
     @contextmanager
     def _locked(self) -> Iterator[Owner | None]:
-        """The owner, while nobody else can change it."""
+        """The owner, while no other process can change it."""
         make_directory(self.directory)
         with (self.directory / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

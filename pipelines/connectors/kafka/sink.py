@@ -74,7 +74,7 @@ class KafkaOwnership:
         return f"{self.prefix}/{_quoted(name.uid)}/{_quoted(name.run_id)}/t/{numbers}"
 
     def name_of(self, transactional_id: str) -> TransactionName | None:
-        """None: somebody else's."""
+        """None: it is not one of ours."""
         found = re.fullmatch(
             rf"{re.escape(self.prefix)}/{PART}/{PART}/t/(\d+)/(\d+)/(\d+)", transactional_id
         )
@@ -296,7 +296,7 @@ class KafkaSink:
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
         """What is published stays; what other runs were publishing from a log is ended, or it held
-        up readers, and whoever restores it begins again."""
+        up readers, and the run that restores it begins again."""
         with closing(KafkaCoordinator(self.address)) as coordinator:
             self.ownership.check_holds(coordinator, run_id, self.target)
             for transactional_id in coordinator.ongoing():

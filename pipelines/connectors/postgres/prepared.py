@@ -126,7 +126,7 @@ WHERE x.database = current_database() AND 2 = (
 )
 """
 """A prepared transaction has no session (no `pid`). What else it holds goes by the same virtual
-number as the lock on its own number, which the server names anew when it starts again."""
+number as the lock on its own number, which the server changes when it restarts."""
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -226,7 +226,7 @@ class CopyTransaction:
 
 
 class _Abandoned(Exception):
-    """Why a COPY ends that nobody wants any more."""
+    """Ends a COPY that is no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)

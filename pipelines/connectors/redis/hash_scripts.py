@@ -196,7 +196,7 @@ redis.call('HSET', OWNER, 'pipeline', ARGV[3], 'run', ARGV[1], 'restored', ARGV[
     + "return redis.call('HGETALL', RUNS)"
 )
 """ARGV: run, restored checkpoint, pipeline, whether the run has written before. The run holds the
-prefix, or nobody does.
+prefix, or no run does.
 
 Every attempt that has entered so far is refused from now on. Returns the numbers of the runs.
 """

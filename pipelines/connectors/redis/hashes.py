@@ -193,7 +193,7 @@ class RedisHashes:
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A prepared transaction. `prefix` is where: a point may be restored into a pipeline that
-    writes elsewhere; then it is left to whoever restores the point there."""
+    writes elsewhere; then it is left to the run that restores the point there."""
 
     prefix: str
     transaction: str

@@ -233,7 +233,7 @@ class SlotHost:
 
     def _deployed(self) -> Deployment:
         if self._deployment is None:
-            raise InvariantViolated("a slot is deployed before it is told anything else")
+            raise InvariantViolated("a slot is deployed before any other message")
         return self._deployment
 
     def reach(self, point: FaultPoint) -> None:

@@ -297,7 +297,7 @@ class ScriptedRun:
     def die(self) -> None:
         """The driver's loop ends as if its process had been killed: nothing is tidied up."""
         self._is_to_die = True
-        self._context.post(SlotGone(Attempt(99), 0, "nobody speaks for a future attempt"))
+        self._context.post(SlotGone(Attempt(99), 0, "no message comes from a future attempt"))
         self.wait_until_over()
 
     def wait_until_over(self) -> JobStatus | None:

@@ -40,7 +40,7 @@ variables of the environment name is used as well; their values are shown and st
   {KAFKA_SECURITY}  a JSON object: security.protocol, sasl.* and ssl.* of librdkafka
 
 Started again with the same --home it continues: the same database, accounts and pipeline, whose
-driver resumes from its latest checkpoint. --fresh deletes that home first and begins anew.
+driver resumes from its latest checkpoint. --fresh deletes that home first and starts from nothing.
 """
 
 
