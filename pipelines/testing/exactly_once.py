@@ -7,7 +7,7 @@ says nothing about whether the result is the wanted one; assert that by `run_wit
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -108,11 +108,18 @@ def assert_exactly_once(
             only the newest row of each key is compared. Without it every row counts.
         parameters: {name: text}, of a declared pipeline.
 
-    Raises AssertionError with the seed, the kills and the rows that differ.
+    Raises AssertionError with the seed, the kills and the rows that differ, and where nothing was
+    compared; Rejected when `input` or `newest_by` name what the pipeline does not have.
     """
     built = _with_ends(pipeline, input, parallelism, parameters)
+    _check_sinks(newest_by or {}, built)
     trial = _Trial(built, kills, parallelism, frozenset(points))
     undisturbed, passes = trial.calm()
+    if not any(table.num_rows for table in undisturbed.tables.values()):
+        raise AssertionError(
+            "No sink committed a row, also without kills, so there is nothing to compare; give rows"
+            " that produce output."
+        )
     killed = trial.killed(passes, kill_count)
     if kill_count and not killed.kills:
         raise AssertionError(f"With the seed {kills} no process was killed; give more rows.")
@@ -213,6 +220,13 @@ def _by_uid(input: Input, pipeline: Pipeline) -> dict[Uid, Rows]:
         if uid not in pipeline.sources:
             raise Rejected(f"There is no source {uid!r}; there are: {known}.")
     return {Uid(uid): rows for uid, rows in input.items()}
+
+
+def _check_sinks(named: Collection[str], pipeline: Pipeline) -> None:
+    known = ", ".join(map(repr, pipeline.sinks))
+    for uid in named:
+        if uid not in pipeline.sinks:
+            raise Rejected(f"There is no sink {uid!r}; there are: {known}.")
 
 
 def _source(uid: Uid, replaced: AnySource, rows: Rows, parallelism: int) -> ArrowRows:

@@ -119,6 +119,20 @@ def test_too_few_rows_for_a_kill_are_no_proof() -> None:
         assert_exactly_once(env.build(), ROWS, kills=1, points=[FaultPoint.ALIGNING])
 
 
+def test_a_pipeline_that_commits_nothing_proves_nothing() -> None:
+    env = Environment()
+    orders = env.from_rows([], ORDERS, uid="orders", timestamp_column="at")
+    orders.filter_rows(lambda row: False, uid="none").collect(uid="out")
+
+    with pytest.raises(AssertionError, match="No sink committed a row, also without kills"):
+        assert_exactly_once(env.build(), ROWS, kills=1)
+
+
+def test_a_sink_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(Rejected, match="There is no sink 'outs'; there are: 'out'"):
+        assert_exactly_once(per_minute(), ROWS, kills=1, newest_by={"outs": ["product"]})
+
+
 RECOVERING = (FaultPoint.RESTARTING,)
 
 
