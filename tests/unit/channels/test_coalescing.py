@@ -225,7 +225,7 @@ def test_a_gate_that_was_not_told_how_joins_nothing() -> None:
     inlet = gate.attach(A, return_credit=lambda count: None, on_close=lambda reason: None)
     inlet.offer(at(1), 1)
 
-    with pytest.raises(InvariantViolated, match="told how to join"):
+    with pytest.raises(InvariantViolated, match="rules for joining batches are set"):
         gate.poll_run()
 
 
