@@ -86,6 +86,9 @@ FACADE = Path("pipelines/connectors/__init__.py")
 
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
+SAYS_PURE = re.compile(r"(^|\s)Pure[.:]")
+NOT_IN_PURE_PAGES = ("django.db", "django.http", "django.shortcuts")
+"""Enums and answers of other modules are values; their rows come with these."""
 RUNS_WHAT_IT_READS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 NOT_IN_ENGINE = {"django", "celery", "ftdash"}
 DOORS = ("ftdash.ui", "ftdash.api")
@@ -180,6 +183,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
     assert not text or ast.get_docstring(tree), "a module opens with what it is for"
     for name in imports(tree):
         check_import(package, name)
+        check_purity(ast.get_docstring(tree) or "", name)
         if relative != FACADE:
             check_within(".".join(relative.parent.parts), name)
     for node in ast.walk(tree):
@@ -268,6 +272,13 @@ def test_every_test_asserts_something(path: Path) -> None:
     tests = [node for name, node in functions_in(path).items() if name.startswith("test_")]
 
     assert [node.name for node in tests if not asserts(path, node, frozenset())] == []
+
+
+def check_purity(claims: str, name: str) -> None:
+    """A module that says it is pure, in whatever package."""
+    if SAYS_PURE.search(claims):
+        assert name.split(".")[0] not in NOT_IN_PURE, f"it says it is pure: no {name}"
+        assert not name.startswith(NOT_IN_PURE_PAGES), f"it says it is pure: no {name}"
 
 
 def check_import(package: str, name: str) -> None:

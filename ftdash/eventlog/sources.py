@@ -1,6 +1,6 @@
-"""Where the lines of the log come from: for each kind of row its columns and its sentence.
+"""The event log: one line for each row of other apps, with its columns and its sentence.
 
-One line of the log, what it can be asked for, and where a page of it ends. Pure.
+Also decides which lines a reader can choose, and where a page of the log ends.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""The only reader of the rows of game days.
+"""The only reader of the rows of game days, and the score over all of them.
 
-The score over all game days: one line for each fault in each pipeline. Pure.
+The score has one line for each fault in each pipeline.
 """
 
 from collections.abc import Iterable

@@ -5,11 +5,9 @@ for the writer and all readers, however many files there are and whichever are g
 appends only to the newest. The first is `journal.jsonl`. Each later one appears whole with its
 first line, the summary of all before it (`JournalContinued`), so those before it may be deleted.
 
-Decides what a journal still needs of its older segments: the newest event of each matter, and
-all that is under way.
-
-Pure: lines in, lines out, each as it was written. A driver that takes over finds in the summary
-what earlier drivers have recorded; the projector and the audit go on from it.
+The summary keeps what readers still need of the older segments, each line as it was written: the
+newest event of each matter, and all that is under way. A driver that takes over finds in it what
+earlier drivers have recorded; the projector and the audit go on from it.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""The page of failures and recovery: what failed, what came of it, and where to go back to.
-
-The tables of the recovery page, made from the answers of the queries. Pure.
-"""
+"""The page of failures and recovery: what failed, how the run recovered, what can be restored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
