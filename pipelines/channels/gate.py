@@ -26,7 +26,7 @@ from pipelines.channels.debloating import SAMPLE_MS, Debloater, Debloating
 from pipelines.channels.inlet import ChannelRecorder, Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import Barrier, Element, Mark, Records
+from pipelines.domain.elements import Barrier, Element, Mark, Records, Watermark
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.ids import ChannelId, CheckpointId
 
@@ -199,9 +199,11 @@ class Gate:
                 self._list_if_servable(inlet)
                 return inlet.channel, first
             run = Run(rules, inlet.channel, first, cost_bytes)
-            served = [inlet]
-            if not is_whole:
-                served += self._ready
+            if is_whole:
+                served = [inlet]
+                self._extend_by_watermark(run, inlet)
+            else:
+                served = [inlet, *self._ready]
                 self._extend(run, served)
             self._list_if_servable(inlet)
             self._work.size_bytes += run.size_bytes
@@ -364,6 +366,13 @@ class Gate:
 
     def _is_full(self, inlet: Inlet) -> bool:
         return inlet.queued_bytes + inlet.credit_due_bytes >= inlet.granted_bytes
+
+    def _extend_by_watermark(self, run: Run, inlet: Inlet) -> None:
+        """A turn less: adjacent watermarks of a channel are one already."""
+        if inlet.elements:
+            element, cost_bytes = inlet.elements[0]
+            if isinstance(element, Watermark) and run.try_take(inlet.channel, element, cost_bytes):
+                inlet.dequeue()
 
     def _extend(self, run: Run, served: list[Inlet]) -> None:
         """Take from these channels what the run takes."""

@@ -109,9 +109,9 @@ class Inlet:
         A smaller window is reached as the reader takes what is queued: what is too much stays
         here. Less than a step is not worth a message, unless the window has grown.
         """
-        surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)
-        if surplus:  # below zero: the window has grown
-            self.granted_bytes -= surplus
+        if self.granted_bytes != window_bytes:
+            surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)
+            self.granted_bytes -= surplus  # below zero: the window has grown
             self.credit_due_bytes -= surplus
         if self.credit_due_bytes < step_bytes:
             return 0

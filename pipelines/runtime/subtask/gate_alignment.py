@@ -117,6 +117,7 @@ class GateAlignment:
         self._last = LastEvents()
         cap = BufferCap(options.channel_cap_bytes, options.subtask_cap_bytes)
         self._buffers = AlignmentBuffers(gate, cap)
+        self._has_cap = cap.is_set
         gate.measure_by(timing.clock)
         if self._turning is not None:
             gate.announce_barriers()
@@ -132,7 +133,7 @@ class GateAlignment:
     @property
     def wait_ms(self) -> float:
         """How long the buffers need no look."""
-        return CAP_STEP_MS if self._buffers.cap.is_set and self.is_aligning else IDLE_WAIT_MS
+        return CAP_STEP_MS if self._has_cap and self.is_aligning else IDLE_WAIT_MS
 
     @property
     def due_ms(self) -> float | None:
@@ -141,7 +142,7 @@ class GateAlignment:
     def attend(self) -> Effects | None:
         """Handles announced barriers, alignments whose time is up, and buffers over their cap."""
         done = None if self._turning is None else self._attend_to_barriers(self._turning)
-        if done is None and self._buffers.cap.is_set:
+        if done is None and self._has_cap:
             return self._attend_to_buffers()
         return done
 

@@ -39,10 +39,7 @@ class GateFeed:
         self._alignment = alignment
         self._begin = beginning(in_flight, restored_watermark_ms)
         self._watermarks = WatermarkMerger(coalescing.inputs, restored_watermark_ms)
-
-    @property
-    def has_ended(self) -> bool:
-        return not self._alignment.has_open_inputs
+        self.has_ended = not alignment.has_open_inputs
 
     @property
     def wait_ms(self) -> float:
@@ -115,13 +112,12 @@ class GateFeed:
     def _on_run(self, run: Run) -> Effects:
         """Several watermarks make one step of event time."""
         process = Process(run.port, run.batch(), run.parts())
-        return [process, self._on_watermarks(run)] if run.watermarks else [process]
-
-    def _on_watermarks(self, run: Run) -> PassTime:
         marks: list[EventTimeMark] = []
         for channel, timestamp_ms in run.watermarks.items():
             marks += self._watermarks.on_watermark(channel, timestamp_ms)
-        return PassTime(marks if len(run.watermarks) == 1 else newest_marks(marks))
+        if not marks:
+            return [process]
+        return [process, PassTime(marks if len(marks) == 1 else newest_marks(marks))]
 
     def _on_mark(self, channel: ChannelId, mark: Mark) -> Effects:
         match mark:
@@ -142,5 +138,6 @@ class GateFeed:
 
     def _on_end(self, channel: ChannelId) -> Effects:
         effects = self._alignment.on_end(channel)
+        self.has_ended = not self._alignment.has_open_inputs
         effects.append(PassTime(self._watermarks.on_end(channel)))
         return [*effects, Broadcast(EndOfInput())] if self.has_ended else effects

@@ -17,6 +17,7 @@ from pipelines.domain.elements import (
     CancelCheckpoint,
     Element,
     EndOfInput,
+    Mark,
     Origins,
     RecordOrigin,
     Records,
@@ -68,9 +69,23 @@ def test_a_batch_that_is_large_enough_passes_untouched_and_without_a_look_at_the
 
     assert isinstance(run, Run)
     assert run.batch() is large.batch
-    assert not run.watermarks, "served in its turn, as if nothing were ever joined"
-    gate.measure_by(ManualClock())
-    assert gate.poll_run() == (A, Watermark(1))
+    assert run.watermarks == {A: 1}, "what follows it directly takes no turn of its own"
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [Barrier(checkpoint_id=CheckpointId(1), trigger_ms=0), WatermarkStatus(is_idle=True)],
+    ids=["barrier", "status"],
+)
+def test_a_large_batch_takes_no_other_mark_along(mark: Mark) -> None:
+    gate, inlets = opened(SAME, max_rows=2)
+    offer(inlets[A], at(1, 2), mark, Watermark(1))
+
+    run = gate.poll_run()
+
+    assert isinstance(run, Run)
+    assert not run.watermarks
+    assert gate.poll_run() == (A, mark)
 
 
 def test_inputs_of_an_operator_are_never_joined() -> None:
