@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import pyarrow as pa
 
+from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
@@ -135,6 +136,24 @@ class OwnsPlace(Protocol):
     def place(self) -> str:
         """The same text for the same place, however an author spells it; for a person to read."""
         ...
+
+
+@runtime_checkable
+class Overwrites(Protocol):
+    """A sink that keeps the newest row of each key; it cannot take a row back."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+
+def check_takes_changes(sink: "Sink") -> None:
+    """Raises Rejected for a sink that would keep rows which a changelog takes back."""
+    if isinstance(sink, Overwrites):
+        raise Rejected(
+            "its input is a changelog, and the sink keeps the newest row of each key, so a row that"
+            " is taken back would stay. Write the changelog to a sink that appends, or aggregate"
+            " it by key in front of the sink"
+        )
 
 
 class Sink(Protocol):

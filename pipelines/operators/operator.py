@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS, Firing
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.columns import Longs
 from pipelines.state.backend import StateBackend
 from pipelines.state.operator_states import OperatorStates
@@ -90,6 +91,13 @@ class Operator:
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         """Raises Rejected naming the column that is missing or has the wrong type."""
         raise NotImplementedError
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        """True if the output is a changelog (`operators.changelog`); `inputs` says it of each.
+
+        Raises Rejected for an input that the operator cannot read right: here, for any changelog.
+        """
+        return refuse_changelogs(inputs)
 
     def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
         """The side outputs that `context.collect_side` accepts, by name."""

@@ -19,6 +19,7 @@ from pyarrow import acero
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
+from pipelines.operators.changelog import pass_changes_on
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.rows import Row, RowOutput, rows_of
@@ -58,6 +59,9 @@ class BatchFunction(Operator):
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         """Does not try the function: it may not cope with a batch without rows."""
         return self._schema
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return pass_changes_on(inputs, self._schema)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         mapped = self._function(batch)
@@ -117,6 +121,9 @@ class FlatMapRows(Operator):
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         return self._schema
 
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return pass_changes_on(inputs, self._schema)
+
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
         self._output = RowOutput(context.uid, self._schema, context.collect)
@@ -146,6 +153,9 @@ class FilterRows(Operator):
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         return inputs[0]
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return any(inputs)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         is_kept = np.zeros(batch.num_rows, np.bool_)
@@ -185,6 +195,9 @@ class Filter(Operator):
         if mask_type != pa.bool_():
             raise Rejected(f"The filter gives {mask_type} values where it must give bool.")
         return inputs[0]
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return any(inputs)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         mask = self._mask(batch)
@@ -236,7 +249,22 @@ class PassOn(Operator):
                 )
         return first
 
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        if any(inputs) and not all(inputs):
+            raise Rejected(
+                "it unites a changelog with a stream that only adds rows. Put as_records(uid=...)"
+                " behind the changelog to read each change as a record"
+            )
+        return any(inputs)
+
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         if self.context.lineage is not None:
             self.context.lineage.descend_from(np.arange(batch.num_rows))
         self.context.collect(batch)
+
+
+class AsRecords(PassOn):
+    """Reads each change of a changelog as a record; `row_kind` is then a column like any other."""
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return False

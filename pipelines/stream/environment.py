@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.connectors.arrow_rows import ArrowRows, table_of
-from pipelines.connectors.sink import OwnsPlace, Sink
+from pipelines.connectors.sink import OwnsPlace, Sink, check_takes_changes
 from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
@@ -35,6 +35,7 @@ class Environment:
     _schemas: dict[Uid, pa.Schema] = field(default_factory=dict)
     _watermarks: dict[Uid, WatermarkStrategy] = field(default_factory=dict)
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
+    _changelogs: set[Uid] = field(default_factory=set)
 
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
@@ -112,6 +113,8 @@ class Environment:
             self._schemas[node] = operator.output_schema(schemas)
             for name, side in operator.side_outputs(schemas).items():
                 self._side_outputs[node, name] = side
+            if operator.emits_changes([self._is_changelog(each) for each in inputs]):
+                self._changelogs.add(node)
         self._nodes.append(Node(node, NodeKind.OPERATOR, inputs))
         self._operators[node] = create
         return node
@@ -121,6 +124,8 @@ class Environment:
         node = Uid(uid)
         schema = self._schema_into(upstream)
         with naming(uid):
+            if self._is_changelog(upstream):
+                check_takes_changes(sink)
             sink.validate(schema)
         self._nodes.append(Node(node, NodeKind.SINK, (upstream,)))
         self._sinks[node] = sink
@@ -128,6 +133,9 @@ class Environment:
 
     def schema_of(self, uid: Uid) -> pa.Schema:
         return self._schemas[uid]
+
+    def emits_changes(self, uid: Uid) -> bool:
+        return uid in self._changelogs
 
     def side_output_of(self, uid: Uid, name: str) -> SideOutput:
         """Raises Rejected naming the side outputs that there are."""
@@ -141,6 +149,9 @@ class Environment:
         if connection.side is None:
             return self._schemas[connection.upstream]
         return self.side_output_of(connection.upstream, connection.side).schema
+
+    def _is_changelog(self, connection: Connection) -> bool:
+        return connection.side is None and connection.upstream in self._changelogs
 
 
 def check_places(sinks: Mapping[Uid, Sink]) -> None:

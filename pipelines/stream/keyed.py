@@ -239,11 +239,14 @@ class KeyedStream:
     def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
         """Running totals: each batch emits the new results of the keys that it touched.
 
-        Combines records before the exchange wherever that makes them fewer.
+        Combines records before the exchange wherever that makes them fewer. Of a changelog, count,
+        sum and mean subtract the rows that it takes back; a key that has none left has the count 0.
         """
         environment = self.stream.environment
         with naming(uid):
-            aggregation = Aggregation.of(self.keys, aggregates, self.stream.schema)
+            aggregation = Aggregation.of(
+                self.keys, aggregates, self.stream.schema, of_changes=self.stream.is_changelog
+            )
         local = environment.add_operator(
             uid + LOCAL_SUFFIX,
             lambda: LocalAggregate(aggregation),

@@ -15,6 +15,7 @@ from pipelines.operators.joining.stream_join import Interval
 from pipelines.operators.joining.window_join import JoinKind
 from pipelines.operators.processing.process import BatchProcessFunction, Process
 from pipelines.operators.stateless import (
+    AsRecords,
     BatchFunction,
     BatchMapping,
     Filter,
@@ -53,6 +54,11 @@ class Stream:
     def schema(self) -> pa.Schema:
         return self.environment.schema_of(self.node)
 
+    @property
+    def is_changelog(self) -> bool:
+        """True if the stream takes rows back: its column `row_kind` is `+I` or `-D`."""
+        return self.environment.emits_changes(self.node)
+
     def connection(self, hash_by: tuple[str, ...] | None = None) -> Connection:
         return Connection(
             self.node,
@@ -90,6 +96,10 @@ class Stream:
         """A function with operator state; for keyed state and timers, `key_by` first."""
         time = self._time_in(schema)
         return self._chained(uid, lambda: Process(function, ((),), schema, uid), time)
+
+    def as_records(self, *, uid: str) -> "Stream":
+        """Read each change of a changelog as a record; `row_kind` is then a column like others."""
+        return self._chained(uid, AsRecords, self.time_column)
 
     def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)

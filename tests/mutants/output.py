@@ -23,6 +23,27 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/testing/test_exactly_once.py::test_a_seed_gives_the_same_run_again",
         ),
     ),
+    "a row that a changelog takes back is subtracted, or its reader is refused when the pipeline is"
+    " built": (
+        Mutant(
+            "pipelines/operators/changelog.py",
+            "np.where(is_back.to_numpy(zero_copy_only=False), np.int64(-1), np.int64(1))",
+            "np.ones(len(is_back), np.int64)",
+            (
+                "tests/unit/operators/test_changes_aggregated.py::test_aggregates_are_those_of_the"
+                "_rows_that_are_left"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/environment.py",
+            "connection.side is None and connection.upstream in self._changelogs",
+            "False",
+            (
+                "tests/unit/stream/test_changelogs.py::test_what_would_count_a_row_that_is_taken"
+                "_back_is_refused_by_uid"
+            ),
+        ),
+    ),
     "what `run_local` returns are the rows of completed checkpoints of that run, each once": (
         Mutant(
             "pipelines/connectors/collect.py",

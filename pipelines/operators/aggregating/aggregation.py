@@ -27,8 +27,10 @@ from pipelines.operators.aggregating.aggregates import (
     Accumulator,
     Aggregate,
     BoundAggregate,
+    Combine,
     Values,
 )
+from pipelines.operators.changelog import ROW_KIND, refuse_changelogs, signs
 from pipelines.operators.columns import Groups, field_of, group
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.backend import Table, TableDescriptor
@@ -50,17 +52,26 @@ class Aggregation:
 
     keys: pa.Schema
     outputs: tuple[_Output, ...]
+    of_changes: bool = False  # the records are a changelog
 
     @classmethod
     def of(
-        cls, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], schema: pa.Schema
+        cls,
+        keys: tuple[str, ...],
+        aggregates: Mapping[str, Aggregate],
+        schema: pa.Schema,
+        *,
+        of_changes: bool = False,
     ) -> "Aggregation":
-        """Raises Rejected naming a column that is missing, unusable or produced twice."""
+        """Raises Rejected naming a column that is missing, unusable or produced twice; and an
+        aggregate that cannot take back rows of a changelog."""
         if not aggregates:
             raise Rejected("An aggregation needs at least one aggregate, such as total=count().")
         key_schema = pa.schema([field_of(schema, key) for key in keys])
         outputs = tuple(_bind(name, each, schema) for name, each in aggregates.items())
-        aggregation = cls(key_schema, outputs)
+        aggregation = cls(key_schema, outputs, of_changes)
+        if of_changes:
+            _check_takes_back(keys, outputs)
         check_distinct([*keys, *aggregates])
         check_distinct(aggregation.partial_schema.names)
         return aggregation
@@ -93,8 +104,12 @@ class Aggregation:
         )
 
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
-        """The accumulators of each record alone."""
-        return [values for output in self.outputs for values in output.aggregate.lift(batch)]
+        """The accumulators of each record alone; a row that is taken back is subtracted."""
+        lifted = [values for output in self.outputs for values in output.aggregate.lift(batch)]
+        if not self.of_changes:
+            return lifted
+        of_rows = signs(batch)
+        return [values * of_rows for values in lifted]
 
     def lifted(self, partials: pa.RecordBatch) -> list[Values]:
         """The accumulators that a batch of partial results carries."""
@@ -146,6 +161,21 @@ def _bind(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Output:
     return _Output(name, bound, named)
 
 
+def _check_takes_back(keys: tuple[str, ...], outputs: tuple[_Output, ...]) -> None:
+    if ROW_KIND in keys:
+        raise Rejected(
+            f"its input is a changelog, so {ROW_KIND!r} cannot be a key. Leave it out, or put"
+            " as_records(uid=...) in front to read each change as a record"
+        )
+    for output in outputs:
+        if any(each.combine is not Combine.SUM for each in output.accumulators):
+            raise Rejected(
+                f"its input is a changelog, and {output.name!r} is a minimum or maximum, which"
+                " cannot take a row back. Use count, sum or mean, or put as_records(uid=...) in"
+                " front to read each change as a record"
+            )
+
+
 def check_distinct(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
@@ -187,6 +217,9 @@ class LocalAggregate(Operator):
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         return self._aggregation.partial_schema
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return False if self._aggregation.of_changes else refuse_changelogs(inputs)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         if self._ungrouped_batches_left:

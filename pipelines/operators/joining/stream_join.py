@@ -24,6 +24,13 @@ import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.operators.changelog import (
+    DELETE,
+    INSERT,
+    changes,
+    refuse_changelogs,
+    with_row_kind,
+)
 from pipelines.operators.columns import (
     EVENT_TIME,
     Longs,
@@ -46,9 +53,6 @@ from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.windowing.lateness import with_time, without_late
 
-ROW_KIND = "row_kind"
-INSERT, DELETE = "+I", "-D"
-
 
 class StreamJoin(Operator):
     """Guarantee: at any time, added less retracted rows are the join of all input so far.
@@ -67,9 +71,11 @@ class StreamJoin(Operator):
         joined = JoinedColumns.of(self._on, *inputs).schema
         if self._kind is JoinKind.INNER:
             return joined
-        if ROW_KIND in joined.names:
-            raise Rejected(f"A side has a column {ROW_KIND!r}, which the join adds; rename it.")
-        return joined.append(pa.field(ROW_KIND, pa.string()))
+        return with_row_kind(joined, "A side")
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        refuse_changelogs(inputs)
+        return self._kind is not JoinKind.INNER
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
@@ -108,8 +114,7 @@ class StreamJoin(Operator):
 
     def _emit(self, rows: pa.RecordBatch, row_kind: str) -> None:
         if self._kind is not JoinKind.INNER:
-            kinds = pa.array([row_kind]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
-            rows = pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=self._schema)
+            rows = changes(rows, row_kind, self._schema)
         for piece in in_slices(rows):
             self.context.collect(piece)
 

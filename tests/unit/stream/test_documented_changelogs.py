@@ -1,0 +1,25 @@
+"""Each snippet of the page about changelogs runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGES = ("changelogs.md",)
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+SNIPPETS = [
+    pytest.param(snippet, id=f"{page}-{number}")
+    for page in PAGES
+    for number, snippet in enumerate(
+        re.findall(r"```python\n(.*?)```", (REFERENCE / page).read_text(), re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_a_snippet_runs(snippet: str) -> None:
+    exec(compile(snippet, "snippet", "exec"), {})
+
+
+def test_the_page_has_snippets() -> None:
+    assert SNIPPETS
