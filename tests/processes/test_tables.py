@@ -69,6 +69,38 @@ def write_amid_kills(home: Path, server: PostgresServer) -> None:
     assert ended.status is JobStatus.FINISHED
 
 
+def test_rows_are_exact_though_the_server_fails_over_to_its_standby(tmp_path: Path) -> None:
+    """The standby answers at the address of the server that was killed: first read-only, as until
+    it is promoted, then with all that was committed and prepared."""
+    asked: dict[str, object] = {"pipeline": NAME}
+    with postgres_server(max_prepared_transactions=50) as server:
+        secret = {DATABASE: server.url_of("public")}
+        with (
+            server.standby() as standby,
+            hosted_run(tmp_path, PACED, settings=SOONER, environment=secret, asked=asked) as run,
+        ):
+            run.wait_for_more(2, STEP_S)
+            server.kill()
+            standby.kill()
+            standby.port = server.port
+            standby.start()
+            run.wait_for(lambda _: any(map(_is_read_only, run.of(FailureOccurred))), STEP_S)
+            standby.execute("alter system set synchronous_standby_names = ''")
+            standby.execute("select pg_promote()")
+            hurry(tmp_path)
+            ended = run.wait_until_over(STEP_S)
+
+            assert ended.status is JobStatus.FINISHED
+            for table in TABLES:
+                rows = standby.rows(f"select number from public.{table} order by number")
+                assert rows == [(number,) for number in range(TOTAL)]
+            assert standby.rows("select gid from pg_prepared_xacts") == []
+
+
+def _is_read_only(failure: FailureOccurred) -> bool:
+    return "takes no writes now" in str(failure)
+
+
 class TableReader:
     """While the server is away, it shows what it showed last."""
 
