@@ -1,4 +1,4 @@
-"""A base for commands that read an installation's rows: the installation has to exist."""
+"""What commands share: a base that needs an existing installation, and the text of a refusal."""
 
 import os
 from typing import Any
@@ -7,6 +7,8 @@ from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
+
+from pipelines.domain.errors import BrokenCode, Rejected
 
 
 class InstalledCommand(BaseCommand):
@@ -28,3 +30,10 @@ def check_installed() -> None:
             " var/demo is that of the demonstration, or make one with `manage.py migrate`.",
             returncode=2,
         )
+
+
+def explained(refusal: Rejected) -> str:
+    """The sentence; below it, where in the author's code it comes from."""
+    if isinstance(refusal, BrokenCode):
+        return f"{refusal}\n\n{refusal.traceback}"
+    return str(refusal)

@@ -125,7 +125,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "pipelines.local.driving": {"StopWithSavepoint"},  # `stop_after`
 }
 READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`
-    "ftdash.checkpoints.found_damage": "the runs that keep a point are told of its damage",
+    "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
     "ftdash.eventlog.sources": "the kinds of rows of the log are one table; `queries` reads it",
     "ftdash.gameday.observation": "what a game day has shown so far, for its services and queries",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",

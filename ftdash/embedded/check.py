@@ -20,11 +20,10 @@ from django.utils.html import strip_tags
 
 from ftdash.embedded.accounts import Account, provide_accounts
 from ftdash.embedded.checked import CheckedPipeline
-from ftdash.embedded.console import Console
 from ftdash.embedded.demo import open_installation
 from ftdash.embedded.installation import free_port
 from ftdash.embedded.observer import Observer
-from ftdash.embedded.outcome import CheckOutcome
+from ftdash.embedded.outcome import CheckOutcome, Console
 from ftdash.embedded.stack import web_address
 from ftdash.embedded.supervisor import last_words
 from ftdash.jobs.answers import RunView, ShownState

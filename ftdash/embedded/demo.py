@@ -17,8 +17,8 @@ from django.core.management import call_command
 from ftdash.documentation.site import built_in_background
 from ftdash.embedded import installation, stack
 from ftdash.embedded.accounts import Account, provide_accounts
-from ftdash.embedded.console import Console
 from ftdash.embedded.installation import free_port_near, own_token
+from ftdash.embedded.outcome import Console
 from ftdash.embedded.stack import web_address
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, Service, Supervisor
 from ftdash.jobs.answers import RunView

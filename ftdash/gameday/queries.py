@@ -15,7 +15,7 @@ from django.utils import timezone
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import seen
 from ftdash.gameday.scoring import Measures, Seen
-from ftdash.requests.offers import problem_with
+from ftdash.requests.asking import problem_with
 from ftdash.runs.queries.pipelines import newest_runs
 from pipelines.domain.commands import KillSlot
 

@@ -1,9 +1,12 @@
-"""How a request is stored: its row, its run if it starts one, its delivery. Used by the services.
+"""How a request is stored, and which requests are possible on a pipeline now. Used by the services.
 
-The caller may choose a request's id: repeating an id returns the same request, not a second one. A
-stored request survives an outage of the broker: reconcile delivers it.
+Storing takes the request's row, the row of its run if it starts one, and its delivery. The caller
+may choose a request's id: repeating an id returns the same request, not a second one. A stored
+request survives an outage of the broker: reconcile delivers it. Outside of the projector a request
+moves on from the phase that was read, or not at all.
 
-Moves a request on outside of the projector: from the phase that was read, or not at all.
+The rules that offer an action on a page also refuse a request: services call `problem_with` before
+they store one. This module does not decide who may act.
 """
 
 import secrets
@@ -18,14 +21,64 @@ from django.db.models import F
 from django.utils import timezone
 
 from ftdash.errands import Errand, publish_on_commit
-from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run
+from ftdash.jobs.answers import ActionOffer, RunView
+from ftdash.jobs.models import DesiredState, Pipeline, Request, RequestPhase, Run
 from ftdash.jobs.validation import check_reason
-from ftdash.requests.offers import problem_with
 from pipelines.bus.inbox import REQUEST_ID
-from pipelines.domain.commands import Command
+from pipelines.domain.commands import COMMANDS, Command, Needs, RequestKind
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import ClaimMode
+from pipelines.domain.status import ClaimMode, JobStatus
+
+
+def offers(
+    pipeline: Pipeline, run: Run | None, view: RunView | None
+) -> dict[RequestKind, ActionOffer]:
+    """`view` is that of `run`, the newest."""
+    return {kind: _offer(command, pipeline, run, view) for kind, command in COMMANDS.items()}
+
+
+def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) -> str:
+    """Why `command` is not possible now, in one sentence; empty if it is."""
+    is_live = run is not None and not run.is_terminal
+    if command.needs is Needs.NOTHING:
+        return ""
+    if command.needs is Needs.NO_LIVE_RUN:
+        return f"{pipeline.name} has a run under way; stop or cancel it first." if is_live else ""
+    if run is None or not is_live:
+        return f"{pipeline.name} is not running."
+    if command.needs is Needs.RUNNING and run.desired == DesiredState.STOPPED:
+        return f"{pipeline.name} is being stopped."
+    if command.needs is Needs.RUNNING and run.status != JobStatus.RUNNING.value:
+        return f"{pipeline.name} is {run.status}; this needs it to be RUNNING."
+    if command.is_fault and not pipeline.allows_faults:
+        return f"{pipeline.name} does not allow faults on purpose; an admin may allow them."
+    return ""
+
+
+def _offer(
+    command: type[Command], pipeline: Pipeline, run: Run | None, view: RunView | None
+) -> ActionOffer:
+    problem = problem_with(command, pipeline, run)
+    consequence = "" if problem else _consequence(command, pipeline, view)
+    return ActionOffer(command.kind, not problem, problem, consequence)
+
+
+def _consequence(command: type[Command], pipeline: Pipeline, view: RunView | None) -> str:
+    return command.consequence.format(
+        pipeline=pipeline.name,
+        parallelism=pipeline.parallelism,
+        allows="allows" if pipeline.allows_faults else "does not allow",
+        replay=_replay(view),
+    )
+
+
+def _replay(view: RunView | None) -> str:
+    newest = view.last_checkpoint_id if view is not None else None
+    since = f"checkpoint {newest}" if newest else "the start"
+    if view is None or view.records_to_replay is None:
+        return f"the records read since {since}"
+    return f"about {view.records_to_replay:,} records read since {since}"
 
 
 @dataclass(frozen=True, slots=True)

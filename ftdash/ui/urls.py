@@ -3,8 +3,8 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui.actions import before_restore, submission
 from ftdash.ui.actions import page as actions
+from ftdash.ui.actions import start_forms, submission
 from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
 from ftdash.ui.checkpoints import page as checkpoints_page
@@ -46,8 +46,8 @@ urlpatterns = [
     path("game-day/<int:key>/regions/", game_day.game_day_regions, name="game-day-regions"),
     path("pipelines/<slug:name>/", views.pipeline, name="pipeline"),
     path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
-    path("pipelines/<slug:name>/restore/verdict/", before_restore.verdict, name="verdict"),
-    path("pipelines/<slug:name>/restore/reading/", before_restore.reading, name="reading"),
+    path("pipelines/<slug:name>/restore/verdict/", start_forms.verdict, name="verdict"),
+    path("pipelines/<slug:name>/restore/reading/", start_forms.reading, name="reading"),
     path("pipelines/<slug:name>/metrics/", metrics_page.metrics, name="pipeline-metrics"),
     path(
         "pipelines/<slug:name>/metrics/regions/",

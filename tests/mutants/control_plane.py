@@ -215,7 +215,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/bus/test_inbox.py::test_what_is_no_command_does_not_stop_the_others",
         ),
         Mutant(
-            "ftdash/requests/offers.py",
+            "ftdash/requests/asking.py",
             "import COMMANDS, Command,",
             "import COMMANDS, Cancel, Command,",
             (

@@ -560,7 +560,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/checkpoints/found_damage.py",
+            "ftdash/jobs/damage.py",
             "if not run.is_terminal",
             "if run.is_terminal",
             (

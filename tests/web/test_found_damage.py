@@ -10,7 +10,7 @@ from ftdash.checkpoints.queries import savepoints
 from ftdash.checkpoints.queries.savepoints import Looked
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run
-from ftdash.points.services import comparisons, replays
+from ftdash.points.services import comparisons, restore
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
@@ -95,7 +95,7 @@ def test_the_driver_of_the_run_that_wrote_the_point_is_asked_once(
     "find",
     [
         lambda path: savepoints.operators_in(path),
-        lambda path: replays.replayable(Pipeline.objects.get(), path, {}),
+        lambda path: restore.replayable(Pipeline.objects.get(), path, {}),
     ],
     ids=["a page of operators", "a replay"],
 )

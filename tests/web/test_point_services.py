@@ -12,7 +12,7 @@ from django.utils import timezone
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestPhase, Run
 from ftdash.points import tasks
-from ftdash.points.services import comparisons, replays
+from ftdash.points.services import comparisons, restore
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.disposal import dispose_of
 from ftdash.points.services.restore import Restore
@@ -123,7 +123,7 @@ def test_a_restore_alone_replays_nothing_and_a_replay_of_nothing_starts_nothing(
 
 def test_a_replay_takes_the_newest_point_whose_files_are_there(old: Run, data: Path) -> None:
     row = Pipeline.objects.get()
-    assert "has no recovery point" in replays.outlook(row).refusal
+    assert "has no recovery point" in restore.outlook(row).refusal
     path = point(data, run_id=old.run_id)
     set_aside(old, records=3)
     newest = Checkpoint.objects.get(run=old)
@@ -132,11 +132,11 @@ def test_a_replay_takes_the_newest_point_whose_files_are_there(old: Run, data: P
     newest.completed_at = timezone.now() + timedelta(hours=1)
     newest.save()
 
-    seen = replays.outlook(row)
+    seen = restore.outlook(row)
 
     assert (seen.path, seen.records, seen.count, seen.refusal) == (path, {"events": 3}, 3, "")
     with pytest.raises(Rejected, match="There is no pipeline 'nothing'"):
-        replays.newest_point("nothing")
+        restore.newest_point("nothing")
 
 
 def test_restoring_again_under_the_same_id_starts_no_second_run(old: Run, data: Path) -> None:

@@ -1,21 +1,24 @@
-"""Addresses that act on jobs: each stores a request, whose progress a client then polls.
+"""Flink's addresses that act on jobs: each stores a request, whose progress a client then polls.
 
-Offers only what an administrator may do on the pages; the request's row names caller and interface.
+It offers only what an administrator may do on the pages; the request's row names caller and
+interface. A request's id is the trigger id if the client chose one, or if Flink's client is to poll
+for it: 32 hexadecimal digits. A failed operation has status COMPLETED, with the cause inside.
 
-Reports how far a request has come, as Flink reports asynchronous operations.
+Bodies of requests are read leniently, as Flink's server does: unknown fields are ignored, missing
+ones have their defaults.
 
-A request's id is the trigger id if the client chose one, or if Flink's client is to poll for it: 32
-hexadecimal digits. A failed operation has status COMPLETED, with the cause inside.
+Source: Flink 2.3, `rest.messages.job.savepoints`, `.checkpoints` and `rest.handler.async`.
 """
 
 import uuid
 from collections.abc import Callable, Collection
 from typing import get_args
 
+import msgspec
+
 from ftdash.accounts.authentication import check_may_act_by_get
-from ftdash.api.flink import shapes_actions as shapes
 from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
-from ftdash.api.flink.shapes import Status
+from ftdash.api.flink.shapes import Kebab, Status
 from ftdash.api.flink.throwable import serialized_throwable
 from ftdash.jobs.answers import RequestView, ShownState
 from ftdash.jobs.models import RequestPhase
@@ -38,6 +41,75 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import SavepointFormat
+
+
+class SavepointTrigger(Kebab, frozen=True, kw_only=True):
+    target_directory: str | None = None
+    cancel_job: bool | None = None
+    format_type: str | None = msgspec.field(name="formatType", default=None)
+    trigger_id: str | None = msgspec.field(name="triggerId", default=None)
+
+
+class StopTrigger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    target_directory: str | None = None
+    drain: bool | None = None
+    format_type: str | None = None
+    trigger_id: str | None = None
+
+
+class CheckpointTrigger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    checkpoint_type: str | None = None
+    trigger_id: str | None = None
+
+
+class Disposal(Kebab, frozen=True, kw_only=True):
+    savepoint_path: str | None = None
+
+
+class ClientHeartbeat(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    expired_timestamp: int = 0
+
+
+class Triggered(Kebab, frozen=True, kw_only=True):
+    request_id: str
+
+
+class Empty(Kebab, frozen=True, kw_only=True): ...
+
+
+class FailureCause(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """`serialized_throwable`: the Java serialization of the exception, in base64."""
+
+    class_: str = msgspec.field(name="class")
+    stack_trace: str
+    serialized_throwable: str
+
+
+class SavepointLocation(Kebab, frozen=True, kw_only=True):
+    location: str
+
+
+class SavepointFailure(Kebab, frozen=True, kw_only=True):
+    failure_cause: FailureCause
+
+
+class CheckpointNumber(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    checkpoint_id: int
+
+
+class CheckpointFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    failure_cause: FailureCause
+
+
+Outcome = SavepointLocation | SavepointFailure | CheckpointNumber | CheckpointFailure | Empty
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of an operation; failure is in the outcome, never in the status."""
+
+    status: Status
+    operation: Outcome | None
+
 
 CAUSE_CLASS = "ftdash.RequestFailed"
 IN_PROGRESS = Status(id="IN_PROGRESS")
@@ -65,20 +137,20 @@ def request_of(
 
 def progress(
     request: RequestView,
-    succeeded: Callable[[RequestView], shapes.Outcome | None],
-    failed: Callable[[shapes.FailureCause], shapes.Outcome],
-) -> shapes.Progress:
+    succeeded: Callable[[RequestView], Outcome | None],
+    failed: Callable[[FailureCause], Outcome],
+) -> Progress:
     """`succeeded` returns None if the request is over but has no result to show."""
     if request.is_open:
-        return shapes.Progress(status=IN_PROGRESS, operation=None)
+        return Progress(status=IN_PROGRESS, operation=None)
     is_success = request.phase is RequestPhase.SUCCEEDED
     outcome = succeeded(request) if is_success else None
-    return shapes.Progress(status=COMPLETED, operation=outcome or failed(_cause(request)))
+    return Progress(status=COMPLETED, operation=outcome or failed(_cause(request)))
 
 
-def _cause(request: RequestView) -> shapes.FailureCause:
+def _cause(request: RequestView) -> FailureCause:
     text = f"{request.label} of {request.pipeline} {request.phase_label}: {request.message}"
-    return shapes.FailureCause(
+    return FailureCause(
         class_=CAUSE_CLASS,
         stack_trace=text,
         serialized_throwable=serialized_throwable(CAUSE_CLASS, text),
@@ -91,14 +163,14 @@ _FILE_SCHEMES = ("file://", "file:")
 
 
 def savepoint(asked: Asked, job: str) -> object:
-    run, given = job_of(job), asked.body(shapes.SavepointTrigger)
+    run, given = job_of(job), asked.body(SavepointTrigger)
     _check_directory(run, given.target_directory)
     command = CancelWithSavepoint if given.cancel_job else TakeSavepoint
     return _ask(asked, run, command(format=_format(given.format_type)), given.trigger_id)
 
 
 def stop(asked: Asked, job: str) -> object:
-    run, given = job_of(job), asked.body(shapes.StopTrigger)
+    run, given = job_of(job), asked.body(StopTrigger)
     _check_directory(run, given.target_directory)
     command = StopWithSavepoint(format=_format(given.format_type), drain=bool(given.drain))
     return _ask(asked, run, command, given.trigger_id)
@@ -110,7 +182,7 @@ def savepoint_progress(asked: Asked, job: str, trigger: str) -> object:
 
 
 def checkpoint(asked: Asked, job: str) -> object:
-    run, given = job_of(job), asked.body(shapes.CheckpointTrigger)
+    run, given = job_of(job), asked.body(CheckpointTrigger)
     _check_checkpoint_type(run, given.checkpoint_type or "CONFIGURED")
     return _ask(asked, run, TriggerCheckpoint(), given.trigger_id)
 
@@ -138,8 +210,8 @@ def cancel(asked: Asked, job: str) -> object:
 def client_heartbeat(asked: Asked, job: str) -> object:
     """Stores nothing: no job depends on the client that started it."""
     job_of(job)
-    asked.body(shapes.ClientHeartbeat)
-    return Reply(shapes.Empty(), ASKED)
+    asked.body(ClientHeartbeat)
+    return Reply(Empty(), ASKED)
 
 
 def cancel_by_get(asked: Asked, job: str) -> object:
@@ -148,7 +220,7 @@ def cancel_by_get(asked: Asked, job: str) -> object:
 
 
 def dispose(asked: Asked) -> object:
-    path = asked.body(shapes.Disposal).savepoint_path
+    path = asked.body(Disposal).savepoint_path
     if not path:
         raise Problem(400, "Say which savepoint in the field savepoint-path.")
     path = _plain(path)
@@ -159,12 +231,12 @@ def dispose(asked: Asked) -> object:
         reason=REASON,
         request_id=trigger_id(None),
     )
-    return shapes.Triggered(request_id=request_id)
+    return Triggered(request_id=request_id)
 
 
 def disposal_progress(asked: Asked, trigger: str) -> object:
     request = request_of(trigger, (DisposeSavepoint,), None)
-    return progress(request, lambda _: shapes.Empty(), _savepoint_failure)
+    return progress(request, lambda _: Empty(), _savepoint_failure)
 
 
 def _cancel(asked: Asked, job: str) -> Reply:
@@ -175,7 +247,7 @@ def _cancel(asked: Asked, job: str) -> Reply:
     if not run.state.is_terminal:
         who, only_run = asked.caller.name, run.run_id
         services.ask(run.pipeline, Cancel(), who=who, why=REASON, only_run=only_run)
-    return Reply(shapes.Empty(), ASKED)
+    return Reply(Empty(), ASKED)
 
 
 def _ask(asked: Asked, run: RunFacts, command: RunCommand, trigger: str | None) -> Reply:
@@ -187,24 +259,24 @@ def _ask(asked: Asked, run: RunFacts, command: RunCommand, trigger: str | None) 
         request_id=trigger_id(trigger),
         only_run=run.run_id,
     )
-    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+    return Reply(Triggered(request_id=request_id), ASKED)
 
 
-def _savepoint_failure(cause: shapes.FailureCause) -> shapes.SavepointFailure:
-    return shapes.SavepointFailure(failure_cause=cause)
+def _savepoint_failure(cause: FailureCause) -> SavepointFailure:
+    return SavepointFailure(failure_cause=cause)
 
 
-def _checkpoint_failure(cause: shapes.FailureCause) -> shapes.CheckpointFailure:
-    return shapes.CheckpointFailure(failure_cause=cause)
+def _checkpoint_failure(cause: FailureCause) -> CheckpointFailure:
+    return CheckpointFailure(failure_cause=cause)
 
 
-def _location(request: RequestView) -> shapes.SavepointLocation | None:
-    return shapes.SavepointLocation(location=request.path) if request.path else None
+def _location(request: RequestView) -> SavepointLocation | None:
+    return SavepointLocation(location=request.path) if request.path else None
 
 
-def _number(request: RequestView) -> shapes.CheckpointNumber | None:
+def _number(request: RequestView) -> CheckpointNumber | None:
     number = request.checkpoint_id
-    return None if number is None else shapes.CheckpointNumber(checkpoint_id=number)
+    return None if number is None else CheckpointNumber(checkpoint_id=number)
 
 
 def _format(given: str | None) -> SavepointFormat:

@@ -12,10 +12,10 @@ from ftdash.api.flink.http import Asked, Problem, check_id, job_of
 from ftdash.api.flink.names import epoch_ms, vertex_id
 from ftdash.checkpoints.answers import Distribution, SubtaskTimeline, distribution
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.checkpoints.parts import VertexPart
 from ftdash.checkpoints.queries.detail import (
     CHECKPOINT_ID_MAX,
     CheckpointDetail,
+    VertexPart,
     checkpoint_detail,
 )
 from ftdash.checkpoints.queries.statistics import (

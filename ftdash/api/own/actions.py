@@ -15,8 +15,7 @@ from ftdash.jobs.answers import RequestView
 from ftdash.jobs.validation import check_declared
 from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
-from ftdash.points.services.replays import newest_point
-from ftdash.points.services.restore import Restore
+from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.commands import (

@@ -25,8 +25,8 @@ from ftdash.checkpoints.answers import (
     Savepoint,
     SavepointPage,
 )
-from ftdash.checkpoints.found_damage import passing_on_damage
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.jobs.damage import passing_on_damage
 from ftdash.jobs.models import PointInspection, PointLabel, Request, Run
 from ftdash.jobs.validation import check_place, roots
 from ftdash.times import watermark_moment

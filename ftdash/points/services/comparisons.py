@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from django.utils import timezone
 
-from ftdash.checkpoints.found_damage import on_damage_found, passing_on_damage
 from ftdash.errands import Errand, publish_on_commit
+from ftdash.jobs.damage import on_damage_found, passing_on_damage
 from ftdash.jobs.models import PointComparison, PointInspection, Run
 from ftdash.jobs.validation import check_place, roots
 from pipelines.domain.errors import Rejected, Retryable

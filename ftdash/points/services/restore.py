@@ -1,13 +1,16 @@
-"""Restores a pipeline from a recovery point, after the preflight.
+"""Restores a pipeline from a recovery point, after the preflight, or replays its quarantine.
 
 The preflight refuses what cannot work where the person asks, with all the reasons, and nothing is
 started. A command reads every byte of the point for that. A page would wait too long, so a worker
 reads it (`inspection_of`).
+
+A replay passes quarantined records to the operators once more, after a function was corrected. This
+module chooses its point and previews it.
 """
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.conf import settings as configuration
@@ -15,16 +18,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from ftdash.checkpoints.answers import Reading
-from ftdash.checkpoints.found_damage import on_damage_found
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import read_head, reading_of
 from ftdash.errands import Errand, publish_on_commit
-from ftdash.jobs.directories import run_directory
+from ftdash.jobs.damage import on_damage_found, passing_on_damage
+from ftdash.jobs.directories import quarantine_directory, run_directory
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.jobs.validation import check_place, check_startable, roots
 from ftdash.points.services.comparisons import check_room
 from ftdash.points.services.disposal import check_claimable, check_disposable
-from ftdash.points.services.replays import replayable
 from ftdash.requests.asking import (
     Question,
     already_asked,
@@ -36,11 +38,72 @@ from ftdash.requests.asking import (
 )
 from ftdash.runs.queries.planning import measured
 from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import scheme_of
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Outcome, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutlook:
+    """`records` by source; or, in `refusal`, why no replay is possible now."""
+
+    path: str = ""
+    records: dict[str, int] = field(default_factory=dict)
+    refusal: str = ""
+
+    @property
+    def count(self) -> int:
+        return sum(self.records.values())
+
+
+def newest_point(pipeline: str) -> str:
+    """Raises Rejected if there is no such pipeline, or no point to start from."""
+    pipeline_named(pipeline)
+    points = checkpoint_queries.recovery_points(pipeline)
+    point = next((each for each in points if each.is_present), None)
+    if point is None:
+        raise Rejected(
+            f"{pipeline} has no recovery point to go on from, and a quarantine belongs to one;"
+            " start the pipeline from the beginning instead."
+        )
+    return point.path
+
+
+def outlook(pipeline: Pipeline) -> ReplayOutlook:
+    """The preview of a replay from the newest point."""
+    path = ""
+    try:
+        path = newest_point(pipeline.name)
+        check_place(path)
+        return ReplayOutlook(path, replayable(pipeline, path, pipeline.parameters))
+    except Rejected as refusal:
+        return ReplayOutlook(path, refusal=str(refusal))
+
+
+def replayable(
+    pipeline: Pipeline, path: str, parameters: dict[str, str], only: Collection[str] = ()
+) -> dict[str, int]:
+    """How many records each source would supply again. Raises Rejected."""
+    # The flows load Arrow, which takes longer than a page should; most requests do not need it.
+    from pipelines.flows.finding import find_flow
+    from pipelines.points.replay import check_replayable
+    from pipelines.storage.stores import CheckpointStores
+
+    try:
+        with passing_on_damage(path):
+            manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(path)
+    except CorruptSnapshot as damage:
+        raise Rejected(f"{path} cannot be restored: {damage}") from damage
+    except Retryable as error:
+        raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
+    built = find_flow(pipeline.flow).build(parameters)
+    settings = parse_settings(pipeline.settings)
+    home = str(quarantine_directory(pipeline))
+    return dict(check_replayable(manifest, built, settings, home, only).items())
+
 
 FRESH_FOR = timedelta(minutes=10)
 """How long what an inspection has found is taken for what would be found now."""

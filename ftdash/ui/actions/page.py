@@ -15,22 +15,22 @@ from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.services.replays import outlook
+from ftdash.points.services.restore import outlook
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions.before_restore import looked_at
 from ftdash.ui.actions.forms import ActionForm
 from ftdash.ui.actions.run_forms import (
     AllowFaultsForm,
     CancelForm,
     ChangeForm,
     CheckpointForm,
+    DisposeForm,
     KillSlotForm,
+    LabelForm,
     StopForm,
     TakeSavepointForm,
 )
-from ftdash.ui.actions.savepoint_forms import DisposeForm, LabelForm
-from ftdash.ui.actions.start_forms import ReplayForm, RestoreForm, StartForm
+from ftdash.ui.actions.start_forms import ReplayForm, RestoreForm, StartForm, looked_at
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 

@@ -15,8 +15,7 @@ from ftdash.checkpoints.answers import (
     Distribution,
     SubtaskTimeline,
 )
-from ftdash.checkpoints.parts import SubtaskSpread, VertexPart
-from ftdash.checkpoints.queries.detail import CheckpointDetail
+from ftdash.checkpoints.queries.detail import CheckpointDetail, SubtaskSpread, VertexPart
 from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import DASHES, SERIES, Figure, Json, axis, escaped, layout

@@ -2,7 +2,7 @@
 
 import io
 
-from ftdash.embedded.console import CLEAR_LINE, Console
+from ftdash.embedded.outcome import CLEAR_LINE, Console
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import sys, time
-from ftdash.embedded.console import end_when_asked
+from ftdash.embedded.outcome import end_when_asked
 end_when_asked()
 try:
     print("ready", flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
-from ftdash.command_line.management.refusals import explained
+from ftdash.installed_command import explained
 from pipelines.domain.errors import Rejected
 
 REQUIRED = "required"

@@ -15,8 +15,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ftdash.embedded import demo, installation, page_views
 from ftdash.embedded.check import run_check
 from ftdash.embedded.checked import checked
-from ftdash.embedded.console import Console, end_when_asked
 from ftdash.embedded.demo import Demonstration, DemoOptions, FlightDelays, run_demo
+from ftdash.embedded.outcome import Console, end_when_asked
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_token
 from pipelines.domain.errors import Rejected
