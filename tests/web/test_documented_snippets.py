@@ -1,0 +1,128 @@
+"""Every snippet of the documentation runs as it stands there, or its page says why it cannot.
+
+What a snippet takes for granted stands in `tests/snippets`, in a file named after its page. The
+function `check` of such a file, if it has one, gets the names that the snippets have made.
+"""
+
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documented_snippets import (
+    PAGES,
+    PYTHON,
+    ROOT,
+    SHELL,
+    Snippet,
+    expect_python_runs,
+    expect_shell_runs,
+    snippets_of,
+)
+
+GIVEN = ROOT / "tests" / "snippets"
+SNIPPETS = {page: snippets_of(page) for page in PAGES}
+
+
+def pages_with(language: str) -> list[Any]:
+    """The pages that have a snippet of that language which runs."""
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)))
+        for page, snippets in SNIPPETS.items()
+        if any(each.runs and each.language == language for each in snippets)
+    ]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory to work in. Modules that are imported there are forgotten afterwards."""
+    known = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", pages_with(PYTHON))
+def test_the_python_of_a_page_runs(page: Path, place: Path) -> None:
+    given = GIVEN / f"{page.stem.replace('-', '_')}.py"
+    names: dict[str, Any] = runpy.run_path(str(given)) if given.exists() else {}
+    check = names.pop("check", None)
+    names["__name__"] = "documented"
+
+    for snippet in running(page, PYTHON):
+        expect_python_runs(snippet, names)
+
+    if check is not None:
+        check(names)
+
+
+@pytest.mark.parametrize("page", pages_with(SHELL))
+def test_the_commands_of_a_page_run(page: Path, place: Path) -> None:
+    programs = place / ".programs"
+    programs.mkdir()
+    command = programs / "ftdash"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ftdash "$@"\n')
+    command.chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}:{place}",
+        "FTDASH_HOME": str(place / "home"),
+        "HOME": os.environ.get("HOME", str(place)),
+    }
+
+    expect_shell_runs(running(page, SHELL), place, environment)
+
+
+def test_every_snippet_runs_or_its_page_says_why_not() -> None:
+    unclear = [
+        each.name
+        for snippets in SNIPPETS.values()
+        for each in snippets
+        if not each.is_marked and each.language == SHELL
+    ]
+
+    assert unclear == []
+    assert sum(each.runs for snippets in SNIPPETS.values() for each in snippets) >= 15
+
+
+def test_what_snippets_take_for_granted_belongs_to_a_page() -> None:
+    pages = {page.stem.replace("-", "_") for page in PAGES}
+
+    assert [file.name for file in GIVEN.glob("*.py") if file.stem not in pages] == []
+
+
+def test_a_snippet_that_fails_is_named_by_its_page_and_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n```python\nfirst = 1\nraise KeyError(first)\n```\n")
+    (snippet,) = snippets_of(page)
+
+    with pytest.raises(KeyError) as raised:
+        expect_python_runs(snippet, {})
+
+    assert (str(raised.traceback[-1].path), raised.traceback[-1].lineno + 1) == (str(page), 5)
+
+
+def test_a_comment_says_why_a_snippet_is_not_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    fence = "```python\nraise KeyError\n```\n"
+    page.write_text(f"<!-- not run: needs a broker -->\n{fence}\n{fence}\n<!-- run -->\n{fence}")
+
+    snippets = snippets_of(page)
+
+    assert [(each.excuse, each.runs) for each in snippets] == [
+        ("needs a broker", False),
+        ("", True),
+        ("", True),
+    ]
+
+
+def running(page: Path, language: str) -> list[Snippet]:
+    return [each for each in SNIPPETS[page] if each.runs and each.language == language]
