@@ -99,6 +99,9 @@ class WatermarkStrategy:
     def generator(self) -> WatermarkGenerator:
         if self.create is not None:
             return self.create()
+        return self.bounded()
+
+    def bounded(self) -> BoundedOutOfOrderness:
         return BoundedOutOfOrderness(self.out_of_orderness_ms, self.max_leap_ms)
 
 

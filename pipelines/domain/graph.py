@@ -107,6 +107,16 @@ class JobGraph:
             if n.is_chained and (n.inputs[0].upstream, n.inputs[0].side) == (node, side)
         )
 
+    def assigner_of(self, node: Uid) -> Uid | None:
+        """Which operator before it, in its chain, assigns the event time that the node sees; None:
+        it sees the event time of the chain's input."""
+        each = self.node(node)
+        while each.is_chained:
+            each = self.node(each.inputs[0].upstream)
+            if each.assigns_event_time:
+                return each.uid
+        return None
+
     def side_outputs_of(self, node: Uid) -> frozenset[str]:
         """The side outputs that have a reader."""
         inputs = (connection for each in self.nodes for connection in each.inputs)

@@ -56,11 +56,15 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator as the author named it. The index of a connection is its port."""
+    """An operator as the author named it. The index of a connection is its port.
+
+    `assigns_event_time`: watermarks of its input end at it, and those behind it are its own.
+    """
 
     uid: Uid
     kind: NodeKind
     inputs: tuple[Connection, ...] = ()
+    assigns_event_time: bool = False
 
     @property
     def is_chained(self) -> bool:

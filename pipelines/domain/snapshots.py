@@ -118,6 +118,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     outputs: list[OutputShare] = []  # a sink's: its output that may be in no older point
     counters: dict[str, int] = {}
     watermark_ms: int | None = None
+    assigned_ms: int | None = None  # the event time that the operator itself had assigned
     # First and last key group, and how far event time had come there; empty: to the watermark.
     key_times_ms: list[tuple[int, int, int]] = []
 

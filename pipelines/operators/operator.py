@@ -14,10 +14,11 @@ record is then followed into every part of the output.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS, Firing
+from pipelines.domain.elements import MIN_WATERMARK_MS, Firing, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.columns import Longs
@@ -56,6 +57,10 @@ SideCollector = Callable[[str, pa.RecordBatch], None]
 """Passes a batch to the readers of the side output of that name; drops it if there are none."""
 
 
+MarkCollector = Callable[[Watermark | WatermarkStatus], None]
+"""Passes event time to the next operators of the graph."""
+
+
 @dataclass(slots=True, kw_only=True)
 class OperatorContext:
     """The services an operator may use. Snapshots include its counters; a rescale adds them up."""
@@ -67,10 +72,13 @@ class OperatorContext:
     collect: Collector
     counters: dict[str, int] = field(default_factory=dict)
     collect_side: SideCollector = lambda name, batch: None
+    # Only an operator that assigns event time calls this.
+    mark: MarkCollector = lambda mark: None
     operator_state: OperatorStates = field(default_factory=OperatorStates)
     # Processing time: milliseconds since the epoch; never goes back. By default it stands still.
     now_ms: Callable[[], int] = lambda: 0
-    # Event time at the restored cut: records that were late before a failure are late after it.
+    # Event time at the restored cut: records that were late before a failure are late after it. For
+    # an operator that assigns event time, the time that it had assigned.
     restored_watermark_ms: int = MIN_WATERMARK_MS
     # By key group, if subtasks had come unequally far at the cut; see `keyed_time`.
     restored_times_ms: Longs | None = None
@@ -87,6 +95,9 @@ class Operator:
     The driver calls `output_schema` while it builds the graph, so that a wrong column is refused
     before anything runs.
     """
+
+    # True: watermarks of its input end here, and what follows gets those of `context.mark`.
+    assigns_event_time: ClassVar[bool] = False
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         """Raises Rejected naming the column that is missing or has the wrong type."""
@@ -129,6 +140,9 @@ class Operator:
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Event time has reached `timestamp_ms`; it never goes back. The runtime forwards it."""
+
+    def on_status(self, *, is_idle: bool) -> None:
+        """The input is idle, or active again; matters only to one that assigns event time."""
 
     def firing(self) -> Firing | None:
         """Called once, after `on_watermark` or `on_processing_time` has raised: the timers that

@@ -115,7 +115,7 @@ class Environment:
                 self._side_outputs[node, name] = side
             if operator.emits_changes([self._is_changelog(each) for each in inputs]):
                 self._changelogs.add(node)
-        self._nodes.append(Node(node, NodeKind.OPERATOR, inputs))
+        self._nodes.append(Node(node, NodeKind.OPERATOR, inputs, operator.assigns_event_time))
         self._operators[node] = create
         return node
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pipelines.connectors.collect import Collect, Print
 from pipelines.connectors.sink import Sink
+from pipelines.connectors.watermark_strategy import bounded_out_of_orderness
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.ids import Uid
@@ -28,10 +29,13 @@ from pipelines.operators.stateless import (
     RowMapping,
     RowPredicate,
 )
+from pipelines.operators.timestamps import AssignTimestamps
 from pipelines.operators.windowing.windows import Windows
 from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
 from pipelines.stream.keyed import ConnectedStreams, KeyedStream, check_together
 from pipelines.stream.refusals import naming
+
+NO_TIME = timedelta(0)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +104,32 @@ class Stream:
     def as_records(self, *, uid: str) -> "Stream":
         """Read each change of a changelog as a record; `row_kind` is then a column like others."""
         return self._chained(uid, AsRecords, self.time_column)
+
+    def assign_timestamps(
+        self,
+        column: str,
+        *,
+        out_of_orderness: timedelta = NO_TIME,
+        idle_after: timedelta | None = None,
+        uid: str,
+    ) -> "Stream":
+        """Event time from a column: a timestamp, or an integer of milliseconds since 1970.
+
+        Replaces the event time that the stream had, if any; the column becomes a timestamp in UTC.
+        A subtask expects a record to come at most `out_of_orderness` later than newer ones. One
+        that is silent for `idle_after` holds nothing back until its next record.
+
+        Each subtask has one event time for all splits that it reads. If it reads several files one
+        after the other, allow for how far they are apart; where a source can name its event time
+        column, it keeps the time of each split, which needs no such allowance.
+        """
+        with naming(uid):
+            strategy = bounded_out_of_orderness(out_of_orderness)
+            if idle_after is not None:
+                strategy = strategy.with_idleness(idle_after)
+        idle_after_ms = strategy.idle_after_ms
+        create = strategy.bounded
+        return self._chained(uid, lambda: AssignTimestamps(column, create, idle_after_ms), column)
 
     def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)

@@ -89,6 +89,24 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
                 "atermark_under_way_at_the_cut_made_due_is_due_after_a_restore"
             ),
         ),
+        Mutant(
+            "pipelines/operators/timestamps.py",
+            "self._has_told = self._current_ms == MIN_WATERMARK_MS",
+            "self._has_told = True",
+            (
+                "tests/unit/runtime/subtask/test_assigned_time.py::test_a_snapshot_keep"
+                "s_the_assigned_time_and_a_restore_sends_it_again"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/chains/chain.py",
+            "self._input_time.exchanges if is_time else self._exchanges",
+            "self._exchanges",
+            (
+                "tests/unit/runtime/subtask/test_assigned_time.py::test_what_is_behind_"
+                "sees_the_assigned_time_and_what_is_beside_sees_the_input_s"
+            ),
+        ),
     ),
     ("a checkpoint completes only when all acknowledged and its manifest is durable"): (
         Mutant(

@@ -5,6 +5,8 @@ checkpoints. Used by the subtask's thread only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -12,6 +14,7 @@ from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
 from pipelines.domain.errors import check
+from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.operator import OperatorContext, knows_processing_time
 from pipelines.protocol.acking import Ids
@@ -20,7 +23,7 @@ from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_building import ChainBuilder, Quarantines
 from pipelines.runtime.subtask.chains.chain_delivery import ChainDelivery
-from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
+from pipelines.runtime.subtask.chains.chain_node import ChainNode, ChainPlace, OperatorCut
 from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, KeyTime, key_times
@@ -69,6 +72,11 @@ class OperatorChain:
         ).build()
         self._operators = [node.operator for node in self._nodes if node.operator is not None]
         self._timed = [each for each in self._operators if knows_processing_time(each)]
+        self._times = _times_of(pipeline.graph, self._nodes)
+        self._input_time = self._times[None]
+        for node in self._nodes:
+            if node.assigns_event_time:
+                node.context.mark = partial(self._on_assigned, node)
         self._settles = [node.context.state.settle for node in self._nodes]
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
         self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]
@@ -143,7 +151,7 @@ class OperatorChain:
     def on_watermark(self, timestamp_ms: int) -> None:
         """Operators fire in topological order; then the mark leaves, behind their output."""
         self._delivery.begin_moment()
-        for node in self._nodes:
+        for node in self._input_time.nodes:
             node.on_watermark(timestamp_ms, self._delivery.origins)
         self._settle()
         self.broadcast(Watermark(timestamp_ms))
@@ -155,6 +163,8 @@ class OperatorChain:
                 case Watermark(timestamp_ms):
                     self.on_watermark(timestamp_ms)
                 case WatermarkStatus():
+                    for node in self._input_time.nodes:
+                        node.on_status(mark)
                     self.broadcast(mark)
 
     @property
@@ -174,7 +184,9 @@ class OperatorChain:
         self._settle()
 
     def broadcast(self, mark: Mark) -> None:
-        for exchange in self._exchanges:
+        """Event time of the input ends at the operators that assign their own."""
+        is_time = isinstance(mark, (Watermark, WatermarkStatus))
+        for exchange in self._input_time.exchanges if is_time else self._exchanges:
             exchange.broadcast(mark)
 
     def pass_on(self, barrier: Barrier) -> list[InFlightRecords]:
@@ -245,6 +257,20 @@ class OperatorChain:
         full = [output for output in self._outputs if not output.flush()]
         return not full
 
+    def _on_assigned(self, assigner: ChainNode, mark: EventTimeMark) -> None:
+        """Called while an operator is at work, whose batch is in work again afterwards."""
+        reached = self._times[assigner.uid]
+        if isinstance(mark, Watermark):
+            assigner.assigned_ms = mark.timestamp_ms
+            with self._delivery.moment() as origins:
+                for node in reached.nodes:
+                    node.on_watermark(mark.timestamp_ms, origins)
+        else:
+            for node in reached.nodes:
+                node.on_status(mark)
+        for exchange in reached.exchanges:
+            exchange.broadcast(mark)
+
     def _follow(self, work: Callable[[], None]) -> None:
         """Does the work, and reports its outcome to the ackers. Raises OperatorFailed."""
         try:
@@ -261,3 +287,22 @@ class OperatorChain:
         """No operator is at work: backends may move what they hold in memory."""
         for settle in self._settles:
             settle()
+
+
+@dataclass(slots=True)
+class _Time:
+    """Who sees one event time of the chain: nodes in topological order, and what they send into."""
+
+    nodes: list[ChainNode] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
+def _times_of(graph: JobGraph, nodes: list[ChainNode]) -> dict[Uid | None, _Time]:
+    """{operator that assigns it: time}; None stands for the event time of the chain's input."""
+    assigners = [node.uid for node in nodes if node.assigns_event_time]
+    times: dict[Uid | None, _Time] = {uid: _Time() for uid in (None, *assigners)}
+    for node in nodes:
+        seen = graph.assigner_of(node.uid)
+        times[seen].nodes.append(node)
+        times[node.uid if node.assigns_event_time else seen].exchanges += node.exchanges
+    return times

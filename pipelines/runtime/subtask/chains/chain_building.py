@@ -78,6 +78,7 @@ class ChainBuilder:
     def _node(self, uid: Uid) -> ChainNode:
         context = self._context(uid)
         node = ChainNode(uid, context, exchanges=self._exchanges_of(uid))
+        node.assigned_ms = self._restored[uid].assigned_ms
         match self._pipeline.graph.node(uid).kind:
             case NodeKind.OPERATOR:
                 node.operator = self._open_operator(uid, context)
@@ -99,10 +100,19 @@ class ChainBuilder:
             collect_side=side_collector({side: self._collector(uid, side, []) for side in sides}),
             counters=dict(self._restored[uid].counters),
             now_ms=self._now_ms,
-            restored_watermark_ms=self._watermark_ms,
+            restored_watermark_ms=self._restored_time(uid),
             restored_times_ms=self._times_ms,
             lineage=self._delivery.lineage,
         )
+
+    def _restored_time(self, uid: Uid) -> int:
+        """The event time that a node saw at the cut, or that it had assigned."""
+        graph = self._pipeline.graph
+        assigner = uid if graph.node(uid).assigns_event_time else graph.assigner_of(uid)
+        if assigner is None:
+            return self._watermark_ms
+        assigned_ms = self._restored[assigner].assigned_ms
+        return MIN_WATERMARK_MS if assigned_ms is None else assigned_ms
 
     def _collector(self, uid: Uid, side: str | None, exchanges: list[Exchange]) -> Collector:
         followers = self._pipeline.graph.successors_in_chain(uid, side)

@@ -5,7 +5,8 @@ failure can name its record. Where every record is followed, it also knows from 
 batch each emitted row descends.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +74,15 @@ class ChainDelivery:
         """From now on, output was not made of the newest batch: it comes because its time has."""
         if self.origins:
             self.origins = tuple([origin.as_moment() for origin in self.origins])
+
+    @contextmanager
+    def moment(self) -> Iterator[Origins]:
+        """While event time goes on in the middle of a batch: gives the origins of that batch as a
+        moment. Afterwards the batch is in work as before."""
+        before = self.origins, self._rows
+        self.begin_moment()
+        yield self.origins
+        self.origins, self._rows = before
 
     def settle(self) -> None:
         """All output of the batch in work was delivered."""

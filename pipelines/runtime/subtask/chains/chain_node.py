@@ -6,13 +6,13 @@ Where a chain runs: what makes its names unique, and which key groups it owns.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from pipelines.connectors.sink import PrepareRefused, SinkWriter, token_of
-from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Firing, Origins
+from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Firing, Origins, WatermarkStatus
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
@@ -41,6 +41,8 @@ class OperatorCut:
     prepared: tuple[Prepared, ...] = ()
     outputs: tuple[OutputShare, ...] = ()
     quarantined: tuple[Prepared, ...] = ()  # by a source
+    _: KW_ONLY
+    assigned_ms: int | None = None
 
 
 class SinkCut(NamedTuple):
@@ -95,6 +97,11 @@ class ChainNode:
     sink: OpenSink | None = None
     quarantine: Quarantine | None = None  # of a source, if it may have something there
     exchanges: list[Exchange] = field(default_factory=list)
+    assigned_ms: int | None = None  # event time behind an operator that assigns it, once known
+
+    @property
+    def assigns_event_time(self) -> bool:
+        return self.operator is not None and self.operator.assigns_event_time
 
     @property
     def awaits_processing_time(self) -> bool:
@@ -120,6 +127,10 @@ class ChainNode:
         except Exception as error:
             firing = operator.firing() or _at_event_time(timestamp_ms)
             raise located_firing(self.uid, origins, error, firing) from error
+
+    def on_status(self, status: WatermarkStatus) -> None:
+        if self.operator is not None:
+            self.operator.on_status(is_idle=status.is_idle)
 
     def on_processing_time(self, now_ms: int) -> None:
         operator = self.operator
@@ -193,6 +204,7 @@ class ChainNode:
             of_sink.prepared,
             of_sink.outputs,
             of_sink.quarantined,
+            assigned_ms=self.assigned_ms,
         )
 
     def close(self) -> None:

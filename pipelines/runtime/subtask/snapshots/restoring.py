@@ -46,6 +46,7 @@ class RestoredOperator:
     counters: tuple[tuple[str, int], ...] = ()
     is_known: bool = False  # the point knows it
     watermark_ms: int | None = None  # the least of all old subtasks
+    assigned_ms: int | None = None  # likewise, of an operator that assigns event time
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
 
 
@@ -93,8 +94,6 @@ class RestorePoint:
     ) -> RestoredOperator:
         old = self._snapshots_of(uid)
         mine = [snapshot for index, snapshot in old if index % parallelism == subtask]
-        watermarks = [snapshot.watermark_ms for _, snapshot in old]
-        known = [watermark for watermark in watermarks if watermark is not None]
         forgets = self._forgets_state
         return RestoredOperator(
             states=() if forgets else tuple(self._states(uid, old, key_groups)),
@@ -107,7 +106,8 @@ class RestorePoint:
             replayed=tuple(s.replayed for _, s in old if s.replayed is not None),
             counters=tuple(_sum_counters(mine).items()),
             is_known=bool(old),
-            watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
+            watermark_ms=_least([snapshot.watermark_ms for _, snapshot in old]),
+            assigned_ms=_least([snapshot.assigned_ms for _, snapshot in old]),
             key_times_ms=tuple(self._key_times(old)),
         )
 
@@ -208,6 +208,12 @@ class RestorePoint:
                 if kind is not None and (uid, state.state) not in self._dropped:
                     found.setdefault((state.state, kind), {})[index] = state
         return found
+
+
+def _least(times_ms: list[int | None]) -> int | None:
+    """None: one of them is not known."""
+    known = [time_ms for time_ms in times_ms if time_ms is not None]
+    return min(known) if known and len(known) == len(times_ms) else None
 
 
 def _size_of(state: StateHandle, key_groups: KeyGroupRange) -> RestoredSize:

@@ -243,6 +243,7 @@ def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> Operat
         outputs=list(operator.outputs),
         counters=operator.counters,
         watermark_ms=cut.watermark_ms if is_head else None,
+        assigned_ms=operator.assigned_ms,
         key_times_ms=cut.key_times_ms if is_head else [],
     )
 
