@@ -1,10 +1,11 @@
 """How long does a run take to load a large state, against reading and digesting its bytes once?
 
-A run fills keyed state with rows of 1,000 bytes of noise and stops with a native savepoint. A new
-run with default settings (but for the state backend) restores it: `seconds` count from its first
-word to all subtasks running, so the verification of the point by its driver, the start of the slots
-and the load are in it. `ratio` is the time in which one process reads the files one after the other
-and digests them, over that. The page cache holds none of the files before either.
+A run fills keyed state with rows of 1,000 bytes of noise and stops with a native savepoint
+(`--row-bytes`: larger ones fill a large state sooner). A new run with default settings (but for the
+state backend) restores it: `seconds` count from its first word to all subtasks running, so the
+verification of the point by its driver, the start of the slots and the load are in it. `ratio` is
+the time in which one process reads the files one after the other and digests them, over that. The
+page cache holds none of the files before either.
 
 Expected: the driver reads and digests with four threads, so it takes as long as the disk; then the
 slots read from the page cache, on two cores. RocksDB takes over links to the files after their
@@ -50,6 +51,21 @@ FLOW = {"pipeline": "wide_rows"}
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    backend: str
+    rows: int
+    row_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {"rows": str(self.rows), "row_bytes": str(self.row_bytes)}
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     read_s: float  # mean of before and after
     seconds: float
@@ -72,12 +88,13 @@ def main() -> None:
         benchmark.options.add_argument(
             f"--{backend}-mb", type=int, default=megabytes, help=help_text
         )
+    benchmark.options.add_argument("--row-bytes", type=int, default=ROW_BYTES, help="of each row")
     options = benchmark.options.parse()
     wanted = {"rocksdb": options.rocksdb_mb, "hashmap": options.hashmap_mb}
-    benchmark.report(measure(wanted), BARS)
+    benchmark.report(measure(wanted, options.row_bytes), BARS)
 
 
-def measure(megabytes: dict[str, int]) -> Fields:
+def measure(megabytes: dict[str, int], row_bytes: int = ROW_BYTES) -> Fields:
     """By backend; 0 leaves one out. Raises RuntimeError if rows are missing after a restore."""
     fields: Fields = {}
     read_s = seconds = 0.0
@@ -85,22 +102,24 @@ def measure(megabytes: dict[str, int]) -> Fields:
         if not size:
             continue
         with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root:
-            rows = size * 1_000_000 // ROW_BYTES
-            point = _filled(Path(root), backend, rows)
+            state = State(backend, size * 1_000_000 // row_bytes, row_bytes)
+            point = _filled(Path(root), state)
             files = [path for path in point.rglob("*") if path.is_file()]
-            found = _restored(Path(root), backend, rows, point, files)
+            found = _restored(Path(root), state, point, files)
             fields |= found.fields(backend, sum(path.stat().st_size for path in files))
         read_s, seconds = read_s + found.read_s, seconds + found.seconds
     return {**fields, "seconds": round(seconds, 2), "ratio": round(read_s / seconds, 3)}
 
 
-def _filled(root: Path, backend: str, rows: int) -> Path:
+def _filled(root: Path, state: State) -> Path:
     """A native savepoint with so many rows."""
-    settings = {"state.backend.type": backend, "execution.checkpointing.interval": "off"}
+    settings = {"state.backend.type": state.backend, "execution.checkpointing.interval": "off"}
     began = time.monotonic()
-    with hosted_run(root, _parameters(rows), settings=settings, asked={**FLOW}) as run:
-        run.wait_for(lambda _: _kept_rows(run) == rows, FILL_TIMEOUT_S)
-        progress(f"{backend}: {rows:,} rows kept after {time.monotonic() - began:.0f} s")
+    with hosted_run(root, state.parameters, settings=settings, asked={**FLOW}) as run:
+        run.wait_for(lambda _: _kept_rows(run) == state.rows, FILL_TIMEOUT_S)
+        progress(
+            f"{state.backend}: {state.rows:,} rows kept after {time.monotonic() - began:.0f} s"
+        )
         stop = StopWithSavepoint(
             request_id=RequestId("stop"),
             requested_by="bench",
@@ -115,21 +134,22 @@ def _filled(root: Path, backend: str, rows: int) -> Path:
     return Path(ended.path or "")
 
 
-def _restored(root: Path, backend: str, rows: int, point: Path, files: list[Path]) -> Restored:
+def _restored(root: Path, state: State, point: Path, files: list[Path]) -> Restored:
     before_s = _read(files)
     _forget(files)
-    settings = {"state.backend.type": backend}
-    parameters = _parameters(rows)
+    settings = {"state.backend.type": state.backend}
     restores = str(point)
     with hosted_run(
-        root, parameters, settings=settings, asked={**FLOW}, restore_from=restores
+        root, state.parameters, settings=settings, asked={**FLOW}, restore_from=restores
     ) as run:
         run.wait_for(lambda es: any(map(_is_running, es)), STEP_TIMEOUT_S)
         began_ms, begun_ms, running_ms = list(_moments(run.envelopes))
-        run.wait_for(lambda _: _kept_bytes(run) >= KEPT_SHARE * rows * ROW_BYTES, STEP_TIMEOUT_S)
+        run.wait_for(lambda _: _kept_bytes(run) >= KEPT_SHARE * state.nbytes, STEP_TIMEOUT_S)
     seconds = (running_ms - began_ms) / 1000
     after_s = _read(files)
-    progress(f"{backend}: restored in {seconds:.1f} s; read in {before_s:.1f} and {after_s:.1f} s")
+    progress(
+        f"{state.backend}: restored in {seconds:.1f} s; read in {before_s:.1f} and {after_s:.1f} s"
+    )
     return Restored((before_s + after_s) / 2, seconds, (begun_ms - began_ms) / 1000)
 
 
@@ -151,10 +171,6 @@ def _forget(files: list[Path]) -> None:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
-
-
-def _parameters(rows: int) -> dict[str, str]:
-    return {"rows": str(rows), "row_bytes": str(ROW_BYTES)}
 
 
 def _moments(envelopes: list[Envelope]) -> Iterator[int]:
