@@ -97,6 +97,7 @@ class ChainNode:
     sink: OpenSink | None = None
     quarantine: Quarantine | None = None  # of a source, if it may have something there
     exchanges: list[Exchange] = field(default_factory=list)
+    _: KW_ONLY
     assigned_ms: int | None = None  # event time behind an operator that assigns it, once known
 
     @property
