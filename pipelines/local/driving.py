@@ -26,8 +26,7 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.job_events import CommandArrived, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_context import EventQueue, RunContext
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import EventQueue, RunContext, RunRecord
 from pipelines.runtime.master.start.run_opening import how_it_ended
 from pipelines.storage.stores import CheckpointStores
 

@@ -281,7 +281,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/start/run_beginning.py",
+            "pipelines/runtime/master/run_context.py",
             "and uid not in self._found.splits",
             "",
             (
@@ -408,7 +408,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/assembly.py",
+            "pipelines/runtime/master/job_master.py",
             "        found.given_up,\n",
             "",
             (

@@ -19,8 +19,7 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.master.driving import given_settings
 from pipelines.runtime.master.job_events import CommandArrived, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_context import EventQueue, RunContext
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import EventQueue, RunContext, RunRecord
 from pipelines.runtime.master.start.run_opening import how_it_ended
 from tests.simulation.chores import Chores
 from tests.simulation.disk import Disk

@@ -38,13 +38,17 @@ from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.master.job_events import JobEvent, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_context import EventQueue, RunContext
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import (
+    EventQueue,
+    KeepsDataFrames,
+    RunBeginning,
+    RunContext,
+    RunRecord,
+    StageHost,
+)
 from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from pipelines.runtime.master.slots.control_server import ControlServer
-from pipelines.runtime.master.slots.stage_host import KeepsDataFrames, StageHost
 from pipelines.runtime.master.start.kept_rows import KeptRows
-from pipelines.runtime.master.start.run_beginning import RunBeginning
 from pipelines.runtime.networking import driver_networking, load_tls
 from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores

@@ -18,7 +18,7 @@ from pipelines.protocol.repeated_failures import (
     skeleton_of,
 )
 from pipelines.protocol.restart import RestartAfter
-from pipelines.runtime.master.attempt.failure_report import restart_backoff
+from pipelines.runtime.master.attempt.failures import restart_backoff
 
 
 def at(first: int, last: int, *, split: str = "a", subtask: int = 0) -> RecordOrigin:

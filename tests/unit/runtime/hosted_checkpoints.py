@@ -35,8 +35,7 @@ from tests.unit.runtime.recording_attempt import RecordingAttempt, phases_of
 
 if TYPE_CHECKING:
     from pipelines.bus.lease import Lease
-    from pipelines.runtime.master.run_context import EventQueue
-    from pipelines.runtime.master.run_record import RunRecord
+    from pipelines.runtime.master.run_context import EventQueue, RunRecord
 
 E = TypeVar("E", bound=Event)
 VERTICES = ("left", "right", "both")

@@ -57,8 +57,7 @@ from pipelines.runtime.master.job_events import (
     WatchedExecutor,
 )
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_context import EventQueue, RunContext, unwatched_loop
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import EventQueue, RunContext, RunRecord, unwatched_loop
 from pipelines.runtime.networking import SlotAddress
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import CheckpointStore

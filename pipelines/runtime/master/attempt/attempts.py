@@ -23,12 +23,11 @@ from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.effects import SubtaskId
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
+from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.run_end import RunEnd
-from pipelines.runtime.master.run_context import RunContext
-from pipelines.runtime.master.run_watchers import RunWatchers
-from pipelines.runtime.master.slots.stage_host import StageHost
+from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.start.next_start import NextStart
 from pipelines.runtime.master.start.starting_point import StartingPoint, forgets_state
 

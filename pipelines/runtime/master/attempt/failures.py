@@ -1,7 +1,9 @@
 """Decides what counts as a failure of the attempt, and what follows it.
 
 Hears of lost slots, failed subtasks, silence and stages that end or never start. Records the
-failure, has the attempt ended, and does what the restart strategy grants.
+failure in sentences for people, has the attempt ended, and does what the restart strategy grants
+that the settings name.
+
 Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandler`.
 """
 
@@ -10,36 +12,148 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.elements import Firing
 from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
+from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.settings.record_settings import LIMIT_KEY
+from pipelines.domain.settings.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.repeated_failures import (
+    Deterministic,
     Isolate,
     LimitReached,
     NobodysFault,
+    OperatorError,
+    Place,
     Quarantine,
+    Repeated,
     RepeatedFailures,
+    Returning,
 )
-from pipelines.protocol.restart import GiveUp, RestartAfter
+from pipelines.protocol.restart import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    GiveUp,
+    NoRestart,
+    RestartAfter,
+    RestartBackoff,
+)
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.attempt.attempts import Attempts
-from pipelines.runtime.master.attempt.failure_report import (
-    failure_of,
-    final_reason,
-    restart_reason,
-    too_many_reason,
-)
+from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
 from pipelines.runtime.master.requests.run_end import RunEnd
-from pipelines.runtime.master.run_context import RunContext
-from pipelines.runtime.master.run_watchers import RunWatchers
-from pipelines.runtime.master.slots.stage_host import StageHost
+from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.start.starting_point import EndsNotReady
 
 if TYPE_CHECKING:
     from pipelines.domain.clock import Clock
+
+
+def failure_of(message: Failed, slot: int) -> FailureOccurred:
+    """Names operator, subtask, split and offsets as far as they are known."""
+    error = message.error
+    return FailureOccurred(
+        cause=f"{_place(message)}{message.cause}",
+        vertex=message.vertex,
+        subtask=message.subtask,
+        slot=slot,
+        detail=message.detail,
+        operator=error.operator if error else None,
+        origin=error.origin if error else None,
+    )
+
+
+def final_reason(event: FailureOccurred, repeated: Repeated, *, is_fatal: bool) -> str | None:
+    """Why no restart can help; None when one may."""
+    if is_fatal:
+        return event.cause
+    if not isinstance(repeated, Deterministic):
+        return None
+    return (
+        f"{event.cause.rstrip('.')}. The same failure came {repeated.tries} times within"
+        f" {repeated.over_ms / 1000:.1f} s, each time {_where(repeated.place)}: a restart would"
+        " only repeat it. Correct the function or the data, then start from the newest checkpoint."
+    )
+
+
+def restart_reason(event: FailureOccurred, repeated: Repeated) -> str:
+    """Why the run restarts, and whether the failure is on its way to being the last one."""
+    if not isinstance(repeated, Returning):
+        return event.cause
+    return (
+        f"{event.cause.rstrip('.')}. The same failure has come {repeated.tries} times within"
+        f" {repeated.over_ms / 1000:.1f} s, each time {_where(repeated.place)}. It may pass, as an"
+        " outage of a service that the function calls does; it counts as deterministic after"
+        f" {MIN_TRIES_KEY} and {MIN_DURATION_KEY}."
+    )
+
+
+def too_many_reason(event: FailureOccurred, limit: int) -> str:
+    """Why a run ends although it has a quarantine."""
+    return (
+        f"{event.cause.rstrip('.')}. The run has set aside as many records as it may,"
+        f" {limit} ({LIMIT_KEY}): look at them in the quarantine, correct the function or the"
+        " data, and start from the newest checkpoint, or raise the limit."
+    )
+
+
+def _place(message: Failed) -> str:
+    error = message.error
+    number = "" if message.subtask is None else f"[{message.subtask}]"
+    if error is None:
+        return f"{message.vertex}{number}: " if message.vertex else ""
+    return f"{error.operator}{number} failed{_places(error)}: "
+
+
+def _places(error: OperatorError) -> str:
+    place = error.firing or error.origin
+    places: list[Place] = list(error.candidates) if place is None else [place]
+    if not places:
+        return ""
+    named = "; or ".join(_where(each) for each in places[:_NAMED_MAX])
+    others = len(places) - _NAMED_MAX
+    return f" {named}" + (f"; or at one of {others} other places" if others > 0 else "")
+
+
+def _where(place: Place) -> str:
+    """Records that only moved event time on are not at fault: they give the time."""
+    if isinstance(place, Firing):
+        return str(place)
+    return f"at the time of {place}" if place.is_moment else f"at {place}"
+
+
+_NAMED_MAX = 3
+"""How many of the possible places of a failure are named."""
+
+
+def restart_backoff(settings: Settings) -> RestartBackoff:
+    match settings.restart_strategy:
+        case RestartStrategy.NONE:
+            return NoRestart()
+        case RestartStrategy.FIXED_DELAY:
+            return FixedDelayRestart(
+                attempts=settings.fixed_delay_attempts, delay_ms=settings.fixed_delay_ms
+            )
+        case RestartStrategy.FAILURE_RATE:
+            return FailureRateRestart(
+                max_failures=settings.failure_rate_max_failures,
+                interval_ms=settings.failure_rate_interval_ms,
+                delay_ms=settings.failure_rate_delay_ms,
+            )
+        case RestartStrategy.EXPONENTIAL_DELAY:
+            return ExponentialDelayRestart(
+                initial_ms=settings.initial_backoff_ms,
+                max_ms=settings.max_backoff_ms,
+                multiplier=settings.backoff_multiplier,
+                reset_threshold_ms=settings.reset_backoff_threshold_ms,
+                jitter_factor=settings.backoff_jitter_factor,
+                attempts=settings.attempts_before_reset_backoff,
+            )
 
 
 SLOT_LOST_GRACE_MS = 250.0

@@ -1,12 +1,16 @@
-"""Follows one recovery and reports its phases as they are reached."""
+"""Follows one recovery and reports its phases; names the parts that follow an attempt."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pipelines.domain.clock import Clock
 from pipelines.domain.events import Event, RecoveryPhaseReached
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
-from pipelines.protocol.restart import RecoveryProgress
+from pipelines.protocol.restart import RecoveryProgress, RestartBackoff
+from pipelines.runtime.master.attempt.poison_desk import PoisonDesk
+from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.slots.metrics_board import MetricsBoard
 
 
 class RecoveryWatch:
@@ -72,3 +76,12 @@ class RecoveryWatch:
                 records_to_replay=records_to_replay,
             )
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWatchers:
+    checkpoints: CheckpointHost
+    board: MetricsBoard
+    recovery: RecoveryWatch
+    poison: PoisonDesk
+    restart: RestartBackoff

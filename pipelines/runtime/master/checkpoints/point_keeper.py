@@ -31,7 +31,7 @@ from pipelines.runtime.master.checkpoints.underway import Underway
 from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt, WatchedExecutor
 from pipelines.runtime.master.run_context import RunContext
-from pipelines.runtime.master.start.restore_points import check_mounted
+from pipelines.runtime.master.start.starting_point import check_mounted
 from pipelines.storage.store import CheckpointStore
 
 

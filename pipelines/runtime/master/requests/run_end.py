@@ -5,6 +5,10 @@ it before anything ends. So a driver that finds the manifest knows what it is fo
 (a sink that cannot commit, a slot or the driver that dies) is one of the attempt: the run goes back
 to that very point and to no older one, commits what it prepared, reads nothing more, and ends with
 it. Flink fails the job there instead, and leaves the commit to a restore of the savepoint.
+
+The checkpoint host reports each checkpoint that is published, completed or aborted; from that
+follow the answers to requests, and the end. Decides nothing about checkpoints.
+
 Source: Flink, `StopWithSavepointTerminationHandlerImpl`, `StopWithSavepointStoppingException`.
 """
 
@@ -13,10 +17,19 @@ import msgspec
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.events import RunStopping
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, StopStage
+from pipelines.domain.status import (
+    CheckpointKind,
+    JobStatus,
+    RecoveryPhase,
+    RequestOutcome,
+    StopStage,
+)
+from pipelines.protocol.restart import RestartBackoff
 from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener
 from pipelines.runtime.master.requests.request_desk import RequestDesk
-from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.run_context import RunRecord
 
 
 class RunEnd:
@@ -132,3 +145,30 @@ class RunEnd:
         if self._stopping is None or self._stopping.kind is not CheckpointKind.SAVEPOINT:
             return "The sources have ended and the final checkpoint is committed."
         return f"Stopped with the savepoint {self._stopping.path}."
+
+
+class CheckpointOutcomes(CheckpointListener):
+    """Guarantee: what the end of the run depends on is recorded before the request is answered."""
+
+    def __init__(
+        self, *, desk: RequestDesk, end: RunEnd, recovery: RecoveryWatch, restart: RestartBackoff
+    ) -> None:
+        self._desk = desk
+        self._end = end
+        self._recovery = recovery
+        self._restart = restart
+
+    def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
+        self._end.on_publishing(request, path)
+
+    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
+        self._restart.on_progress()
+        self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
+        self._end.on_completed(request)
+        if not request.stops_run:  # otherwise answered when the run has ended
+            outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
+            self._desk.answer(request.request_id, outcome, message, path)
+
+    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
+        self._end.on_aborted(request)
+        self._desk.answer(request.request_id, RequestOutcome.FAILED, message)

@@ -29,11 +29,11 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.attempt.failures import Failures
+from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
 from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
-from pipelines.runtime.master.requests.fault_desk import FaultDesk
+from pipelines.runtime.master.requests.command_desk import FaultDesk
 from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.run_context import RunContext
-from pipelines.runtime.master.run_watchers import RunWatchers
 
 
 def claim_of(message: FromSlot) -> str | None:

@@ -22,9 +22,8 @@ from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.status import StopStage
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.run_context import RunContext
-from pipelines.runtime.master.run_record import newest_completed
-from pipelines.runtime.master.start.restore_points import (
+from pipelines.runtime.master.run_context import RunContext, newest_completed
+from pipelines.runtime.master.start.starting_point import (
     claimed_point,
     next_checkpoint_id,
     own_points,

@@ -27,7 +27,7 @@ from pipelines.protocol.shared_files import shared_name
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
-from pipelines.runtime.master.start.restore_points import own_points
+from pipelines.runtime.master.start.starting_point import own_points
 from pipelines.storage.store import CheckpointStore, Publication, shared_location
 from tests.unit.runtime.fakes import SCHEMA, batch_of, keys_of
 from tests.unit.runtime.points import manifest_of

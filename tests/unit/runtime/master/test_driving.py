@@ -22,7 +22,7 @@ from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
-from pipelines.runtime.master.slots.stage_host import StageHost
+from pipelines.runtime.master.run_context import StageHost
 from pipelines.runtime.networking import SlotAddress
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow

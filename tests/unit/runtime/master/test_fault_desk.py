@@ -13,7 +13,7 @@ from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.status import DriverKillMoment, KillMoment, RequestOutcome
 from pipelines.runtime.control import Die, Hello
 from pipelines.runtime.master.job_events import SlotArrived
-from pipelines.runtime.master.requests.fault_desk import FaultDesk
+from pipelines.runtime.master.requests.command_desk import FaultDesk
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.recording_attempt import RecordingAttempt

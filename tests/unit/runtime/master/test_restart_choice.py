@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.protocol.restart import GiveUp, RestartAfter
-from pipelines.runtime.master.attempt.failure_report import restart_backoff
+from pipelines.runtime.master.attempt.failures import restart_backoff
 
 PREFIX = "restart-strategy."
 

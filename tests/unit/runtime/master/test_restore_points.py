@@ -17,12 +17,13 @@ from pipelines.domain.snapshots import FileHandle, Manifest, StateHandle
 from pipelines.domain.status import CheckpointKind
 from pipelines.points.fit import PointFit
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.start.restore_points import (
+from pipelines.runtime.master.start.starting_point import (
+    StartingPoint,
+    StartingPointChooser,
     next_checkpoint_id,
     own_points,
     requested_point,
 )
-from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser
 from tests.takeovers import held, rewound
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline

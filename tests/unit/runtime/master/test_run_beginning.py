@@ -10,7 +10,7 @@ from pipelines.connectors.files.input_files import input_files
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.run import RunDirectory
-from pipelines.runtime.master.start.run_beginning import RunBeginning
+from pipelines.runtime.master.run_context import RunBeginning
 from tests.unit.runtime.growing_log import GrowingLog
 
 CLICKS, ORDERS = Uid("clicks"), Uid("orders")

@@ -21,7 +21,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed
-from pipelines.runtime.master.attempt.failure_report import failure_of
+from pipelines.runtime.master.attempt.failures import failure_of
 from pipelines.runtime.subtask.chains.chain import ChainPlace, OperatorChain
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING
