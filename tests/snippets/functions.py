@@ -1,13 +1,14 @@
 """Streams and names that the page's fragments use, and a run of what they declare."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors import ArrowRows
+from pipelines.connectors import ArrowRows, CsvFiles
 from pipelines.local import run_local
 from pipelines.stream import (
     LATE,
@@ -25,6 +26,7 @@ from pipelines.stream import (
 __all__ = [
     "LATE",
     "BatchProcessFunction",
+    "CsvFiles",
     "KeyedProcessFunction",
     "ReducingStateDescriptor",
     "ValueStateDescriptor",
@@ -47,6 +49,11 @@ env = Environment()
 source = ArrowRows(pa.Table.from_pylist(ROWS), timestamp_column="at")
 events = env.from_rows(ROWS, uid="events", timestamp_column="at")
 
+LINES = pa.schema([("user", pa.string()), ("at", pa.string())])
+VISITS = pa.schema([("user", pa.string()), ("at", pa.timestamp("s"))])
+Path("visits").mkdir()
+Path("visits/lines.csv").write_text("a,2026-01-01 00:00:01\nb,2026-01-01 01:00:02\n")
+
 key, row = "a", {"n": 1}
 
 
@@ -62,11 +69,14 @@ def check(names: dict[str, Any]) -> None:
     names["numbers"].collect(uid="numbers-read")
     names["totals"].collect(uid="windows")
     names["late"].collect(uid="too-late")
+    hourly = names["visits"].key_by("user").window(tumbling(hours=1))
+    hourly.aggregate(n=count(), uid="hourly").collect(uid="visits-read")
     for uid, function in ("by-batch", names["Totals"]()), ("by-row", names["Alarm"]()):
         events.key_by("user").process(function, TOTALS, uid=uid).collect(uid=f"{uid}-rows")
 
     result = run_local(env.build())
 
     assert result.table("numbers-read").num_rows == 100
+    assert [row["user"] for row in result.rows("visits-read")] == ["a", "b"]
     assert {row["visits"] for row in result.rows("windows")} == {20, 30}
     assert max(row["total"] for row in result.rows("by-batch-rows")) == 1 + 99 * 25 + 24
