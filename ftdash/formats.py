@@ -81,6 +81,13 @@ def count(number: float | None) -> str:
     return UNKNOWN if number is None else f"{number:,.0f}"
 
 
+def number(value: float | None) -> str:
+    """`1,234` for whole numbers, others with three significant digits: `0.125`."""
+    if value is None or value == int(value):
+        return count(value)
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
 def rate(per_second: float | None) -> str:
     """`0/s`, `950/s`, `12.4 k/s`, `3.21 M/s`."""
     if per_second is None:

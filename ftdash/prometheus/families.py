@@ -26,6 +26,7 @@ TASK_LABELS = (
 OPERATOR_LABELS = (*TASK_LABELS, "operator_id", "operator_name")
 RUN_LABELS = ("pipeline", "run")
 SUBTASK_LABELS = (*RUN_LABELS, "operator", "subtask")
+METRIC_LABELS = (*SUBTASK_LABELS, "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,23 @@ OURS = [
     ),
     _of_ours("queued_records", "What waits in front of a subtask.", *SUBTASK_LABELS),
     _of_ours("state_bytes", "State of a subtask, as it last said.", *SUBTASK_LABELS),
+    _of_ours(
+        "user_counter",
+        "A counter of a function. It may go down, and begins at 0 with each attempt.",
+        *METRIC_LABELS,
+    ),
+    _of_ours("user_gauge", "A gauge of a function.", *METRIC_LABELS),
+    _of_ours(
+        "user_histogram_count",
+        "How many values a histogram of a function was given since the attempt began.",
+        *METRIC_LABELS,
+    ),
+    _of_ours(
+        "user_histogram",
+        "The newest values of a histogram of a function: min, max, mean, p50, p95 or p99.",
+        *METRIC_LABELS,
+        "statistic",
+    ),
     _of_ours("slot_resident_bytes", "Memory of the process of a slot.", *RUN_LABELS, "slot"),
 ]
 FAMILIES = {each.name: each for each in (*JOB, *TASK, *TASK_INPUT, *OPERATOR, *OURS)}

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.metrics.queries.loads import SubtaskLoad
+from ftdash.metrics.queries.user_metrics import UserMetric
 from ftdash.prometheus.families import FAMILIES, Reading
 from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun
 from ftdash.runs.queries.freshness import to_running_ms
@@ -257,6 +258,25 @@ def _load(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
         whose = {"operator": load.vertex, "subtask": str(load.subtask)}
         yield _reading("queued_records", labels | whose, load.queued_records)
         yield _reading("state_bytes", labels | whose, load.state_bytes)
+        for metric in load.metrics:
+            yield from _user_metric(labels | {"subtask": str(load.subtask)}, metric)
+
+
+def _user_metric(labels: Labels, metric: UserMetric) -> Iterator[Reading]:
+    """`OperatorMetrics` bounds how many an operator has, so that labels cannot grow without end."""
+    own = labels | {"operator": metric.operator, "name": metric.name}
+    family = "user_histogram_count" if metric.kind == "histogram" else f"user_{metric.kind}"
+    yield from _known(own, {family: metric.value})
+    statistics = {
+        "min": metric.least,
+        "max": metric.most,
+        "mean": metric.mean,
+        "p50": metric.p50,
+        "p95": metric.p95,
+        "p99": metric.p99,
+    }
+    for statistic, value in statistics.items():
+        yield from _known(own | {"statistic": statistic}, {"user_histogram": value})
 
 
 def _known(labels: Labels, values: dict[str, float | None]) -> Iterator[Reading]:

@@ -22,6 +22,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS, Firing, Watermark, Water
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.columns import Longs
+from pipelines.operators.user_metrics import OperatorMetrics
 from pipelines.state.backend import StateBackend
 from pipelines.state.operator_states import OperatorStates
 
@@ -71,6 +72,7 @@ class OperatorContext:
     state: StateBackend
     collect: Collector
     counters: dict[str, int] = field(default_factory=dict)
+    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)  # in no snapshot
     collect_side: SideCollector = lambda name, batch: None
     # Only an operator that assigns event time calls this.
     mark: MarkCollector = lambda mark: None

@@ -20,6 +20,7 @@ from pipelines.operators.processing.process import (
     KeyedProcessFunction,
 )
 from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
+from pipelines.operators.user_metrics import Counter, Gauge, Histogram
 from pipelines.operators.windowing.lateness import LATE
 from pipelines.operators.windowing.windows import session, sliding, tumbling
 from pipelines.state.descriptors import (
@@ -47,9 +48,12 @@ __all__ = [
     "BatchAggregateFunction",
     "BatchProcessFunction",
     "ConnectedStreams",
+    "Counter",
     "Environment",
     "FiredTimers",
     "Flow",
+    "Gauge",
+    "Histogram",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",

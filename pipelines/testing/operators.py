@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.events import MetricSample
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import Redistribution, owner_of, range_of, taken_by
 from pipelines.domain.nodes import EdgeKind
@@ -133,6 +134,15 @@ class OperatorHarness:
     def state_names(self) -> list[str]:
         """The states, and the timers, that hold anything."""
         return list(self._rows_by_state())
+
+    def metric(self, name: str) -> list[MetricSample]:
+        """A metric of the function, in each subtask that has it. Raises Rejected."""
+        samples = [each for one in self._contexts for each in one.metrics.samples(self._node)]
+        found = [each for each in samples if each.name == name]
+        if not found:
+            known = ", ".join(sorted({repr(each.name) for each in samples})) or "none"
+            raise Rejected(f"{self._node!r} keeps no metric {name!r}; there are: {known}.")
+        return found
 
     def snapshot(self) -> OperatorSnapshot:
         """The state of all subtasks, cut as for a checkpoint: `snapshot_state` of the function is

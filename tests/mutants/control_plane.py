@@ -3,6 +3,35 @@
 from tests.mutants.mutant import Mutant
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    "a metric of an author's function fails no run, is in no snapshot, and its names are bounded": (
+        Mutant(
+            "pipelines/operators/user_metrics.py",
+            "        if len(self._metrics) >= METRICS_MAX:",
+            "        if False:",
+            (
+                "tests/unit/operators/test_user_metrics.py::test_names_made_from_data_are_stopped_"
+                "at_a_bound"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/user_metrics.py",
+            "    except Exception as error:  # an author's code",
+            "    except ValueError as error:  # an author's code",
+            (
+                "tests/unit/operators/test_user_metrics.py::test_a_gauge_gives_a_number_or_why_the"
+                "re_is_none"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/user_metrics.py",
+            "self._newest[self.count % HISTOGRAM_VALUES] = value",
+            "pass",
+            (
+                "tests/unit/operators/test_user_metrics.py::test_a_histogram_describes_its_newest_"
+                "values"
+            ),
+        ),
+    ),
     "one broken pipeline of an author stops no other, and its error names the author's line": (
         Mutant(
             "pipelines/flows/finding.py",

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from pipelines.domain.commands import StopWithSavepoint
+from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.numbers import KEYS
 from tests.processes.savepoint_requests import WHO, asked, manifest_of
@@ -43,6 +45,8 @@ def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backe
 ) -> None:
     with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:
         run.wait_until_cut_at(HELD_AT, STEP_S)
+        run.wait_for(lambda _: "totals" in metrics_of(run), STEP_S)
+        metrics = metrics_of(run)
         savepoint = asked(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     point = manifest_of(savepoint)
@@ -61,6 +65,19 @@ def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backe
     assert {"numbers", "numbers.extents", "odd", "odd.keys", "timers.event", "total"} <= held
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert_exact(tmp_path / "output")
+    assert metrics["rows"] == {("minutes", 0), ("minutes", 1)}
+    assert metrics["totals"] == {("running", 0), ("running", 1)}
+
+
+def metrics_of(run: StartedRun) -> dict[str, set[tuple[str, int]]]:
+    """The subtasks whose functions have reported values, by metric."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    for envelope in run.of(MetricsSampled):
+        for subtask in getattr(envelope.event, "subtasks", ()):
+            for metric in subtask.metrics:
+                if metric.value:
+                    found.setdefault(metric.name, set()).add((metric.operator, subtask.subtask))
+    return found
 
 
 def assert_exact(output: Path) -> None:

@@ -50,8 +50,10 @@ class Minutes(KeyedProcessFunction):
         self._numbers = runtime.get_list_state(ListStateDescriptor("numbers", pa.int64()))
         self._odd = runtime.get_map_state(MapStateDescriptor("odd", pa.int64(), pa.int64()))
         self._is_reminded = runtime.get_state(ValueStateDescriptor("is_reminded", pa.bool_()))
+        self._rows = runtime.metrics.counter("rows")
 
     def process_element(self, row: Row, context: RowContext) -> None:
+        self._rows.inc()
         timers = context.timer_service()
         number, window = row["number"], window_of(row["number"])
         if not self._odd.contains(window):  # only once: nobody repeats a timer that is lost
@@ -86,12 +88,14 @@ class RunningTotal(BatchProcessFunction):
         self._total = context.get_reducing_state(
             ReducingStateDescriptor("total", pc.add, pa.int64())
         )
+        self._totals = context.metrics.histogram("totals")
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
         for start in range(batch.num_rows):  # of a key that comes twice each has a total
             row = batch.slice(start, 1)
             keys = context.keys(row)
             self._total.add(keys, row["total"])
+            self._totals.update(row["total"][0].as_py())
             columns = [*row.columns, self._total.get(keys)]
             context.collect(pa.RecordBatch.from_arrays(columns, schema=TOTALS))
 

@@ -21,6 +21,9 @@ from pipelines.domain.events import (
     Event,
     FailureOccurred,
     JobStatusChanged,
+    MetricKind,
+    MetricSample,
+    MetricSpread,
     MetricsSampled,
     OutputPublishedAgain,
     RecordQuarantined,
@@ -348,7 +351,28 @@ def subtask_sample(uid: str, index: int, records: int) -> SubtaskSample:
         bytes_out=90 * records,
         queued_ms=None if not VERTICES[uid] else 400,
         window_bytes=None if not VERTICES[uid] else 20_000,
+        metrics=user_metrics(index, records) if uid == "join" else [],
     )
+
+
+def user_metrics(index: int, records: int) -> list[MetricSample]:
+    """What a function of the operator `join` keeps."""
+    spread = MetricSpread(
+        least=0.5 + index, most=90.0 + index, mean=10.0, p50=8.0, p95=40.0 + index, p99=80.0
+    )
+    return [
+        MetricSample(
+            operator=Uid("join"), name="matches", kind=MetricKind.COUNTER, value=records + index
+        ),
+        MetricSample(operator=Uid("join"), name="open_rows", kind=MetricKind.GAUGE, value=0.25),
+        MetricSample(
+            operator=Uid("join"),
+            name="delay_ms",
+            kind=MetricKind.HISTOGRAM,
+            value=records,
+            spread=spread,
+        ),
+    ]
 
 
 def phase(

@@ -48,6 +48,9 @@ from pipelines.domain.events import (  # noqa: E402
     CheckpointFailed,
     JobStatusChanged,
     LedgerAdvanced,
+    MetricKind,
+    MetricSample,
+    MetricSpread,
     MetricsSampled,
     PointsVerified,
     RestorePointRefused,
@@ -188,7 +191,30 @@ class SimulatedRun:
             state_bytes=STATE_BYTES[uid],
             bytes_in=41 * self.records // PARALLELISM if INPUTS[uid] else 0,
             bytes_out=41 * self.records // PARALLELISM if uid != "hourly-delay" else 0,
+            metrics=self.user_metrics(index) if uid == "hourly-delay" else [],
         )
+
+    def user_metrics(self, index: int) -> list[MetricSample]:
+        late = self.random.uniform(1, 40)
+        spread = MetricSpread(
+            least=0, most=9 * late, mean=late, p50=late, p95=3 * late, p99=6 * late
+        )
+        operator = Uid("hourly-delay")
+        return [
+            MetricSample(
+                operator=operator,
+                name="delayed_flights",
+                kind=MetricKind.COUNTER,
+                value=self.records // 3 + index,
+            ),
+            MetricSample(
+                operator=operator,
+                name="delay_minutes",
+                kind=MetricKind.HISTOGRAM,
+                value=self.records,
+                spread=spread,
+            ),
+        ]
 
     def take_up(self) -> None:
         """The savepoints that were asked for; whatever else was, waits."""

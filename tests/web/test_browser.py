@@ -439,6 +439,23 @@ def test_whoever_has_only_keys_acts_and_reads_what_a_chart_shows(page: Page) -> 
     expect(page.locator("#details-alignment .scroll").first).to_be_focused()
 
 
+def test_metrics_of_functions_are_drawn_and_their_tables_go_on(page: Page) -> None:
+    page.goto(page.url.rstrip("/") + "/metrics/")
+    wait_until_live(page)
+    table = page.locator("#region-metrics-user")
+    counted = table.locator("tr", has_text="delayed_flights").first.locator("td").nth(2)
+
+    expect(page.locator("#sentence-user-metrics")).to_contain_text("How 2 metrics changed")
+    expect(page.locator("#chart-user-metrics .plot svg.main-svg").first).to_be_visible()
+    expect(page.locator("#chart-user-metrics")).to_contain_text("hourly-delay: delay_minutes")
+    before = counted.inner_text()
+    expect(counted).not_to_have_text(before, timeout=PATIENCE_MS)
+    table.locator("summary", has_text="Each metric in each subtask").click()
+
+    expect(table).to_contain_text("hourly-delay[1]")
+    expect(table).to_contain_text("95 % below")
+
+
 def test_subtasks_are_ordered_with_keys_only(page: Page) -> None:
     page.goto(page.url + "checkpoints/1/")
     wait_until_live(page)

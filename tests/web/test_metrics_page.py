@@ -2,12 +2,15 @@
 
 import html
 import re
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from django.test import Client
 from plotly import graph_objects
 
+from ftdash.metrics.models import Sample
 from ftdash.metrics.queries.loads import (
     TREND_POINTS_MAX,
     VertexMoment,
@@ -15,11 +18,15 @@ from ftdash.metrics.queries.loads import (
     sum_known,
     trends,
 )
+from ftdash.metrics.queries.user_metrics import MetricKey
 from ftdash.projection.projector import Projector
 from ftdash.ui.metrics import page as metrics_page
+from ftdash.ui.metrics import user_metrics
 from ftdash.ui.metrics.operators import busy, operator_rows, records_in, watermarks
+from pipelines.domain.events import MetricKind, MetricSample
+from pipelines.domain.ids import Uid
 from pipelines.domain.status import JobStatus
-from tests.web.journals import Story, new_run
+from tests.web.journals import Story, new_run, sample
 from tests.web.loads import GRAPH, load, loads
 from tests.web.page_words import words_in
 
@@ -145,6 +152,74 @@ def test_a_sum_of_which_a_part_is_not_known_is_not_known() -> None:
     assert sum_known([1.0, 2.0]) == 3.0
     assert sum_known([1.0, None]) is None
     assert sum_known([]) is None
+
+
+def test_metrics_of_functions_are_shown_over_the_subtasks_and_for_each(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled(records=0).wait(1_000).sampled(records=2_000))
+
+    page = words_of(operator)
+
+    for shown in (
+        "How 3 metrics changed in the last half hour",
+        "join matches counter 4,001 2,000 2,001 –",
+        "join open_rows gauge 0.5 0.25 0.25 –",
+        "join delay_ms histogram 4,000 values 0.5 91 41",
+        "join[1] matches 2,001 –",
+        "join[1] delay_ms 2,000 least 1.5, mean 10, median 8, 95 % below 41, 99 % below 80,",
+    ):
+        assert shown in page
+    assert page.count("join matches 4,001 2,000 2,001 –") == 1  # the chart's table has both moments
+    assert page.count("join matches 1 0 1 –") == 1
+
+
+def test_a_metric_whose_value_a_subtask_does_not_know_says_why(operator: Client) -> None:
+    story = Story(new_run()).started()
+    plain = sample(1.0, 10)
+    broken = MetricSample(
+        operator=Uid("join"), name="age", kind=MetricKind.GAUGE, problem="KeyError: 'first'"
+    )
+    subtasks = [
+        msgspec.structs.replace(each, metrics=[broken]) if each.vertex == "join" else each
+        for each in plain.subtasks
+    ]
+    fold(story.tell(msgspec.structs.replace(plain, subtasks=subtasks)))
+
+    page = words_of(operator)
+
+    assert "join age not known everywhere: KeyError: 'first' gauge – – – –" in page
+
+
+def test_samples_of_older_versions_have_no_metrics_of_functions(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().wait(1_000).sampled())
+    for row in Sample.objects.all():
+        for each in row.subtasks:
+            del each["metrics"]
+        row.save()
+
+    page = words_of(operator)
+
+    assert "The functions of this pipeline have reported no metrics of their own." in page
+    assert "join 50 % busy" in page
+
+
+@pytest.mark.slow
+def test_the_chart_of_metrics_has_a_panel_for_each_up_to_a_bound() -> None:
+    fold(Story(new_run()).started().sampled().wait(1_000).sampled())
+    moments = trends("flights-1")["join"]
+    of_one = [(each.at, each.metrics[MetricKey("join", "matches")]) for each in moments]
+    found = {MetricKey("join", f"<b>{number}"): of_one for number in range(20)}
+
+    drawn: Any = user_metrics.figure(found)
+
+    names = [each["text"] for each in drawn["layout"]["annotations"]]
+    assert names == [f"join: &lt;b>{n}" for n in range(12)]
+    assert [trace["name"] for trace in drawn["data"][:3]] == ["sum", "least", "greatest"]
+    assert sum(trace["showlegend"] for trace in drawn["data"]) == 3
+    domains = [drawn["layout"][f"yaxis{n or ''}"]["domain"] for n in (0, *range(2, 13))]
+    assert all(low < high for low, high in domains)
+    assert all(above[0] > below[1] for above, below in pairwise(domains))
+    for trace in drawn["data"]:
+        graph_objects.Figure({"data": [trace | {"line": {"dash": "dot"}}]})
 
 
 def test_a_trend_is_thinned_out_and_keeps_the_newest_sample() -> None:

@@ -136,6 +136,23 @@ def test_a_subtask_is_described_in_flinks_words_and_units(operator: Client) -> N
     }
 
 
+def test_metrics_of_functions_are_served_for_each_subtask(operator: Client) -> None:
+    fold(eventful(new_run()))
+
+    served = served_to(operator)
+
+    whose = RUN | {"operator": "join", "subtask": "1"}
+    assert served["ftdash_user_counter"][1] == (whose | {"name": "matches"}, 11)
+    assert served["ftdash_user_gauge"][1] == (whose | {"name": "open_rows"}, 0.25)
+    assert served["ftdash_user_histogram_count"][1] == (whose | {"name": "delay_ms"}, 10)
+    of_values = {
+        labels["statistic"]: value
+        for labels, value in served["ftdash_user_histogram"]
+        if labels["subtask"] == "1"
+    }
+    assert of_values == {"min": 1.5, "max": 91, "mean": 10, "p50": 8, "p95": 41, "p99": 80}
+
+
 def test_a_source_has_an_output_watermark_and_no_input_watermark(operator: Client) -> None:
     fold(eventful(new_run()))
 

@@ -10,11 +10,18 @@ The only readers of the rows of metrics.
 The answers of the metrics queries: frozen values.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from ftdash.metrics.models import Sample
+from ftdash.metrics.queries.user_metrics import (
+    MetricKey,
+    MetricTotals,
+    UserMetric,
+    totals,
+    user_metrics,
+)
 
 METER_SPAN = timedelta(seconds=60)
 TREND_POINTS_MAX = 300
@@ -51,6 +58,7 @@ class SubtaskLoad:
     bytes_out_per_s: float | None = None
     queued_ms: int | None = None  # about how long it takes to consume what is queued
     window_bytes: int | None = None  # what each of its channels may hold
+    metrics: list[UserMetric] = field(default_factory=list)  # of authors' functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,7 @@ class VertexMoment:
     records_in_per_s: float | None
     records_out_per_s: float | None
     watermark_ms: int | None
+    metrics: dict[MetricKey, MetricTotals] = field(default_factory=dict)
 
 
 def run_loads(run_id: str) -> RunLoads | None:
@@ -180,6 +189,7 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         bytes_out_per_s=per_s("bytes_out"),
         queued_ms=entry.get("queued_ms"),
         window_bytes=entry.get("window_bytes"),
+        metrics=user_metrics(entry),
     )
 
 
@@ -193,6 +203,7 @@ def _moment(at: datetime, subtasks: list[SubtaskLoad]) -> VertexMoment:
         records_in_per_s=sum_known([load.records_in_per_s for load in subtasks]),
         records_out_per_s=sum_known([load.records_out_per_s for load in subtasks]),
         watermark_ms=least_watermark_ms(subtasks),
+        metrics=totals(metric for load in subtasks for metric in load.metrics),
     )
 
 

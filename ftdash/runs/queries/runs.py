@@ -104,7 +104,10 @@ def _slots(run: Run, sample: Sample | None) -> list[SlotView]:
 
 
 def subtasks_of(sample: Sample | None) -> list[SubtaskView]:
+    """Without the metrics of functions, which `ftdash.metrics.queries.loads` reads."""
     entries = [dict(entry) for entry in sample.subtasks] if sample else []
+    for entry in entries:
+        entry.pop("metrics", None)
     return [
         SubtaskView(watermark_at=watermark_moment(entry.pop("watermark_ms")), **entry)
         for entry in entries

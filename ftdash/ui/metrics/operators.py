@@ -245,7 +245,7 @@ def watermarks(trends: Trends) -> Figure | None:
 
 def figure(trends: Trends, measured: Measured, title: str, **more: object) -> Figure | None:
     names = list(trends)[:OPERATORS_MAX]
-    lines = [line(name, index, trends[name], measured) for index, name in enumerate(names)]
+    lines = [_drawn(name, index, trends[name], measured) for index, name in enumerate(names)]
     drawn = [each for each in lines if each is not None]
     if not drawn:
         return None
@@ -262,18 +262,23 @@ def figure(trends: Trends, measured: Measured, title: str, **more: object) -> Fi
     }
 
 
-def line(name: str, index: int, moments: list[VertexMoment], measured: Measured) -> Json | None:
-    """Broken where the run was silent; None if fewer than two moments are known."""
-    values = [measured(each) for each in moments]
+def _drawn(name: str, index: int, moments: list[VertexMoment], measured: Measured) -> Json | None:
+    return line(name, index, [each.at for each in moments], [measured(each) for each in moments])
+
+
+def line(
+    name: str, index: int, times: list[datetime], values: list[tuple[Value, str]]
+) -> Json | None:
+    """Broken where the run was silent; None if fewer than two values are known."""
     if sum(value is not None for value, _ in values) < LINE_POINTS_MIN:
         return None
     points: list[tuple[int | None, Value, str]] = [
-        (moment(each.at), *value) for each, value in zip(moments, values, strict=True)
+        (moment(at), *value) for at, value in zip(times, values, strict=True)
     ]
-    silence = silence_of([each.at for each in moments])
-    for later in reversed(range(1, len(moments))):
-        before = moments[later - 1].at
-        if moments[later].at - before > silence:
+    silence = silence_of(times)
+    for later in reversed(range(1, len(times))):
+        before = times[later - 1]
+        if times[later] - before > silence:
             points.insert(later, (moment(before + silence), None, ""))
     return {
         "type": "scatter",

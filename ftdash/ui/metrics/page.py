@@ -16,8 +16,9 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.metrics.queries.loads import RunLoads, VertexMoment, run_loads, trends
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui.events import shared
-from ftdash.ui.metrics import operators
+from ftdash.ui.metrics import operators, user_metrics
 from ftdash.ui.metrics.operators import OperatorRow, is_past, operator_rows, sentence
+from ftdash.ui.metrics.user_metrics import MetricRow, MetricTrendRow, metric_rows, past_metrics
 from ftdash.ui.pipelines.page import data_at
 from ftdash.ui.pipelines.parts import Chart
 
@@ -37,15 +38,18 @@ class Past:
     names: list[str]
     rows: list[TrendRow]  # newest first
     charts: list[tuple[str, Chart]]  # heading and chart
+    user_rows: list[MetricTrendRow]  # newest first
+    user_chart: Chart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsView:
     page: PipelinePage
     data_at: datetime | None
     loads: RunLoads | None
     sentence: str
     rows: list[OperatorRow]
+    user_metrics: list[MetricRow]
     past: Past
 
     @property
@@ -84,9 +88,8 @@ def metrics_view(name: str) -> MetricsView:
         loads=loads,
         sentence=sentence(rows, vertices),
         rows=rows,
-        past=past_of(run.run_id, loads.at, loads.attempt, uids)
-        if run and loads
-        else Past([], [], charts({})),
+        user_metrics=metric_rows(loads),
+        past=past_of(run.run_id, loads.at, loads.attempt, uids) if run and loads else _past({}),
     )
 
 
@@ -98,7 +101,29 @@ def past_of(run_id: str, newest_at: datetime, attempt: int, uids: tuple[str, ...
     """
     found = trends(run_id)
     ordered = {uid: found[uid] for uid in uids if uid in found}
-    return Past(list(ordered), trend_rows(ordered), charts(ordered))
+    return _past(ordered)
+
+
+def _past(found: dict[str, list[VertexMoment]]) -> Past:
+    metrics = past_metrics(found)
+    return Past(
+        names=list(found),
+        rows=trend_rows(found),
+        charts=charts(found),
+        user_rows=user_metrics.trend_rows(metrics, TREND_ROWS_MAX),
+        user_chart=Chart("user-metrics", _user_sentence(metrics), user_metrics.figure(metrics)),
+    )
+
+
+def _user_sentence(metrics: user_metrics.Past) -> str:
+    if not metrics:
+        return "The functions of this pipeline have reported no metrics of their own."
+    shown = min(len(metrics), user_metrics.PANELS_MAX)
+    kept = "" if shown == len(metrics) else f"the first {shown} of "
+    return (
+        f"How {kept}{plural(len(metrics), 'metric')} changed in the last half hour; the tables"
+        " below have the newest values. Counters and histograms begin at zero with each attempt."
+    )
 
 
 def charts(found: dict[str, list[VertexMoment]]) -> list[tuple[str, Chart]]:

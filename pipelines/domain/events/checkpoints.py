@@ -1,5 +1,7 @@
 """The life of checkpoints and of their points, and the state of a run once a second."""
 
+from enum import StrEnum
+
 import msgspec
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
@@ -118,6 +120,34 @@ class LedgerAdvanced(Event, frozen=True, kw_only=True):
     entry: LedgerEntry
 
 
+class MetricKind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class MetricSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest values of a histogram."""
+
+    least: float
+    most: float
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class MetricSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A metric of an author's function in one subtask."""
+
+    operator: Uid
+    name: str
+    kind: MetricKind
+    value: int | float | None = None  # a histogram's is the number of its values; None: not known
+    spread: MetricSpread | None = None  # of a histogram with values
+    problem: str = ""  # why the value, or a part of it, is not known
+
+
 class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     """One subtask over the last sampling period. Ratios are 0 to 1 and sum to about 1."""
 
@@ -140,6 +170,7 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     bytes_out: int | None = None
     queued_ms: int | None = None  # about how long it takes to consume the queue; None: unmeasured
     window_bytes: int | None = None  # what each channel may hold; None: there is no channel
+    metrics: list[MetricSample] = msgspec.field(default_factory=list)  # since the attempt started
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

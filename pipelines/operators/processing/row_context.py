@@ -28,6 +28,7 @@ from pipelines.operators.processing.row_states import (
 )
 from pipelines.operators.rows import Row, RowOutput, python_values
 from pipelines.operators.stateless import check_declared
+from pipelines.operators.user_metrics import OperatorMetrics
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -146,6 +147,11 @@ class ProcessContext:
         """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
         self._context.count(name, increment)
 
+    @property
+    def metrics(self) -> OperatorMetrics:
+        """Counters, gauges and histograms of this subtask; each attempt begins at zero."""
+        return self._context.metrics
+
     @contextmanager
     def emitting_nothing(self) -> Iterator[None]:
         """Refuses everything that is emitted within this context."""
@@ -237,6 +243,11 @@ class RuntimeContext:
     @property
     def parallelism(self) -> int:
         return self._context.parallelism
+
+    @property
+    def metrics(self) -> OperatorMetrics:
+        """As `ProcessContext.metrics`."""
+        return self._context.metrics
 
     def _kept(self, state: _Kept) -> _Kept:
         self.states.append(state)
@@ -332,6 +343,11 @@ class RowContext:
     def count(self, name: str, increment: int = 1) -> None:
         """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
         self._context.count(name, increment)
+
+    @property
+    def metrics(self) -> OperatorMetrics:
+        """As `ProcessContext.metrics`."""
+        return self._context.metrics
 
     def begin(self, keys: pa.RecordBatch) -> None:
         """Called by the operator; `keys` are the distinct keys of the batch that follows."""

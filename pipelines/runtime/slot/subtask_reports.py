@@ -255,6 +255,7 @@ class Sampler(threading.Thread):
             bytes_out=subtask.chain.bytes_out,
             queued_ms=_queued_ms(queued),
             window_bytes=queued[0].window_bytes if queued else None,
+            metrics=subtask.chain.metrics,
         )
 
 

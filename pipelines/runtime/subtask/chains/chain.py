@@ -14,6 +14,7 @@ from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
 from pipelines.domain.errors import check
+from pipelines.domain.events import MetricSample
 from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.operator import OperatorContext, knows_processing_time
@@ -112,6 +113,11 @@ class OperatorChain:
             for node in self._nodes
             for name, value in dict(node.context.counters).items()  # copied in one step
         }
+
+    @property
+    def metrics(self) -> list[MetricSample]:
+        """The metrics of the authors' functions in the chain. From any thread."""
+        return [sample for node in self._nodes for sample in node.context.metrics.samples(node.uid)]
 
     def head_context(self) -> OperatorContext:
         return self._nodes[0].context
