@@ -23,6 +23,7 @@ from pipelines.operators.processing.process import (
     KeyedProcessFunction,
     Process,
 )
+from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
 from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
 from pipelines.operators.windowing.window_aggregate import (
@@ -31,6 +32,7 @@ from pipelines.operators.windowing.window_aggregate import (
     WindowRows,
 )
 from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
+from pipelines.stream.ranking import best_row, deduplicated, first_rows
 from pipelines.stream.refusals import naming
 
 if TYPE_CHECKING:
@@ -235,6 +237,51 @@ class KeyedStream:
         )
         time = self.stream.time_column
         return self.stream.derived(node, time if time in schema.names else None)
+
+    def deduplicate(
+        self,
+        *,
+        keep: str = "first",
+        order_by: str | None = None,
+        state_ttl: timedelta | None = None,
+        uid: str,
+    ) -> "Stream":
+        """One row of each key: the `first` or the `last`, by arrival or by the column `order_by`.
+
+        The first by arrival is emitted once, and its key is forgotten after `state_ttl`, if given.
+        Any other choice is a changelog, which takes a row back when another one displaces it. Of
+        rows that are equal in `order_by`, `last` keeps the newest, and `first` the oldest.
+        """
+        return deduplicated(self.stream, self.keys, keep, order_by, state_ttl, uid)
+
+    def top_n(
+        self,
+        n: int,
+        *,
+        order_by: str,
+        descending: bool = True,
+        rank: str | None = None,
+        uid: str,
+    ) -> "Stream":
+        """The first `n` rows of each key in the order of a column, as a changelog.
+
+        Of equal rows the oldest comes first; nulls come last. `rank` names a column for the rank,
+        from 1; then a row that moves to another rank is taken back and added again. Changing `n`
+        needs another uid.
+        """
+        order = Order(order_by, descending)
+        return first_rows(self.stream, self.keys, order, n, rank, uid)
+
+    def min_by(self, column: str, *, uid: str) -> "Stream":
+        """The row with the least value, of each key, whenever there is a new one.
+
+        Like a running total, the newest row of a key is the result. The oldest of equal rows stays.
+        """
+        return best_row(self.stream, self.keys, Order(column), uid)
+
+    def max_by(self, column: str, *, uid: str) -> "Stream":
+        """The row with the greatest value, of each key, whenever there is a new one."""
+        return best_row(self.stream, self.keys, Order(column, descending=True), uid)
 
     def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
         """Running totals: each batch emits the new results of the keys that it touched.

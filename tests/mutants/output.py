@@ -44,6 +44,35 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "of all rows of a key the chosen ones are left: the first `n`, the first, the last, the best": (
+        Mutant(
+            "pipelines/operators/ranking/ranked_rows.py",
+            "return np.asarray(codes[len(bounds) :] < bound[index])",
+            "return np.asarray(codes[len(bounds) :] < bound[index] - 1)",
+            "tests/unit/operators/test_top_n.py::test_what_is_left_are_the_first_rows_of_each_key",
+        ),
+        Mutant(
+            "pipelines/operators/ranking/ranked_rows.py",
+            "-arrival if self._order.newest_first else arrival",
+            "-arrival",
+            "tests/unit/operators/test_top_n.py::test_what_is_left_are_the_first_rows_of_each_key",
+        ),
+        Mutant(
+            "pipelines/operators/ranking/top_n.py",
+            "        self._emit(changed.taken, changed.taken_ranks, changed.left, DELETE)\n",
+            "",
+            "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_is_left",
+        ),
+        Mutant(
+            "pipelines/operators/ranking/deduplicate.py",
+            "self._note(self._seen.rows_for(groups.keys.filter(pa.array(is_new))))",
+            "pass",
+            (
+                "tests/unit/operators/test_deduplicate.py::test_the_first_row_of_each_key_is"
+                "_emitted_once"
+            ),
+        ),
+    ),
     "what `run_local` returns are the rows of completed checkpoints of that run, each once": (
         Mutant(
             "pipelines/connectors/collect.py",

@@ -1,11 +1,11 @@
-"""Each snippet of the page about changelogs runs as it stands."""
+"""Each snippet of the pages about changelogs and chosen rows runs as it stands."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGES = ("changelogs.md",)
+PAGES = ("changelogs.md", "choosing-rows.md")
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 SNIPPETS = [
     pytest.param(snippet, id=f"{page}-{number}")

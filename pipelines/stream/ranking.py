@@ -1,0 +1,64 @@
+"""Builds operators that keep some rows of each key: the first, the last, the best ones."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.ranking.deduplicate import KeepBest, KeepFirst
+from pipelines.operators.ranking.ranked_rows import Order
+from pipelines.operators.ranking.top_n import BestRow, TopN
+from pipelines.state.entries import StateTtlConfig
+from pipelines.stream.refusals import naming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipelines.operators.operator import Operator
+    from pipelines.stream.streams import Stream
+
+KEEPS = ("first", "last")
+
+
+def deduplicated(
+    stream: "Stream",
+    keys: tuple[str, ...],
+    keep: str,
+    order_by: str | None,
+    ttl: timedelta | None,
+    uid: str,
+) -> "Stream":
+    with naming(uid):
+        if keep not in KEEPS:
+            raise Rejected(f"There is no {keep!r} row to keep; choose 'first' or 'last'.")
+        config = None if ttl is None else StateTtlConfig(ttl // timedelta(milliseconds=1))
+        if keep == "first" and order_by is None:
+            return _keyed(stream, keys, lambda: KeepFirst(keys, config), stream.time_column, uid)
+        if ttl is not None:
+            raise Rejected(
+                "A row whose key was forgotten could not be taken back; leave out state_ttl, or"
+                " keep the first row in order of arrival."
+            )
+    is_last = keep == "last"
+    order = Order(order_by, descending=is_last, newest_first=is_last)
+    return _keyed(stream, keys, lambda: KeepBest(keys, order), None, uid)
+
+
+def first_rows(
+    stream: "Stream", keys: tuple[str, ...], order: Order, n: int, rank: str | None, uid: str
+) -> "Stream":
+    return _keyed(stream, keys, lambda: TopN(keys, order, n, rank), None, uid)
+
+
+def best_row(stream: "Stream", keys: tuple[str, ...], order: Order, uid: str) -> "Stream":
+    return _keyed(stream, keys, lambda: BestRow(keys, order), stream.time_column, uid)
+
+
+def _keyed(
+    stream: "Stream",
+    keys: tuple[str, ...],
+    create: "Callable[[], Operator]",
+    time_column: str | None,
+    uid: str,
+) -> "Stream":
+    node = stream.environment.add_operator(uid, create, (stream.connection(keys),))
+    return stream.derived(node, time_column)

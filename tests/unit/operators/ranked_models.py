@@ -1,0 +1,71 @@
+"""Rows of keys for tests of operators that choose rows, and what plain Python chooses."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import cmp_to_key
+
+import pyarrow as pa
+
+from tests.unit.operators.harness import Row
+
+SCHEMA = pa.schema(
+    [("key", pa.string()), ("id", pa.int64()), ("price", pa.float64()), ("note", pa.string())]
+)
+KEYS = ("key",)
+
+
+def random_batches(rng: random.Random) -> list[list[Row]]:
+    """The ids tell all rows apart and rise with their arrival; prices repeat and may be null."""
+    ids = iter(range(10_000))
+    keys = rng.choice([2, 40])
+    return [
+        [random_row(rng, keys, next(ids)) for _ in range(rng.choice([1, rng.randint(1, 40)]))]
+        for _ in range(rng.randint(1, 12))
+    ]
+
+
+def random_row(rng: random.Random, keys: int, number: int) -> Row:
+    key = rng.choice([None, *(f"k{each}" for each in range(keys))])
+    price = rng.choice([None, *(float(each) for each in range(-3, 6))])
+    return {"key": key, "id": number, "price": price, "note": rng.choice([None, "", "x" * 40])}
+
+
+def first_n(
+    rows: list[Row], n: int, *, descending: bool, newest_first: bool = False
+) -> dict[object, list[Row]]:
+    """By key, in order."""
+    ordered = sorted(rows, key=cmp_to_key(comparison(descending, newest_first)))
+    chosen: dict[object, list[Row]] = {}
+    for row in ordered:
+        of_key = chosen.setdefault(row["key"], [])
+        if len(of_key) < n:
+            of_key.append(row)
+    return chosen
+
+
+def comparison(descending: bool, newest_first: bool) -> Callable[[Row, Row], int]:
+    def compare(one: Row, other: Row) -> int:
+        a, b = one["price"], other["price"]
+        if a != b:
+            if a is None or b is None:
+                return 1 if a is None else -1
+            return (1 if a > b else -1) * (-1 if descending else 1)
+        older = one["id"] - other["id"]
+        return -older if newest_first else older
+
+    return compare
+
+
+def applied(changes: list[Row]) -> Counter[tuple]:
+    """The rows that are left; raises AssertionError if one was taken back that was not there."""
+    left: Counter[tuple] = Counter()
+    for change in changes:
+        row = tuple(sorted((k, v) for k, v in change.items() if k != "row_kind"))
+        left[row] += 1 if change["row_kind"] == "+I" else -1
+        assert left[row] in (0, 1), change
+    return +left
+
+
+def as_counter(rows: list[Row]) -> Counter[tuple]:
+    return Counter(tuple(sorted(row.items())) for row in rows)
