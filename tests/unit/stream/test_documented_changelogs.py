@@ -18,7 +18,11 @@ SNIPPETS = [
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_a_snippet_runs(snippet: str) -> None:
-    exec(compile(snippet, "snippet", "exec"), {})
+    names: dict[str, object] = {}
+
+    exec(compile(snippet, "snippet", "exec"), names)
+
+    assert "env" in names
 
 
 def test_the_page_has_snippets() -> None:
