@@ -6,6 +6,9 @@ from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Run
+from pipelines.domain.events import LedgerAdvanced
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ledger import LedgerEntry, OutputShare, SinkOutput
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import new_run
 
@@ -40,4 +43,18 @@ def points(run: Run, *checkpoint_ids: int) -> None:
             path=f"/points/{checkpoint_id}",
         )
         for order, checkpoint_id in enumerate(checkpoint_ids)
+    )
+
+
+def gave(run: Run, number: int) -> LedgerAdvanced:
+    """Checkpoint `number` gave `3 * number` rows to the sink `delays`."""
+    share = OutputShare(checkpoint_id=CheckpointId(number), rows=3 * number, digest=None, tokens=[])
+    return LedgerAdvanced(
+        entry=LedgerEntry(
+            run_id=RunId(run.run_id),
+            checkpoint_id=CheckpointId(number),
+            records_read=number,
+            inputs=[],
+            outputs=[SinkOutput(sink=Uid("delays"), subtask=0, share=share)],
+        )
     )

@@ -1,17 +1,18 @@
-"""How many rows a restore sets aside, by the ledgers of the runs between; or that it is unknown."""
+"""How many rows a restore or a new start sets aside, by the ledgers of the runs between.
+
+What the ledgers no longer hold is not known.
+"""
 
 import pytest
 
 from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.points.queries import lineage
-from ftdash.points.queries.lineage import rows_after
+from ftdash.points.queries.lineage import committed_output, rows_after
 from ftdash.projection.projector import Projector
-from pipelines.domain.events import LedgerAdvanced
-from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.ledger import LedgerEntry, OutputShare, SinkOutput
+from pipelines.domain.ids import CheckpointId
 from tests.web.journals import Story, new_run
-from tests.web.lineages import forked, over
+from tests.web.lineages import forked, gave, over
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -57,6 +58,27 @@ def test_where_the_ledger_does_not_reach_back_nothing_is_said(
     assert after("/points/flights-1/3") is None
 
 
+def test_what_a_start_from_the_beginning_sets_aside_is_counted_by_sink() -> None:
+    first = over(run_of(new_run(), committed=4))
+    run_of(forked(first, 3), committed=2, prepared=1, first=4)
+
+    [each] = committed_output(Pipeline.objects.get(name="flights"))
+
+    assert (each.sink, each.rows, each.is_whole) == ("delays", 3 + 6 + 9 + (12 + 15), True)
+    assert each.first_at <= each.last_at
+
+
+def test_more_than_the_ledger_still_holds_is_said_to_be_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_of(new_run(), committed=4)
+    monkeypatch.setattr(lineage, "ROWS_KEPT", 2)
+
+    [each] = committed_output(Pipeline.objects.get(name="flights"))
+
+    assert (each.rows, each.is_whole) == (9 + 12, False)
+
+
 def run_of(run: Run, *, committed: int, prepared: int = 0, first: int = 1) -> Run:
     """Checkpoint `n` gives `3 * n` rows."""
     story = Story(run).started()
@@ -67,19 +89,6 @@ def run_of(run: Run, *, committed: int, prepared: int = 0, first: int = 1) -> Ru
         story.tell(gave(run, number))
     Projector().run_once()
     return run
-
-
-def gave(run: Run, number: int) -> LedgerAdvanced:
-    share = OutputShare(checkpoint_id=CheckpointId(number), rows=3 * number, digest=None, tokens=[])
-    return LedgerAdvanced(
-        entry=LedgerEntry(
-            run_id=RunId(run.run_id),
-            checkpoint_id=CheckpointId(number),
-            records_read=number,
-            inputs=[],
-            outputs=[SinkOutput(sink=Uid("delays"), subtask=0, share=share)],
-        )
-    )
 
 
 def after(path: str) -> int | None:

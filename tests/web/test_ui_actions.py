@@ -24,6 +24,7 @@ from pipelines.domain.status import CheckpointKind
 from pipelines.flows.page_view_logs import REDIS
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.web.journals import Story, new_run
+from tests.web.lineages import gave
 from tests.web.page_words import words_in
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -93,12 +94,12 @@ def test_what_an_end_costs_is_said_in_records(
     assert re.search(cost, form)
 
 
-@pytest.mark.parametrize("action", ["cancel", "kill", "restore"])
+@pytest.mark.parametrize("action", ["cancel", "kill", "restore", "start"])
 def test_what_cannot_be_taken_back_needs_the_name_typed(
     admin: Client, site: Path, action: str
 ) -> None:
     fields = {"reason": "why", "confirmation": "flihgts", "slot": "1", "moment": "now"}
-    if action == "restore":
+    if action in ("restore", "start"):
         fields |= {"path": ended_with_a_point(site), "parallelism": "2"}
     else:
         running()
@@ -108,6 +109,20 @@ def test_what_cannot_be_taken_back_needs_the_name_typed(
     assert answer.status_code == 422
     assert "The name of this pipeline is flights." in words_in(answer.content.decode())
     assert not Request.objects.exists()
+
+
+def test_a_start_over_says_what_is_left_behind_and_what_to_choose_instead(admin: Client) -> None:
+    story = Story(new_run()).started()
+    story.completed(path="/points/1")
+    story.tell(gave(story.run, 1)).ended()
+    Projector().run_once()
+
+    form = words_in(admin.get(address("start")).content.decode())
+
+    assert "Start over" in words_in(admin.get("/pipelines/flights/").content.decode())
+    assert re.search(r"that of checkpoint 1 \(.+ records?\) is left behind", form)
+    assert "Output is set aside: 3 rows of delays, committed from " in form
+    assert "choose Restore instead" in form
 
 
 @pytest.mark.parametrize("action", ON_A_RUNNING_ONE)

@@ -168,6 +168,50 @@ def rows_after(path: str, pipeline: Pipeline) -> int | None:
     return total
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOutput:
+    """What one sink has committed on the newest line; `is_whole` False: and more before it."""
+
+    sink: str
+    rows: int
+    first_at: datetime
+    last_at: datetime
+    is_whole: bool
+
+
+def committed_output(pipeline: Pipeline) -> list[CommittedOutput]:
+    """By sink; without the sinks that have committed no row."""
+    found: dict[str, CommittedOutput] = {}
+    for run_id, last_id in newest_line(pipeline).items():
+        lines = ledger(run_id, ROWS_KEPT).lines
+        is_whole = len(lines) < ROWS_KEPT
+        for line in lines:
+            if not _rows(line) or (last_id is not None and line.checkpoint_id > last_id):
+                continue
+            for output in line.outputs:
+                if output.rows:
+                    each = CommittedOutput(
+                        sink=output.sink,
+                        rows=output.rows,
+                        first_at=line.at,
+                        last_at=line.at,
+                        is_whole=is_whole,
+                    )
+                    known = found.get(output.sink)
+                    found[output.sink] = each if known is None else _together(known, each)
+    return [found[sink] for sink in sorted(found)]
+
+
+def _together(one: CommittedOutput, other: CommittedOutput) -> CommittedOutput:
+    return CommittedOutput(
+        sink=one.sink,
+        rows=one.rows + other.rows,
+        first_at=min(one.first_at, other.first_at),
+        last_at=max(one.last_at, other.last_at),
+        is_whole=one.is_whole and other.is_whole,
+    )
+
+
 def _lines_after(run_id: str, checkpoint_id: int) -> list[LedgerLine] | None:
     """None: some of them were deleted, or there is no ledger."""
     lines = ledger(run_id, ROWS_KEPT).lines

@@ -17,9 +17,9 @@ from django.views.decorators.http import require_GET
 
 from ftdash.checkpoints.answers import Reading, RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
-from ftdash.formats import size, utc
+from ftdash.formats import plural, size, utc
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.queries.lineage import rows_after
+from ftdash.points.queries.lineage import committed_output, rows_after
 from ftdash.points.queries.recovery_points import point_choice
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
@@ -46,15 +46,23 @@ class ParallelismForm(forms.Form):
     parallelism = forms.IntegerField(label="Parallelism", widget=forms.NumberInput())
 
 
-class StartForm(ParallelismForm, ActionForm):
+class StartForm(ParallelismForm, ConfirmedForm):
+    """Asks for the name: what an earlier run has made is left behind."""
+
     command = StartPipeline
-    title = "Start from the beginning"
-    button = "Start"
+    title = "Start over from the beginning"
+    button = "Start over"
+    look = "danger"
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
         self.fields["parallelism"].initial = page.parallelism
         self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
+
+    @property
+    def consequence(self) -> str:
+        offered = self.page.actions[self.command.kind].consequence
+        return " ".join([offered, *left_behind(self.page)])
 
     def ask(self, who: str) -> RequestId:
         page = self.page
@@ -69,6 +77,33 @@ class StartForm(ParallelismForm, ActionForm):
             requester=who,
             reason=self.cleaned_data["reason"],
         )
+
+
+def left_behind(page: PipelinePage) -> list[str]:
+    """What a start from the beginning costs, in sentences with numbers."""
+    choice = point_choice(page.name)
+    newest = next((each.point for each in choice.points), None) if choice else None
+    said = []
+    if newest is not None:
+        said.append(
+            f"Its state is empty: that of {newest.kind.lower()} {newest.checkpoint_id}"
+            f" ({size(newest.state_bytes)}, made of {plural(newest.source_records, 'record')}) is"
+            " left behind."
+        )
+    outputs = [
+        f"{'' if each.is_whole else 'more than '}{plural(each.rows, 'row')} of {each.sink},"
+        f" committed from {utc(each.first_at)} to {utc(each.last_at)}"
+        for each in committed_output(pipeline_named(page.name))
+    ]
+    if outputs:
+        said.append(f"Output is set aside: {'; '.join(outputs)}.")
+        said.append(
+            "Input that its source no longer keeps cannot be read again, nor its output be made"
+            " again."
+        )
+    if newest is not None:
+        said.append("To go on where it stopped, choose Restore instead.")
+    return said
 
 
 class RestoreForm(ParallelismForm, ConfirmedForm):
