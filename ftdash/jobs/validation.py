@@ -76,6 +76,7 @@ def check_startable(
     found = end_to_end(parsed.checkpointing_mode, pipeline.ends)
     check_required(parsed.required_guarantee, found)
     pipeline.check_fits(parsed)
+    pipeline.validate_sinks()
     return found
 
 

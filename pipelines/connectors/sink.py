@@ -156,6 +156,16 @@ def check_takes_changes(sink: "Sink") -> None:
         )
 
 
+@runtime_checkable
+class ChecksColumns(Protocol):
+    """A sink that cannot take every column."""
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises Rejected for a column that does not fit. Contacts nothing: the driver, each slot
+        and each preflight build the pipeline."""
+        ...
+
+
 class Sink(Protocol):
     """Immutable description; safe to build in every process."""
 
@@ -165,7 +175,8 @@ class Sink(Protocol):
         ...
 
     def validate(self, schema: pa.Schema) -> None:
-        """Raises Rejected before anything starts: a column or a target that does not fit."""
+        """Raises Rejected before anything starts: a column or a target that does not fit. May ask
+        the target: only a driver and the control plane call it, before a run, and no slot does."""
         ...
 
     def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:

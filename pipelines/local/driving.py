@@ -92,6 +92,7 @@ class LocalDriver:
         settings = parse_settings(spec.settings)
         check_parallelism(spec.parallelism, spec.max_parallelism)
         pipeline.check_fits(settings)
+        pipeline.validate_sinks()
         if spec.restore_from is None and lease.attempts_so_far() == 0:
             pipeline.validate_sources(settings)
         roots, fence, events = [str(self.root)], AttemptFence(), EventQueue()

@@ -103,6 +103,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         return Verdict(path=question.path, findings=(refused,))
     try:
         pipeline = find_flow(question.flow).build(question.parameters)
+        pipeline.validate_sinks()
     except Rejected as refusal:
         built = Finding(Check.PIPELINE, Outcome.REFUSED, str(refusal))
         return _verdict(question, manifest, (_manifest_finding(manifest), built))

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.connectors.arrow_rows import ArrowRows, table_of
-from pipelines.connectors.sink import OwnsPlace, Sink, check_takes_changes
+from pipelines.connectors.sink import ChecksColumns, OwnsPlace, Sink, check_takes_changes
 from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
@@ -120,13 +120,14 @@ class Environment:
         return node
 
     def add_sink(self, uid: str, sink: Sink, upstream: Connection) -> None:
-        """Raises Rejected when the target cannot take what `upstream` emits."""
+        """Raises Rejected when the sink has no use for a column that `upstream` emits."""
         node = Uid(uid)
         schema = self._schema_into(upstream)
         with naming(uid):
             if self._is_changelog(upstream):
                 check_takes_changes(sink)
-            sink.validate(schema)
+            if isinstance(sink, ChecksColumns):
+                sink.check_columns(schema)
         self._nodes.append(Node(node, NodeKind.SINK, (upstream,)))
         self._sinks[node] = sink
         self._schemas[node] = schema

@@ -23,6 +23,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.poison import PoisonPolicy
 from pipelines.domain.settings import RestartStrategy, Settings
 from pipelines.operators.operator import Operator, SideOutput
+from pipelines.stream.refusals import naming
 
 
 def check_transaction_times(sinks: Mapping[Uid, Sink], settings: Settings) -> None:
@@ -94,6 +95,13 @@ class Pipeline:
             except MalformedRecord:
                 if settings.poison_policy is PoisonPolicy.FAIL:
                     raise
+
+    def validate_sinks(self) -> None:
+        """Asks every target. Raises Rejected naming the sink."""
+        for uid, sink in self.sinks.items():
+            (schema,) = self.input_schemas(uid)
+            with naming(uid):
+                sink.validate(schema)
 
     def check_fits(self, settings: Settings) -> None:
         """Raises Rejected naming the sink that these settings might let lose output."""

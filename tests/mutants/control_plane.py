@@ -32,6 +32,20 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "building a pipeline contacts no server, and a start asks every target": (
+        Mutant(
+            "pipelines/stream/environment.py",
+            "                sink.check_columns(schema)",
+            "                sink.validate(schema)  # type: ignore[attr-defined]",
+            "tests/unit/connectors/test_building.py::test_building_with_a_sink_contacts_nothing",
+        ),
+        Mutant(
+            "pipelines/stream/pipeline.py",
+            "                sink.validate(schema)",
+            "                pass",
+            "tests/unit/connectors/test_building.py::test_a_start_does_ask_the_target",
+        ),
+    ),
     "one broken pipeline of an author stops no other, and its error names the author's line": (
         Mutant(
             "pipelines/flows/finding.py",

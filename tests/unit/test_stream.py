@@ -521,9 +521,12 @@ class Guaranteeing:
     guarantee: str
     refuses: str | None = None
 
-    def validate(self, schema: pa.Schema) -> None:
+    def check_columns(self, schema: pa.Schema) -> None:
         if self.refuses in schema.names:
             raise Rejected(f"The target has no column {self.refuses}.")
+
+    def validate(self, schema: pa.Schema) -> None:
+        self.check_columns(schema)
 
     def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         return BlackHole().open(context, schema)

@@ -165,9 +165,13 @@ class ExactlyOnceFiles:
         """See `OwnsPlace`: the name of a file tells run, checkpoint and subtask, but no uid."""
         return f"the directory {Path(self.directory).resolve()}"
 
-    def validate(self, schema: pa.Schema) -> None:
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `ChecksColumns`."""
         for column in schema:
             self.format.check_storable(column)
+
+    def validate(self, schema: pa.Schema) -> None:
+        self.check_columns(schema)
         self._files.validate()
 
     def open(self, context: SinkContext, schema: pa.Schema) -> "FilesWriter":

@@ -264,9 +264,13 @@ class KafkaSink:
     def ownership(self) -> KafkaOwnership:
         return KafkaOwnership(self.pipeline, self.topic)
 
-    def validate(self, schema: pa.Schema) -> None:
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `ChecksColumns`."""
         check_topic(self.topic)
         self.output.form.check(schema, self.topic)
+
+    def validate(self, schema: pa.Schema) -> None:
+        self.check_columns(schema)
         try:
             with closing(KafkaCoordinator(self.address)) as coordinator:
                 KafkaAdmin(self.address).partitions(self.topic)

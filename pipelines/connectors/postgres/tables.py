@@ -52,6 +52,10 @@ class PostgresTable:
     name: str
     pipeline: str
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises Rejected."""
+        sql_tables.output_table(self.name, schema, ())
+
     def validate(self, database: SqlDatabase, schema: pa.Schema) -> None:
         """Raises Rejected."""
         output = sql_tables.output_table(self.name, schema, ())

@@ -246,6 +246,10 @@ class PostgresTwoPhase:
     def guarantee(self) -> str:
         return "exactly-once"
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `ChecksColumns`."""
+        self._table.check_columns(schema)
+
     def validate(self, schema: pa.Schema) -> None:
         database = SqlDatabase(self.url)
         try:

@@ -137,6 +137,10 @@ class RedisHashes:
         with closing(client_of(self.url)) as client:
             return f"the prefix {self.prefix} of the Redis server {database_of(client)}"
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `ChecksColumns`."""
+        check_rows(schema, self.keys)
+
     def validate(self, schema: pa.Schema) -> None:
         check_rows(schema, self.keys)
         with closing(self._store()) as store:

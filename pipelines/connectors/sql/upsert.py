@@ -45,6 +45,10 @@ class SqlUpsert:
         is_sqlite = database.startswith("sqlite")
         return f"table {self.table.lower() if is_sqlite else self.table} of {database}"
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `ChecksColumns`."""
+        self._output(schema)
+
     def validate(self, schema: pa.Schema) -> None:
         wanted = self._output(schema)
         database = SqlDatabase(self.url)

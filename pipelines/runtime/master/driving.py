@@ -140,6 +140,7 @@ def _host(
     )
     pipeline.check_fits(settings)
     _check_reaches_readers(pipeline)
+    pipeline.validate_sinks()
     # Input that a restored or resumed run has read already may be gone.
     is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0
     if is_fresh:
