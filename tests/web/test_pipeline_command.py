@@ -2,8 +2,10 @@
 
 import getpass
 import json
+import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -105,7 +107,7 @@ def test_list_and_status_read_what_the_pages_read() -> None:
     run = running()
 
     (summary,) = answer("list", "--json")
-    (status,) = answer("status", "flights", "--json")
+    status = answer("status", "flights", "--json")
 
     assert (summary["name"], summary["state"]) == ("flights", "RUNNING")
     assert status["run_id"] == run.run_id
@@ -113,15 +115,32 @@ def test_list_and_status_read_what_the_pages_read() -> None:
     assert status["requests"] == []
 
 
-def test_for_people_each_pipeline_is_one_line() -> None:
+def test_for_people_lists_are_tables() -> None:
     running()
-    output = StringIO()
 
-    call_command("pipeline", "list", stdout=output)
+    title, heads, line = [row for row in printed("list") if row.strip(" ─")]
 
-    (line,) = output.getvalue().splitlines()
-    assert "name=flights" in line
-    assert "state=RUNNING" in line
+    assert title.split() == ["Pipelines"]
+    assert heads.split()[:3] == ["pipeline", "state", "run"]
+    assert line.split()[:3] == ["flights", "RUNNING", "1"]
+
+
+def test_the_status_has_its_points_and_what_was_asked() -> None:
+    running()
+    call_command(
+        "pipeline", "savepoint", "flights", "--reason", "[before] lunch", stdout=StringIO()
+    )
+
+    text = "\n".join(printed("status", "flights"))
+
+    assert "checkpoint 1" in text
+    assert re.search(r"\bsavepoint .* s ago", text)
+
+
+def test_where_nothing_is_to_be_listed_a_sentence_says_so() -> None:
+    running()
+
+    assert printed("savepoints", "flights") == ["flights has no savepoint."]
 
 
 @pytest.mark.parametrize(
@@ -301,11 +320,16 @@ def test_lineage_shows_every_run_with_its_points() -> None:
     assert output.getvalue().splitlines()[0].startswith(f"flights/{run.run_id}")
 
 
-def answer(*arguments: str) -> list[dict]:
+def printed(*arguments: str) -> list[str]:
     output = StringIO()
     call_command("pipeline", *arguments, stdout=output)
-    answered: list[dict] = json.loads(output.getvalue())
-    return answered
+    return output.getvalue().splitlines()
+
+
+def answer(*arguments: str) -> Any:
+    output = StringIO()
+    call_command("pipeline", *arguments, stdout=output)
+    return json.loads(output.getvalue())
 
 
 def running() -> Run:

@@ -7,6 +7,7 @@ and exit status 2; with --wait, a request that fails ends with status 1.
 import getpass
 import time
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -15,10 +16,12 @@ import msgspec
 from django.core.management.base import CommandError
 from django.utils import timezone
 
+from ftdash.checkpoints.answers import Savepoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import savepoints
+from ftdash.command_line.tables import write_table
 from ftdash.installed_command import InstalledCommand, explained
-from ftdash.jobs.answers import PipelinePage, RequestView
+from ftdash.jobs.answers import RequestView
 from ftdash.jobs.models import RequestPhase
 from ftdash.points.queries.lineage import LineageRun, lineage
 from ftdash.points.services import disposal
@@ -191,6 +194,7 @@ GRACE_AFTER_DEADLINE = timedelta(seconds=30)
 """`reconcile` ends a request at its deadline, if a worker runs it."""
 
 SAVEPOINTS_MAX = 1_000
+STATUS_ROWS = 10  # of requests and of recovery points
 DEFAULT_REASON = "asked on the command line"
 
 
@@ -214,13 +218,16 @@ class Command(InstalledCommand):
         try:
             match options["action"]:
                 case "list":
-                    self._show(_fleet(), options["json"])
+                    rows, nothing = queries.fleet().pipelines, "No pipeline was submitted yet."
+                    self._show(rows, options["json"], "Pipelines", nothing)
                 case "status":
-                    self._show(_status(options["name"]), options["json"])
+                    self._show_status(options["name"], options["json"])
                 case "lineage":
                     self._show_lineage(_lineage(options["name"]), options["json"])
                 case "savepoints":
-                    self._show(_savepoints(options["name"]), options["json"])
+                    name = options["name"]
+                    title, nothing = f"Savepoints of {name}", f"{name} has no savepoint."
+                    self._show(_savepoints(name), options["json"], title, nothing)
                 case "preflight":
                     self._look_ahead(options)
                 case _:
@@ -235,7 +242,7 @@ class Command(InstalledCommand):
         while options["wait"] and request.is_open and time.monotonic() < give_up_s:
             time.sleep(POLL_S)
             request = _view(RequestId(request.request_id))
-        self._show([_plain(request)], options["json"])
+        self._show([request], options["json"], "", "")
         if options["wait"] and request.is_open:
             raise CommandError("It has no end yet, long after its deadline.", returncode=1)
         if request.phase in (RequestPhase.FAILED, RequestPhase.REJECTED):
@@ -244,15 +251,16 @@ class Command(InstalledCommand):
     def _look_ahead(self, options: dict[str, Any]) -> None:
         verdict = point_services.preflight(_restore(options))
         if options["json"]:
-            self._show([{**_plain(verdict), "is_possible": verdict.is_possible}], as_json=True)
+            self._write([{**_plain(verdict), "is_possible": verdict.is_possible}])
         else:
-            self._show([_plain(finding) for finding in verdict.findings], as_json=False)
+            title = f"A restore of {verdict.path}"
+            self._show(verdict.findings, False, title, "Nothing was found.")
         if not verdict.is_possible:
             raise CommandError(f"{verdict.path} cannot be restored.", returncode=1)
 
     def _show_lineage(self, runs: list[LineageRun], as_json: bool) -> None:
         if as_json:
-            self._show([_plain(run) for run in runs], as_json=True)
+            self._write([_plain(run) for run in runs])
             return
         for run in runs:
             indent = "  " * run.depth
@@ -264,13 +272,32 @@ class Command(InstalledCommand):
                     text = f"{point.kind.lower()} {point.checkpoint_id}  {point.path}{forks}"
                     self.stdout.write(f"{indent}  {text}")
 
-    def _show(self, rows: list[dict[str, Any]], as_json: bool) -> None:
+    def _show_status(self, name: str, as_json: bool) -> None:
+        """JSON: one object, with the newest requests and recovery points in it."""
+        if queries.pipeline_page(name) is None:
+            raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
+        (summary,) = [each for each in queries.fleet().pipelines if each.name == name]
+        requests = queries.requests(name, limit=STATUS_ROWS)
+        points = checkpoint_queries.recovery_points(name, limit=STATUS_ROWS)
         if as_json:
-            self.stdout.write(msgspec.json.encode(rows).decode())
+            inside = {
+                "requests": [_plain(each) for each in requests],
+                "recovery_points": [_plain(each) for each in points],
+            }
+            self._write({**_plain(summary), **inside})
             return
-        for row in rows:
-            filled = {key: value for key, value in row.items() if value not in (None, "", [], {})}
-            self.stdout.write("  ".join(f"{key}={value}" for key, value in filled.items()))
+        self._show([summary], False, "", "")
+        self._show(points, False, "Recovery points", "It has no point to be restored from.")
+        self._show(requests, False, "Requests", "Nobody has asked for anything yet.")
+
+    def _show(self, rows: Sequence[Any], as_json: bool, title: str, nothing: str) -> None:
+        if as_json:
+            self._write([_plain(row) for row in rows])
+        else:
+            write_table(self.stdout, rows, title, nothing)
+
+    def _write(self, value: object) -> None:
+        self.stdout.write(msgspec.json.encode(value).decode())
 
 
 def _request(options: dict[str, Any], requester: str) -> RequestId:
@@ -364,29 +391,9 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in given)
 
 
-def _fleet() -> list[dict[str, Any]]:
-    return [_plain(summary) for summary in queries.fleet().pipelines]
-
-
-def _status(name: str) -> list[dict[str, Any]]:
-    page: PipelinePage | None = queries.pipeline_page(name)
-    if page is None:
-        raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
-    (summary,) = [each for each in queries.fleet().pipelines if each.name == name]
-    return [
-        {
-            **_plain(summary),
-            "requests": [_plain(each) for each in queries.requests(name, limit=10)],
-            "recovery_points": [
-                _plain(each) for each in checkpoint_queries.recovery_points(name, limit=10)
-            ],
-        }
-    ]
-
-
-def _savepoints(name: str) -> list[dict[str, Any]]:
+def _savepoints(name: str) -> list[Savepoint]:
     pipeline_named(name)
-    return [_plain(each) for each in savepoints(name, per_page=SAVEPOINTS_MAX).rows]
+    return savepoints(name, per_page=SAVEPOINTS_MAX).rows
 
 
 def _lineage(name: str) -> list[LineageRun]:
