@@ -16,7 +16,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverNetworking, SlotNetworking, TlsFiles
 from pipelines.domain.settings import Heartbeat, Settings
-from pipelines.domain.settings.network_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
+from pipelines.domain.settings.resource_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
 
 BACKLOG = 256
 SLOT_HOST_VARIABLE = "FTDASH_TASKMANAGER_HOST"

@@ -18,7 +18,7 @@ from pathlib import Path
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.settings import Settings
-from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
+from pipelines.domain.settings.resource_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 
 LINKS_MAX = 40
 """The system follows as many in one path."""

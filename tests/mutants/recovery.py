@@ -656,7 +656,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     ("the recommended point is usable and costs the least to restore"): (
         Mutant(
-            "pipelines/points/recommendation.py",
+            "pipelines/points/verdict.py",
             "return self in (Fitness.VERIFIED, Fitness.UNREAD)",
             "return self is not Fitness.GONE",
             (
@@ -665,7 +665,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/points/recommendation.py",
+            "pipelines/points/verdict.py",
             "best = max(usable",
             "best = min(usable",
             (

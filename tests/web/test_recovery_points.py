@@ -12,7 +12,7 @@ from ftdash.projection.projector import Projector
 from pipelines.domain.events import PointsVerified, RestorePointRefused
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind, JobStatus
-from pipelines.points.recommendation import Fitness
+from pipelines.points.verdict import Fitness
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.usefixtures("site")

@@ -99,7 +99,7 @@ def shelf_life_of(point: Savepoint) -> ShelfLife:
 
     Raises Rejected if the point cannot be read, or its pipeline can no longer be built.
     """
-    from pipelines.points.shelf_life import shelf_life
+    from pipelines.points.fit import shelf_life
     from pipelines.storage.stores import CheckpointStores
 
     check_place(point.path)

@@ -1,6 +1,6 @@
 """The recovery points of a pipeline, how fit each is, and which one to restore, with the reason.
 
-Reads rows, and checks if manifests exist; `pipelines.points.recommendation` recommends one.
+Reads rows, and checks if manifests exist; `pipelines.points.verdict` recommends one.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.models import Pipeline, PointInspection, Run
 from ftdash.runs.queries.planning import measured
 from ftdash.times import epoch_ms
-from pipelines.points.recommendation import Candidate, Fitness, recommended
-from pipelines.points.verdict import Measured
+from pipelines.points.verdict import Candidate, Fitness, Measured, recommended
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ from pipelines.domain.commands import RestorePipeline, StartPipeline
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode
-from pipelines.points.recommendation import Fitness
-from pipelines.points.verdict import Check, Verdict
+from pipelines.points.verdict import Check, Fitness, Verdict
 
 CLAIM_MODES = (
     (ClaimMode.NO_CLAIM.value, "stays as it is"),

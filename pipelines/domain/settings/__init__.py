@@ -1,6 +1,6 @@
 """The settings of a run as values, after `setting_parsing` has read and checked them.
 
-`setting_table` has keys, defaults and help texts. Decides nothing about when a checkpoint runs.
+`table` has keys, defaults and help texts. Decides nothing about when a checkpoint runs.
 """
 
 from dataclasses import dataclass

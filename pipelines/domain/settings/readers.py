@@ -1,6 +1,6 @@
 """Reads the text of a setting: durations, counts, choices; a ValueError says what is valid.
 
-A reader sees one value alone; `setting_rules` checks combinations of settings.
+A reader sees one value alone; `parsing` checks combinations of settings.
 """
 
 import math

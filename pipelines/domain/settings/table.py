@@ -2,7 +2,7 @@
 
 Pages and commands show the help texts unchanged. If a default differs from Flink's, the help says
 why. A new setting is a row here, a field of `settings.Settings`, and, if it contradicts another
-setting, a rule in `setting_rules`.
+setting, a rule in `parsing`.
 """
 
 from pipelines.domain.guarantees import REQUIRED_KEY
@@ -12,7 +12,6 @@ from pipelines.domain.settings import (
     ExternalizedRetention,
     RequiredGuarantee,
 )
-from pipelines.domain.settings.network_settings import NETWORK_DEFINITIONS
 from pipelines.domain.settings.readers import (
     Definition,
     count_of_at_least,
@@ -23,9 +22,16 @@ from pipelines.domain.settings.readers import (
     one_of,
     true_or_false,
 )
-from pipelines.domain.settings.record_settings import ACKING_DEFINITIONS, QUARANTINE_DEFINITIONS
-from pipelines.domain.settings.recovery_settings import RECOVERY_DEFINITIONS
-from pipelines.domain.settings.storage_settings import STATE_DEFINITIONS, STORAGE_DEFINITIONS
+from pipelines.domain.settings.recovery_settings import (
+    ACKING_DEFINITIONS,
+    QUARANTINE_DEFINITIONS,
+    RECOVERY_DEFINITIONS,
+)
+from pipelines.domain.settings.resource_settings import (
+    NETWORK_DEFINITIONS,
+    STATE_DEFINITIONS,
+    STORAGE_DEFINITIONS,
+)
 
 _CHECKPOINTING = "execution.checkpointing."
 

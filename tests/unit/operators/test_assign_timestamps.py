@@ -1,8 +1,7 @@
 """Event time from a column: which types it takes, and what the operator says of event time."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +11,9 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStat
 from pipelines.domain.errors import Rejected
 from pipelines.operators.timestamps import AssignTimestamps
 from tests.unit.operators.harness import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 IDLE, ACTIVE = WatermarkStatus(is_idle=True), WatermarkStatus(is_idle=False)
 NUMBER = pa.int64()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.points.recommendation import Candidate, Fitness, recommended
+from pipelines.points.verdict import Candidate, Fitness, recommended
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -14,7 +14,7 @@ from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot
 from pipelines.flows.finding import find_flow
 from pipelines.points.contents import ShelfLife
-from pipelines.points.shelf_life import shelf_life_in
+from pipelines.points.fit import shelf_life_in
 from pipelines.points.stored_output import StoredCommittables
 from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
 from tests.unit.runtime.points import manifest_of

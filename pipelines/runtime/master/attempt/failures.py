@@ -17,8 +17,7 @@ from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import RestartStrategy, Settings
-from pipelines.domain.settings.record_settings import LIMIT_KEY
-from pipelines.domain.settings.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
+from pipelines.domain.settings.recovery_settings import LIMIT_KEY, MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.repeated_failures import (

@@ -24,7 +24,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.settings.storage_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
+from pipelines.domain.settings.resource_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.domain.snapshots import Json
 from pipelines.domain.status import CheckpointKind
 from pipelines.runtime.clocks import SystemClock
