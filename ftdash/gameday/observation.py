@@ -34,7 +34,7 @@ from pipelines.domain.status import JobStatus, RecoveryPhase
 
 REFUSED = (RequestPhase.FAILED, RequestPhase.REJECTED)
 NOT_AUDITED = "not audited"
-"""`pipelines.audit.output.Covers.NOTHING`, whose module loads what only audits need."""
+"""`pipelines.audit.report.Covers.NOTHING`, whose module loads what only audits need."""
 
 
 @dataclass(frozen=True, slots=True)

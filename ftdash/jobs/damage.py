@@ -2,7 +2,7 @@
 
 The control plane passes on what it finds only to runs under way that the point belongs to: the run
 that wrote it, and a run that has claimed it. The driver reads its points itself
-(`pipelines.bus.damage_notice`).
+(`pipelines.bus.inbox`).
 """
 
 import logging
@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import DamageFinding, Run
-from pipelines.bus.damage_notice import report_damage
+from pipelines.bus.inbox import report_damage
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.status import ClaimMode, DamageFinder
 

@@ -23,15 +23,19 @@ from pipelines.audit.file_output import FileOutput
 from pipelines.audit.history import Cut, FindJournal, History, Point, read_history
 from pipelines.audit.kafka_output import KafkaLogOutput, KafkaOutput
 from pipelines.audit.kafka_topic import RecordRows, TopicReading
-from pipelines.audit.output import Covers, Difference, TargetReader, given, weaker
 from pipelines.audit.redis_output import RedisOutput
 from pipelines.audit.report import (
     AuditReport,
+    Covers,
+    Difference,
     InputReport,
     SinkReport,
+    TargetReader,
     checkpoint_of,
     described,
+    given,
     run_of,
+    weaker,
 )
 from pipelines.audit.table_output import TableOutput, Tags
 from pipelines.bus.journal_segments import segments_of

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.audit.history import Cut, History, Point
-from pipelines.audit.output import Covers, Difference, Rows, compared, given, judged_by_cut
+from pipelines.audit.report import Covers, Difference, Rows, compared, given, judged_by_cut
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import SinkOutput
 from pipelines.state.row_digest import MODULUS, digest_of

@@ -17,7 +17,7 @@ import msgspec
 
 from pipelines.audit.history import Cut, History, Point
 from pipelines.audit.kafka_topic import Committed, TopicReading
-from pipelines.audit.output import (
+from pipelines.audit.report import (
     Covers,
     Difference,
     Rows,

@@ -29,7 +29,7 @@ from kafka.record import MemoryRecords
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from pipelines.audit.file_output import batch_of, is_ambiguous
-from pipelines.audit.output import Difference, Rows, total
+from pipelines.audit.report import Difference, Rows, total
 from pipelines.connectors.kafka.connection import KafkaAddress, python_settings
 from pipelines.domain.errors import Rejected
 from pipelines.state.row_digest import digest_of

@@ -14,7 +14,7 @@ import pyarrow as pa
 import redis
 
 from pipelines.audit.history import Cut, History, Point
-from pipelines.audit.output import Covers, Difference, Rows
+from pipelines.audit.report import Covers, Difference, Rows
 from pipelines.audit.table_output import TaggedRows, Tags
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid

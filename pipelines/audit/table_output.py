@@ -9,7 +9,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from pipelines.audit.history import Cut, History, Point
-from pipelines.audit.output import (
+from pipelines.audit.report import (
     Covers,
     Difference,
     Rows,

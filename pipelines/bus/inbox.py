@@ -2,19 +2,28 @@
 
 A command stays from `submit` until the driver calls `done`, even if a process dies in between. You
 may repeat both calls: once an id is done, it is never offered again.
+
+A process that finds damage in a point asks the driver so to read its recovery points. The driver
+reads for itself and believes only what it reads, so a mistaken notice costs one reading. This
+module decides nothing about the point.
 """
 
 import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from pipelines.bus.journal import every_event
+from pipelines.bus.lease import is_driven
 from pipelines.disk.files import create_if_absent
-from pipelines.domain.commands import DriverCommand
-from pipelines.domain.errors import UNDECODABLE, Rejected
+from pipelines.domain.clock import Clock
+from pipelines.domain.commands import DriverCommand, VerifyPoints
+from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.events import RequestAccepted, RequestEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import RunDirectory
@@ -145,3 +154,60 @@ def _arrival(path: Path) -> tuple[int, str]:
         return path.stat().st_mtime_ns, path.name
     except FileNotFoundError:
         return 0, path.name
+
+
+AGAIN_AFTER_MS = 600_000
+"""The same damage is reported again after so long at most, in case it was mended and came back."""
+
+damage_log = logging.getLogger("ftdash.damage")
+
+
+def report_damage(
+    run: RunDirectory, location: str, problem: str, *, found_by: str, wall_ms: int
+) -> bool:
+    """False: the driver has heard of it lately. The caller knows that the run is under way.
+
+    Raises Retryable if the run's directory takes nothing.
+    """
+    command = VerifyPoints(
+        request_id=_id_of(location, problem, wall_ms),
+        requested_by=found_by,
+        reason=f"{location}: {problem}",
+    )
+    try:
+        return submit(run, command)
+    except OSError as error:
+        raise Retryable(f"The driver of {run.run_id} cannot be asked: {error}.") from error
+
+
+@contextmanager
+def reporting_damage(location: str, clock: Clock, *, found_by: str) -> Iterator[None]:
+    """Reports damage that the block finds in the point, if the point lies in the directories of a
+    run under way. A point elsewhere does not say where its run is."""
+    try:
+        yield
+    except CorruptSnapshot as error:
+        try:
+            run = _run_of(location)
+            if is_driven(run):
+                problem = str(error)
+                report_damage(run, location, problem, found_by=found_by, wall_ms=clock.wall_ms())
+        except (Retryable, OSError) as away:
+            damage_log.warning("%s is damaged, and its driver cannot be asked: %s", location, away)
+        raise
+
+
+def _id_of(location: str, problem: str, wall_ms: int) -> RequestId:
+    """The same for the same damage, so that the inbox refuses to deliver it twice."""
+    said = f"{location}\n{problem}\n{wall_ms // AGAIN_AFTER_MS}".encode()
+    return RequestId(f"verify-{blake2b(said, digest_size=12).hexdigest()}")
+
+
+def _run_of(location: str) -> RunDirectory:
+    """Where it is unless a setting says otherwise, see `RunDirectory`; it may not exist."""
+    point = Path(location)
+    home = point.parent.parent
+    if point.parent.name == "checkpoints":
+        return RunDirectory(home)
+    run_id = point.name.removeprefix("savepoint-").rpartition("-")[0]
+    return RunDirectory(home / "runs" / run_id)

@@ -2,7 +2,7 @@
 
 Decides which channel is served next and when credit goes back. How elements get here (from the
 same slot or over a socket) is up to the holder of an `Inlet`. How much a channel may
-hold is decided in `debloating.py`; the gate measures how long its reader takes for what it gets.
+hold is decided by `credit.Debloater`; the gate measures how long its reader takes for what it gets.
 
 Source: Flink's `SingleInputGate` (the list of channels with data).
 """
@@ -22,7 +22,7 @@ from pipelines.channels.channel import (
     HeldStep,
 )
 from pipelines.channels.coalescing import Coalescing, Run
-from pipelines.channels.debloating import SAMPLE_MS, Debloater, Debloating
+from pipelines.channels.credit import SAMPLE_MS, Debloater, Debloating
 from pipelines.channels.inlet import ChannelRecorder, Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.domain.clock import Clock

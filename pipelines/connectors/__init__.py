@@ -10,9 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelines.connectors.arrow_rows import ArrowRows as ArrowRows
-    from pipelines.connectors.collect import Collect as Collect
-    from pipelines.connectors.collect import Print as Print
     from pipelines.connectors.files.csv import CsvFiles as CsvFiles
     from pipelines.connectors.files.data_frame import DataFrameRows as DataFrameRows
     from pipelines.connectors.files.growing_directory import GrowingDirectory as GrowingDirectory
@@ -24,6 +21,9 @@ if TYPE_CHECKING:
     from pipelines.connectors.generator import BlackHole as BlackHole
     from pipelines.connectors.generator import Draws as Draws
     from pipelines.connectors.generator import SeededGenerator as SeededGenerator
+    from pipelines.connectors.in_process import ArrowRows as ArrowRows
+    from pipelines.connectors.in_process import Collect as Collect
+    from pipelines.connectors.in_process import Print as Print
     from pipelines.connectors.kafka.connection import KafkaAddress as KafkaAddress
     from pipelines.connectors.kafka.reader import JsonValues as JsonValues
     from pipelines.connectors.kafka.reader import RawValues as RawValues
@@ -65,9 +65,9 @@ __all__ = [
 ]
 
 _PLACES = {
-    "ArrowRows": "arrow_rows",
+    "ArrowRows": "in_process",
     "BlackHole": "generator",
-    "Collect": "collect",
+    "Collect": "in_process",
     "CsvFiles": "files.csv",
     "DataFrameRows": "files.data_frame",
     "Draws": "generator",
@@ -83,7 +83,7 @@ _PLACES = {
     "ParquetFiles": "files.parquet",
     "PostgresInsert": "postgres.insert",
     "PostgresTwoPhase": "postgres.two_phase",
-    "Print": "collect",
+    "Print": "in_process",
     "RawValues": "kafka.reader",
     "RedisHashes": "redis.hashes",
     "RedisStreams": "redis.streams",

@@ -12,7 +12,7 @@ from random import Random
 import pyarrow as pa
 
 from pipelines.bus.journal import every_envelope
-from pipelines.connectors.collect import Collect
+from pipelines.connectors.in_process import Collect
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, RequestEnded, RunEnded
 from pipelines.domain.faults import FaultPoint

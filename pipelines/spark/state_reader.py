@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipelines.bus.damage_notice import reporting_damage
+from pipelines.bus.inbox import reporting_damage
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.domain.snapshots import Manifest, StateHandle

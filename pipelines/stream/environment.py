@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.connectors.arrow_rows import ArrowRows, table_of
+from pipelines.connectors.in_process import ArrowRows, table_of
 from pipelines.connectors.sink import ChecksColumns, OwnsPlace, Sink, check_takes_changes
 from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.connectors.collect import Collect, Print
+from pipelines.connectors.in_process import Collect, Print
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.watermark_strategy import bounded_out_of_orderness
 from pipelines.domain.errors import Rejected

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from pipelines.connectors.arrow_rows import ArrowRows, table_of
-from pipelines.connectors.collect import Collect
+from pipelines.connectors.in_process import ArrowRows, Collect, table_of
 from pipelines.connectors.source import AnySource
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics, Output, PeerAddress
-from pipelines.channels.credit import cost_of
-from pipelines.channels.debloating import INITIAL_WINDOW_BYTES, Debloating
+from pipelines.channels.credit import INITIAL_WINDOW_BYTES, Debloating, cost_of
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.elements import (

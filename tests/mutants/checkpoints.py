@@ -243,7 +243,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     ),
     ("a barrier waits for what its reader handles in a target time, and no channel stands still"): (
         Mutant(
-            "pipelines/channels/debloating.py",
+            "pipelines/channels/credit.py",
             ("window_ms = max(self._debloating.target_ms / self._channel_count, ROUND_TRIPS_MS)"),
             "window_ms = self._debloating.target_ms",
             (
@@ -261,7 +261,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/channels/debloating.py",
+            "pipelines/channels/credit.py",
             "            self.window_bytes = wanted_bytes\n",
             "            self.window_bytes = self._capacity_bytes\n",
             (

@@ -75,7 +75,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "what `run_local` returns are the rows of completed checkpoints of that run, each once": (
         Mutant(
-            "pipelines/connectors/collect.py",
+            "pipelines/connectors/in_process.py",
             "if run == self._context.run_id:",
             "if True:",
             (
@@ -84,7 +84,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/collect.py",
+            "pipelines/connectors/in_process.py",
             "            del self._segments[each]",
             "            pass",
             (

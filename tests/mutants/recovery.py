@@ -551,7 +551,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/bus/damage_notice.py",
+            "pipelines/bus/inbox.py",
             "if is_driven(run):",
             "if True:",
             (

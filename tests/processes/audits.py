@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipelines.audit.auditor import audit
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.domain.run import RunDirectory
 from tests.processes.numbers import expected
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.audit.auditor import audit
-from pipelines.audit.output import Covers
-from pipelines.audit.report import AuditReport
+from pipelines.audit.report import AuditReport, Covers
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus

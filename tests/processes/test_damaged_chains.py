@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.bus.damage_notice import report_damage
+from pipelines.bus.inbox import report_damage
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,

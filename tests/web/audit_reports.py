@@ -2,8 +2,7 @@
 
 import msgspec
 
-from pipelines.audit.output import Covers
-from pipelines.audit.report import AuditReport, DifferenceReport, InputReport, SinkReport
+from pipelines.audit.report import AuditReport, Covers, DifferenceReport, InputReport, SinkReport
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 
 PROVEN = SinkReport(

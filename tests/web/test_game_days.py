@@ -38,7 +38,7 @@ from ftdash.supervision import delivery
 from ftdash.supervision.launcher import RUN_ID_VARIABLE
 from ftdash.times import moment
 from ftdash.ui.gameday.page import findings
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.bus.journal import UndecodableEvent
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import AllowFaults, KillDriver, KillSlot, RequestKind, SlowSlot

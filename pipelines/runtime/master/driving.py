@@ -20,8 +20,8 @@ from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease, LeaseLost
-from pipelines.connectors.collect import Collect
 from pipelines.connectors.files.data_frame import DataFrameRows
+from pipelines.connectors.in_process import Collect
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import BrokenCode, Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
-from pipelines.channels.debloating import Debloating
+from pipelines.channels.credit import Debloating
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.connectors.beginning import Beginning

@@ -1,7 +1,7 @@
 """The hashmap backend: all states of one operator of one subtask, in memory.
 
 The states themselves are `table` and `batch_list`, or `incremental_table` and
-`incremental_batch_list` if checkpoints are to hold only changes. The class itself is the
+`IncrementalBatchList` if checkpoints are to hold only changes. The class itself is the
 `BackendFactory`.
 
 A table of the hashmap backend that can write only what has changed since a checkpoint.
@@ -36,8 +36,7 @@ from pipelines.state.backend import (
     StoredIncrement,
     TableDescriptor,
 )
-from pipelines.state.in_memory.batch_list import HashMapBatchList
-from pipelines.state.in_memory.incremental_batch_list import IncrementalBatchList
+from pipelines.state.in_memory.batch_list import HashMapBatchList, IncrementalBatchList
 from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import (
     DELETED_COLUMN,

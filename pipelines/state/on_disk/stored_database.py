@@ -22,8 +22,8 @@ from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, check_expansion
 from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN, FetchFile, StoredDatabase
+from pipelines.state.in_memory.batch_list import merged_batches
 from pipelines.state.in_memory.hashmap import merged_rows
-from pipelines.state.in_memory.incremental_batch_list import merged_batches
 from pipelines.state.on_disk.rocksdb_batch_list import decoded_batch, decoded_namespace
 from pipelines.state.on_disk.row_codec import RowCodec
 from pipelines.state.on_disk.sorted_files import (

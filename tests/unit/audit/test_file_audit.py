@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.master.output.run_ledger import LedgerStart

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from pipelines.audit.auditor import audit_sinks, reader_of
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.domain.errors import Rejected

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from pipelines.audit.auditor import audit_sinks
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from tests.brokers.kafka_broker import ANSWER_S, KafkaBroker

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.audit.kafka_topic import End, KafkaWriters, LogBatch, RecordRows
-from pipelines.audit.output import Rows
+from pipelines.audit.report import Rows
 from pipelines.state.row_digest import digest_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

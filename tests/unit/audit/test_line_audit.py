@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
 from tests.unit.audit.audited_run import AuditedRun
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from pipelines.audit.output import Covers
+from pipelines.audit.report import Covers
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.prepared import Gid
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase

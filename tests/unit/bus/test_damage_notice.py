@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.bus import damage_notice
-from pipelines.bus.damage_notice import AGAIN_AFTER_MS, report_damage, reporting_damage
-from pipelines.bus.inbox import Inbox
+from pipelines.bus import inbox
+from pipelines.bus.inbox import AGAIN_AFTER_MS, Inbox, report_damage, reporting_damage
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import VerifyPoints
 from pipelines.domain.errors import CorruptSnapshot, Retryable
@@ -79,7 +78,7 @@ def test_a_reader_learns_of_the_damage_even_if_the_driver_cannot_be_asked(
     def refuse(directory: RunDirectory, command: VerifyPoints) -> bool:
         raise OSError(30, os.strerror(30))
 
-    monkeypatch.setattr(damage_notice, "submit", refuse)
+    monkeypatch.setattr(inbox, "submit", refuse)
     with pytest.raises(Retryable, match="cannot be asked"):
         report(run)
 

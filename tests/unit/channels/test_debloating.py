@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels.coalescing import Coalescing, InputOfChannel, Run
-from pipelines.channels.credit import cost_of
-from pipelines.channels.debloating import (
+from pipelines.channels.credit import (
     INITIAL_WINDOW_BYTES,
     MIN_WINDOW_BYTES,
     ROUND_TRIPS_MS,
     Debloater,
     Debloating,
+    cost_of,
 )
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput

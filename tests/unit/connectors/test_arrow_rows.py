@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.arrow_rows import ArrowRows
+from pipelines.connectors.in_process import ArrowRows
 from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Rejected
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.connectors.collect import Collect
+from pipelines.connectors.in_process import Collect
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
