@@ -1,14 +1,17 @@
-"""Compares what two points hold, part by part, in bounded memory.
+"""Compares what two points hold, part by part, in bounded memory; reads or deletes one in steps.
 
 A part is some key groups of one state, small enough to be held in memory. It is the whole state if
 the two points have different numbers of key groups, or the state has none. Rows are matched by the
 key that the operator declares, and without one compared as a whole, a column at a time. They become
 numbers that are equal where the rows are, so nothing is hashed and nothing can collide. Null equals
-null, and NaN equals NaN. A part that is too large is reported, with its rows counted. Touches
-nothing.
+null, and NaN equals NaN. A part that is too large is reported, with its rows counted.
+
+No caller waits until every byte of a point has been read. A step begins at a file and reads until
+its time is up; the caller keeps how far it has come. Files are immutable, so steps may be repeated
+and may be far apart. A caller that deletes a savepoint must know that no run still needs it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
 from pipelines.domain.snapshots import Manifest, StateHandle
+from pipelines.domain.status import CheckpointKind
 from pipelines.flows.finding import find_flow
 from pipelines.points.browsing import rows_of
 from pipelines.points.contents import (
@@ -31,6 +35,7 @@ from pipelines.points.contents import (
     shown_rows,
 )
 from pipelines.points.fit import declared_states
+from pipelines.storage.state_file import files_of
 from pipelines.storage.store import CheckpointStore
 
 Numbers = npt.NDArray[np.int64]
@@ -301,3 +306,57 @@ def _compared(
 
 def _examples(table: pa.Table, columns: Sequence[str], rows: Numbers) -> list[list[Value]]:
     return shown_rows(table.select(columns).take(rows[:EXAMPLES_MAX]))
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """How far the reading has come, in files and bytes; `problem` ends it."""
+
+    files_read: int
+    files: int
+    bytes_read: int
+    bytes: int
+    problem: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.problem) or self.files_read == self.files
+
+
+def inspect(
+    location: str, store: CheckpointStore, files_read: int, is_time_up: Callable[[], bool]
+) -> Inspected:
+    """Takes one step of at least one file, after the first `files_read`.
+
+    Raises:
+        Rejected: `location` lies outside the storage.
+        Retryable: the storage does not answer.
+    """
+    try:
+        files = list(files_of(store.manifest(location)))
+    except CorruptSnapshot as error:
+        return Inspected(0, 0, 0, 0, str(error))
+    problem, index = None, min(files_read, len(files))
+    while index < len(files) and problem is None:
+        problem = store.problem_of(location, files[index], reads=True)
+        index += problem is None
+        if is_time_up():
+            break
+    lengths = [file.length for file in files]
+    return Inspected(index, len(files), sum(lengths[:index]), sum(lengths), problem or "")
+
+
+def dispose(location: str, store: CheckpointStore) -> None:
+    """Deletes only whole savepoints: checkpoints belong to their run, and other files are not ours.
+
+    Raises:
+        Rejected: `location` lies outside the storage or holds no savepoint.
+        Retryable: the storage failed; then the savepoint is whole, or its manifest is gone.
+    """
+    manifest = store.manifest(location)
+    if manifest.kind is not CheckpointKind.SAVEPOINT:
+        raise Rejected(
+            f"{location} is a {manifest.kind.lower()} and no savepoint; its run deletes it when"
+            " newer ones replace it."
+        )
+    store.discard(location)

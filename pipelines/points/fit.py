@@ -22,12 +22,17 @@ from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.run import RunSpec
-from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.domain.snapshots import Json, Manifest
 from pipelines.flows.finding import find_flow
 from pipelines.operators.operator import OperatorContext
 from pipelines.points.contents import Limit, ShelfLife, pending_commits
-from pipelines.protocol.compatibility import Compatibility, Declared, Target, compare
+from pipelines.protocol.compatibility import (
+    Compatibility,
+    Declared,
+    DeclaredColumns,
+    Target,
+    compare,
+)
 from pipelines.state.evolution import declared_columns
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import Pipeline

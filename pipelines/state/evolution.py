@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.schema_evolution import DeclaredColumns, changes_of
+from pipelines.protocol.compatibility import DeclaredColumns, changes_of
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
     NAMESPACE_COLUMN,

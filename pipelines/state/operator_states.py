@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import Redistribution, Taken
-from pipelines.domain.schema_evolution import DeclaredColumns
+from pipelines.protocol.compatibility import DeclaredColumns
 from pipelines.state.arrow_types import check_key_type, copy_of, may_change
 from pipelines.state.backend import FrozenState
 from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor

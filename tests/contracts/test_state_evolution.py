@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.schema_evolution import is_wider
+from pipelines.protocol.compatibility import is_wider
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends

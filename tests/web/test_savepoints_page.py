@@ -31,7 +31,7 @@ from pipelines.domain.commands import RequestKind, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 from pipelines.points import comparison
-from pipelines.points import inspection as points_inspection
+from pipelines.points import comparison as points_inspection
 from pipelines.points.contents import Limit, ShelfLife
 from tests.web.journals import Story, new_request, new_run
 from tests.web.page_words import words_in

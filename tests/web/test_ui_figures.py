@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from plotly import graph_objects
 
-from ftdash.checkpoints.alignment import slowest_of
 from ftdash.checkpoints.answers import (
     AlignmentTimeline,
     ChannelTimeline,
     CheckpointRow,
     HeldBackStep,
     SubtaskTimeline,
+    slowest_of,
 )
 from ftdash.checkpoints.models import CheckpointStatus
 from ftdash.checkpoints.queries.completed_history import CompletedHistory, FailedPoint, Trend

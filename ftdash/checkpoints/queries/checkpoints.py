@@ -14,7 +14,6 @@ from django.core.paginator import Paginator
 from django.db.models import Count, Max, OuterRef, Subquery
 from django.db.models.functions import Coalesce, Greatest
 
-from ftdash.checkpoints.alignment import channel_timeline, slowest_of
 from ftdash.checkpoints.answers import (
     AlignmentTimeline,
     CheckpointHistory,
@@ -22,7 +21,9 @@ from ftdash.checkpoints.answers import (
     CheckpointSummary,
     RecoveryPoint,
     SubtaskTimeline,
+    channel_timeline,
     quantile,
+    slowest_of,
 )
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.queries.savepoints import labels_of, may_be_read

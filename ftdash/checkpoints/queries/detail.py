@@ -9,12 +9,13 @@ Source: Flink, `TaskStateStats` and `TaskStateStatsSummary`.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ftdash.checkpoints.alignment import stretches_of, stretches_to_last
 from ftdash.checkpoints.answers import (
     AlignmentTimeline,
     Distribution,
     SubtaskTimeline,
     distribution,
+    stretches_of,
+    stretches_to_last,
 )
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.checkpoints.queries.checkpoints import timeline_of

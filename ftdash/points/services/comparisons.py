@@ -35,7 +35,7 @@ def go_on_inspecting(inspection_key: int) -> bool:
     if row is None:
         return False
     # Loads Arrow, which most of a worker's tasks do not need.
-    from pipelines.points.inspection import inspect
+    from pipelines.points.comparison import inspect
     from pipelines.storage.stores import CheckpointStores
 
     until_s = time.monotonic() + STEP_S

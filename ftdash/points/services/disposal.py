@@ -91,7 +91,7 @@ def dispose_of(request_key: int) -> None:
 
 def _delete(path: str) -> None:
     # Loads Arrow, which most of a worker's tasks do not need.
-    from pipelines.points.inspection import dispose
+    from pipelines.points.comparison import dispose
     from pipelines.storage.stores import CheckpointStores
 
     dispose(path, CheckpointStores(roots(), max_memory_state_bytes=0))

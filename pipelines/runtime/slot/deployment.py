@@ -24,8 +24,7 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import StateBackendType, StateOptions
 from pipelines.flows.finding import find_flow
 from pipelines.runtime.control import Deploy
-from pipelines.runtime.slot.acking_wires import AckingWires
-from pipelines.runtime.slot.subtask_building import SubtaskBuilder
+from pipelines.runtime.slot.subtask_building import AckingWires, SubtaskBuilder
 from pipelines.runtime.subtask.acking.acker_task import AckerTask
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.snapshots.restore_meter import MeteredFiles, RestoreMeter

@@ -6,11 +6,11 @@ import pyarrow as pa
 
 from pipelines.connectors.generator import BlackHole
 from pipelines.domain.ids import Uid
-from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.operators.processing.process import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.points.fit import declared_states
+from pipelines.protocol.compatibility import DeclaredColumns
 from pipelines.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.points.inspection import Inspected, inspect
+from pipelines.points.comparison import Inspected, inspect
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import savepoint_of_views, write_events
 

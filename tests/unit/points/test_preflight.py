@@ -11,7 +11,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.flows.finding import VARIABLE, find_flow
-from pipelines.points.inspection import dispose
+from pipelines.points.comparison import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.points.stored_output import StoredCommittables
 from pipelines.points.verdict import Check, Measured, Outcome, Verdict

@@ -5,9 +5,8 @@ import pytest
 
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
 from pipelines.domain.ids import Uid
-from pipelines.domain.schema_evolution import DeclaredColumns
 from pipelines.domain.snapshots import FileHandle, Manifest, OperatorSnapshot, StateHandle
-from pipelines.protocol.compatibility import Target, compare
+from pipelines.protocol.compatibility import DeclaredColumns, Target, compare
 from tests.unit.runtime.points import manifest_of
 
 READ, COUNT, OUT = Uid("read"), Uid("count"), Uid("out")

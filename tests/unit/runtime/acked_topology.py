@@ -29,8 +29,7 @@ from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.operators.operator import Operator
 from pipelines.operators.stateless import BatchFunction
 from pipelines.runtime.control import Deploy
-from pipelines.runtime.slot.acking_wires import AckingWires
-from pipelines.runtime.slot.subtask_building import SubtaskBuilder
+from pipelines.runtime.slot.subtask_building import AckingWires, SubtaskBuilder
 from pipelines.runtime.subtask.acking.acker_task import AckerTask
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.in_memory.hashmap import HashMapBackend
