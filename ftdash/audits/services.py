@@ -1,11 +1,8 @@
 """Audits on request of the page: stored as a row, carried out by a separate process.
 
-A run has at most one audit under way. If its process falls silent, the audit counts as interrupted,
-and the next request starts another one.
-
-The process of an audit: a worker starts it, and it writes its findings to the audit's row.
-
-While it reads, it reports every few seconds that it lives, and each step that it takes.
+A run has at most one audit under way. A worker starts its process, which writes its findings to the
+audit's row. While it reads, it reports every few seconds that it lives, and each step that it
+takes. If it falls silent, the audit counts as interrupted, and the next request starts another one.
 """
 
 import logging

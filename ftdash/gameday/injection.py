@@ -1,9 +1,7 @@
 """Carries out the fault of a game day: through the driver, or from outside on this machine.
 
-Processes on this machine: found by id, and hit only if they are the expected ones.
-
-Another process may have the id by now; a process that a driver has started has the run's id in its
-environment.
+From outside, a process is found by its id, and hit only if it is the expected one. Another process
+may have the id by now; a process that a driver has started has the run's id in its environment.
 """
 
 from collections.abc import Callable

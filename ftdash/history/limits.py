@@ -1,10 +1,8 @@
-"""How long each kind of history is kept: the default, or an admin's choice.
+"""How long each kind of history is kept, and how many rows a run had, including deleted ones.
 
-How many rows a run ever had, including deleted ones, for the counts of programs and monitors.
-
-A monitor takes a counter that goes down for one that restarted. So code that deletes rows adds them
-here in the same transaction, and code that counts reads both in one statement, between which
-nothing moves.
+The limit is the default, or an admin's choice. Programs and monitors get the counts; a monitor
+takes a counter that goes down for one that restarted. So code that deletes rows adds them here in
+the same transaction, and code that counts reads both in one statement, between which nothing moves.
 """
 
 from collections.abc import Mapping

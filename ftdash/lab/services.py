@@ -1,10 +1,7 @@
-"""Stores requests for a lab, starts them, and ends labs that have died.
+"""Stores requests for a lab, starts them, keeps each lab's output, and ends labs that have died.
 
-A stored request survives an outage of the broker: reconcile starts it later.
-
-Runs one lab to its end in its own process, and stores its output in its row.
-
-The lab itself is `python -m pipelines.lab`, as on the command line.
+A stored request survives an outage of the broker: reconcile starts it later. A lab runs to its end
+in its own process, `python -m pipelines.lab`, as on the command line.
 """
 
 import subprocess

@@ -4,10 +4,9 @@ The rows of a batch and the run's offset in its journal are written in one trans
 journal again changes nothing, and the rows can be rebuilt from it at any time. A line that cannot
 be folded stops the projection of its run, visibly, but of no other run.
 
-Continues from the summary at the beginning of a journal whose older segments were deleted.
-
-Rows from before it stay, because they cannot be rebuilt. If some of the deleted part was never
-read, the run says so, and gets from the summary the newest event on each matter.
+If older segments of a journal were deleted, the projection continues from the summary at its
+beginning. Rows from before it stay, because they cannot be rebuilt. If some of the deleted part was
+never read, the run says so, and gets from the summary the newest event on each matter.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""Folds events into the row of one run and those of its requests; what befell it has rows of its
-own, see `incident_fold`.
+"""Folds events into the row of one run and those of its requests.
 
-Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it.
+`incident_fold` folds what befell the run into rows of their own. Reads no journal and opens no
+transaction; `ftdash.projection.projector` hosts it.
 """
 
 from datetime import datetime

@@ -1,12 +1,11 @@
-"""Audits a Kafka topic written by transactions: finds each one by its producer id.
+"""Audits a Kafka topic: written by transactions, or from a write-ahead log.
 
 The ledger names the producer of each transaction, and no producer writes a second one. So the
-auditor can tell a checkpoint's records from all others, wherever they lie in the log.
+auditor can tell a checkpoint's records from all others, wherever they lie in the log. From a
+write-ahead log, each subtask's segments follow each other in order.
 
 Records cannot be taken back. The auditor reports those of an abandoned run or checkpoint as records
 that no checkpoint has, and also those that other programs wrote once this one had begun.
-
-Audits a Kafka topic written from a write-ahead log: each subtask's segments, in order.
 """
 
 import re

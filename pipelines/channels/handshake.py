@@ -2,13 +2,12 @@
 
 Challenge and response with HMAC-SHA256. Neither side sends the token. The proof covers both nonces,
 the attempt, the slot and the audience, so it is good for this connection only. Decides which
-clients to admit; encrypts nothing. Data ports and the driver's control port use it.
+clients to admit; encrypts nothing. Data ports and the driver's control port use it, over plain
+sockets and over TLS: both are a `Connection`.
 
 1. The server sends the protocol's name and a nonce.
 2. The client answers with its attempt, its slot, a nonce and its proof.
 3. The server sends its verdict and, if that is yes, its own proof.
-
-The connection that channels and the control link need: plain sockets and TLS offer it.
 """
 
 import hmac

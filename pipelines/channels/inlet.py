@@ -1,11 +1,9 @@
-"""One channel's queue in a gate: what is in it, what is due back, and who writes it.
+"""One channel's queue in a gate: what is in it, what is due back, who writes it, what a cut takes.
 
-Owns the counts; decides nothing. Everything but `offer` is called under the gate's lock.
-
-Gathers the channel state of one checkpoint on the reading side, in a gate.
-
-Decides which batches precede the checkpoint's barrier on each channel: those in the queue when
-recording began, and those that arrive before the barrier. Used under the gate's lock.
+An `Inlet` owns the counts and decides nothing. A `ChannelRecorder` gathers the channel state of one
+checkpoint: it decides which batches precede the barrier on each channel, those in the queue when
+recording began and those that arrive before the barrier. Everything but `Inlet.offer` is called
+under the gate's lock.
 
 Source: Chandy and Lamport 1985; Flink's `ChannelStatePersister`.
 """

@@ -1,15 +1,12 @@
 """All channels of one slot, local and remote: what the runtime uses.
 
 Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`.
-`register_gate` and `output` may come at any time, here and on the peers: a writer waits for credit,
-and the first credit comes when both connection and gate exist.
+`register_gate` and `output` may come at any time, here and on the peers: a writer may ask for a
+gate before it is registered, and waits for credit; the first credit comes when both connection and
+gate exist. Within the slot a writer passes on the same objects, without serialization.
 
 Owns the connections and their threads. Decides that losing a connection before the end of its
 channels is a failure of the attempt.
-
-Maps channels to the gates that read them; a writer may ask before its gate is registered.
-
-The writing end of a channel within one slot: the same objects, no serialization.
 """
 
 import threading

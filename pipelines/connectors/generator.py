@@ -1,12 +1,12 @@
-"""Source: rows made from a seed, at a given rate, endless or up to a number.
+"""Source: rows made from a seed, at a given rate. Sink: a black hole, which counts what arrives.
 
-Every number follows from (seed, split, name, offset) alone, so a restart makes the same rows from
-any offset on, at any parallelism. Numbers come from SplitMix64 over counters, a batch at a time.
+The rows are endless or end at a number. Every number follows from (seed, split, name, offset)
+alone, so a restart makes the same rows from any offset on, at any parallelism. Numbers come from
+SplitMix64 over counters, a batch at a time. The sink keeps nothing, to measure everything in front
+of it.
 
 Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"; Flink's
 `DataGeneratorSource`.
-
-Sink: counts what arrives and keeps nothing, to measure everything in front of it.
 """
 
 import sys

@@ -2,14 +2,13 @@
 
 Committables are plain JSON or a `Segment`, are kept in the checkpoint, and may be committed again
 after a recovery: `commit` is idempotent. A sink whose writes are idempotent prepares nothing: it
-flushes in `prepare`, and its output is exact once the checkpoint after a replay has completed.
+flushes in `prepare`, and its output is exact once the checkpoint after a replay has completed. All
+sinks derive the output that belongs to a starting point from its lineage.
 
 Two bases do the part that every such sink has in common: `two_phase_commit`, where the target can
 hold a prepared transaction, and `write_ahead`, where it cannot.
 
 Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
-
-The output that belongs to a starting point, which all sinks derive from its lineage.
 """
 
 import hashlib

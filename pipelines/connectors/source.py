@@ -1,11 +1,9 @@
-"""The contract of a source: splits, each read from an offset.
+"""The contract of a source: splits, each read from an offset, and where a run begins in a log.
 
 The engine owns positions: it deals splits to subtasks, stores (split, offset to read next) in every
 checkpoint, and rewinds by opening a split at that offset. A reader keeps nothing that a checkpoint
 lacks. The splits are either a sequence that never changes (`Source`), or known by name and found
 while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
-
-Where in a log a run begins if it restores nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

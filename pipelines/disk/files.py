@@ -1,10 +1,7 @@
-"""Files that appear whole or not at all, on one file system.
+"""Files that appear whole or not at all, and whose names survive a loss of power.
 
-Digest and length of a file's bytes, computed while they pass.
-
-Directories of a local disk whose names survive a loss of power.
-
-Syncing a file keeps its content; syncing the directory that holds it keeps its name.
+Digest and length of a file's bytes are computed while they pass. Syncing a file keeps its content;
+syncing the directory that holds it keeps its name.
 """
 
 import hashlib

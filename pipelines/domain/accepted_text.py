@@ -1,9 +1,8 @@
-"""Checks a person's label for a savepoint: a short line of text, which pages escape as usual.
+"""Checks text that people write before it is stored and shown: labels, and passwords by mistake.
 
-Refuses text that holds a password where that text would be stored and shown.
-
-Looks for what people paste: addresses with a password in them, and settings of clients. Does not
-find passwords hidden in other ways.
+A label of a savepoint is a short line of text, which pages escape as usual. Text that holds a
+password is refused. The check looks for what people paste: addresses with a password in them, and
+settings of clients. It does not find passwords hidden in other ways.
 """
 
 import re

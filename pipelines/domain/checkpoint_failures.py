@@ -1,12 +1,10 @@
-"""Why a checkpoint did not complete: every reason that Flink knows, with its text and its flag.
+"""Why a checkpoint did not complete, and how long each step of a subtask's part in one took.
 
-Some never occur here, because what they name does not exist; each says why, and stays in the
-list, so that a person finds every name. `docs/reference/checkpoints.md` says where the others come
-from.
+The reasons are all that Flink knows, with text and flag. Some never occur here, because what they
+name does not exist; each says why, and stays in the list, so that a person finds every name.
+`docs/reference/checkpoints.md` says where the others come from.
 
 Source: Flink 2.3, `CheckpointFailureReason`, and `CheckpointFailureManager` for what counts.
-
-The duration of each step of one subtask's part in one checkpoint.
 """
 
 from enum import StrEnum

@@ -1,13 +1,12 @@
 """The elements of a channel: record batches and, between them, the marks of time.
 
+A batch carries its origin: which records a failure was working on. That is one small value per
+batch and never one per record. A batch computed from another keeps its origin; after an exchange or
+a window, that is the input batch that was being processed. Joined batches have several origins, one
+for each split.
+
 Source: the stream elements of Flink (`StreamElement`, `CheckpointBarrier`), with one difference:
 records travel as Arrow record batches, and marks only stand between two batches.
-
-The origin of a batch: which records a failure was working on.
-
-It travels with every batch, so it is one small value per batch and never one per record. A batch
-computed from another keeps its origin; after an exchange or a window, that is the input batch that
-was being processed. Joined batches have several origins, one for each split.
 """
 
 from collections.abc import Iterable

@@ -4,10 +4,9 @@ Four kinds, because four different people act on them: a bug of ours (`Invariant
 that broke the rules (`ProtocolError`), a world that may be better in a moment (`Retryable`), and a
 request that cannot be granted (`Rejected`), whose text is shown to the person as it stands.
 
-The errors that decoding raises for malformed bytes. Decodes nothing itself.
-
-msgspec's own errors are not all of them: text that is not UTF-8 and endless nesting raise Python's.
-Code that decodes bytes from a disk or a peer catches `UNDECODABLE`.
+For malformed bytes, msgspec's own errors are not all that decoding raises: text that is not UTF-8
+and endless nesting raise Python's. Code that decodes bytes from a disk or a peer catches
+`UNDECODABLE`.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
-"""Names of things that cross packages.
+"""Names of things that cross packages, and the id under which a point keeps an operator's state.
 
-The operator id of a uid: the name under which a point keeps the operator's state.
+The operator id follows from the uid.
 
 Source: Flink, `StreamGraphHasherV2` (murmur3_128 of the UTF-8 uid, seed 0, in Guava's byte order).
 """

@@ -1,14 +1,11 @@
-"""Decides which subtask owns a key, at any parallelism.
+"""Decides which subtask owns a key or gets an element of an operator state, at any parallelism.
 
 Keys hash into a fixed number of groups, and a subtask owns a contiguous range of groups. A snapshot
-is divided by group, so a restore at another parallelism only gives groups to other owners.
+is divided by group, so a restore at another parallelism only gives groups to other owners. The
+elements of an operator state are dealt by how many each old subtask held, not by their contents.
 
-Source: Flink, `KeyGroupRangeAssignment` (ranges and owners; the hash is ours, see `state.hashing`).
-
-Decides which subtask gets which elements of an operator state, at any parallelism.
-
-It knows how many elements each old subtask held, not their contents. Source: Flink's
-`RoundRobinOperatorStateRepartitioner`; here the elements of all subtasks are dealt as one deck.
+Source: Flink, `KeyGroupRangeAssignment` (ranges and owners; the hash is ours, see `state.hashing`)
+and `RoundRobinOperatorStateRepartitioner`; here the elements of all subtasks are dealt as one deck.
 """
 
 from collections.abc import Sequence

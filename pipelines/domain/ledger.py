@@ -1,11 +1,10 @@
 """The ledger of a run: what each checkpoint read, and its output to each sink.
 
-Only the values. The runtime counts and digests them where it writes to a sink
-(`protocol.output_ledger`). They travel with the snapshot, and enter the journal when their
-checkpoint is complete, before any sink commits. So everything that a reader of the output can see
-is in the ledger. A target that takes nothing back keeps what was published behind the point that a
-run goes back to; the counters of a cut say how many of those records readers see a second time.
-Pure.
+Only the values. The runtime counts and digests them where it writes to a sink (`protocol.commit`).
+They travel with the snapshot, and enter the journal when their checkpoint is complete, before any
+sink commits. So everything that a reader of the output can see is in the ledger. A target that
+takes nothing back keeps what was published behind the point that a run goes back to; the counters
+of a cut say how many of those records readers see a second time. Pure.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
 """An author's declarations: operators, and how the records of one reach the subtasks of another.
 
-Owns the kinds of edges. `graph_rules` decides which declarations make a graph, `graph` which nodes
-run together.
-
-Decides which declarations make a graph; each refusal is a sentence that names the uid.
+Owns the kinds of edges, and decides which declarations make a graph; each refusal is a sentence
+that names the uid. `graph` decides which nodes run together.
 """
 
 import re

@@ -1,20 +1,19 @@
-"""How often to checkpoint: the interval at which checkpoints and failures together cost least.
+"""How often to checkpoint, how much checkpoints write, and how long a recovery takes.
 
-Pure arithmetic on measurements. It assumes random failures that rarely follow each other within one
-interval, and costs that do not depend on the interval.
+Pure arithmetic on measurements. The interval is the one at which checkpoints and failures together
+cost least. It assumes random failures that rarely follow each other within one interval, and costs
+that do not depend on the interval.
+
+Volume and recovery each have two estimates: a textbook's, and one whose units fit its name.
+Textbooks write "checkpoint volume = state size x checkpoint frequency". That is a rate (bytes per
+second), and it counts the whole state even if a checkpoint only writes the changes. They write
+"recovery time = state size / (read speed x bandwidth)". That is not a time: bytes over the product
+of two speeds are seconds squared per byte. Data that is read and then sent is limited by the slower
+of the two, and reading is only a part of a recovery.
 
 Sources: Young, "A First Order Approximation to the Optimum Checkpoint Interval", CACM 17(9), 1974;
 Daly, "A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps", FGCS 22, 2006,
 equation 37. Both give the time between two checkpoints, in the unit of their arguments.
-
-How much checkpoints write, and how long a recovery takes.
-
-Each has two estimates: a textbook's, and one whose units fit its name. Textbooks write "checkpoint
-volume = state size x checkpoint frequency". That is a rate (bytes per second), and it counts the
-whole state even if a checkpoint only writes the changes. They write "recovery time = state size /
-(read speed x bandwidth)". That is not a time: bytes over the product of two speeds are seconds
-squared per byte. Data that is read and then sent is limited by the slower of the two, and reading
-is only a part of a recovery.
 """
 
 import math

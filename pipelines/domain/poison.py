@@ -1,7 +1,7 @@
 """Poison records: records of a source that fail an operator again and again, by position.
 
-Only the values. `protocol.poison_records` decides which records are poison. A record's contents are
-only in the quarantine, never here, so that no journal and no message holds them.
+Only the values. `protocol.repeated_failures` decides which records are poison. A record's contents
+are only in the quarantine, never here, so that no journal and no message holds them.
 """
 
 from enum import StrEnum

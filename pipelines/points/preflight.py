@@ -1,14 +1,11 @@
 """The preflight of a restore: finds all that speaks for or against it, and touches nothing.
 
 Builds the pipeline, reads the manifest, looks at every file, asks the sources, and starts nothing.
-It reads the files or, if a person waits, only checks their lengths: reading takes as long as there
-is state, and can be done in steps (`points.inspection`). The verdict is for a person and for the
-service that restores. The driver holds the point against the same rules again when it starts,
-because time passes in between.
-
-Says what a start would do to the existing output, for the preflight and at a submission.
-
-Asks the targets and leaves them as they are.
+It also asks the targets what a start would do to the existing output, for a restore and at a
+submission. It reads the files or, if a person waits, only checks their lengths: reading takes as
+long as there is state, and can be done in steps (`points.comparison`). The verdict is for a person
+and for the service that restores. The driver holds the point against the same rules again when it
+starts, because time passes in between.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

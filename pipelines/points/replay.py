@@ -1,7 +1,7 @@
 """Decides which quarantined records a restore may give to the operators again.
 
 Counts the lines of the files that belong to a point and that it has not read again yet; touches
-nothing. `connectors.files.replayed_quarantine` reads them.
+nothing. `connectors.files.quarantine` reads them.
 """
 
 from collections.abc import Collection, Iterator, Mapping

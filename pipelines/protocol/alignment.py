@@ -1,15 +1,14 @@
-"""Barrier alignment of one subtask: which inputs wait, and when to snapshot.
+"""Barrier alignment of one subtask: which inputs wait, when to snapshot, how much is held back.
 
 Pure: no clock, no I/O, no threads. The host passes in events in arrival order and
 carries out the returned effects, in order, before it passes in the next event.
 
+A cap bounds how much a subtask may hold back while it aligns, and this module decides which
+channels exceed it. A setting says what follows (wait and report, overtake, abort). Flink once had
+the cap for aborting (`CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED`) and has none now.
+
 Source: Carbone et al. 2015 (arXiv:1506.08603), the algorithm for acyclic graphs;
 a newer checkpoint aborts an unfinished older one, as in Flink.
-
-Decides how much a subtask may hold back while it aligns, and which channels exceed that.
-
-Pure. A setting says what follows (wait and report, overtake, abort). Flink once had the cap for
-aborting (`CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED`) and has none now.
 """
 
 from collections.abc import Iterable, Mapping

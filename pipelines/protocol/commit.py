@@ -1,17 +1,14 @@
-"""Decides which prepared output of one sink subtask may become visible, and when.
+"""Decides which prepared output of one sink subtask may become visible, and when; counts its rows.
 
 Pure. Output prepared for checkpoint n is committed when n, or any later checkpoint, completes:
 an aborted checkpoint's output lies before the cut of the next one. Every snapshot carries all
 output that is not yet known to be committed, so that a recovery can commit it again.
 
+The rows that the subtask was given for each checkpoint are counted and digested by the same rule:
+every snapshot carries the share of checkpoint n until n or a later checkpoint is known to be
+complete. There a recovery begins empty, since the point it goes back to has all earlier shares.
+
 Source: Flink, `CommitterOperator` / `CommittableCollector`; Sink V2.
-
-Counts and digests the rows that one sink subtask was given for each checkpoint.
-
-Pure. As with committables (`protocol.commit`), every snapshot carries the share of checkpoint n
-until n or a later checkpoint is known to be complete: an aborted checkpoint's output lies before
-the cut of the next one. A recovery begins empty, since the point it goes back to has all earlier
-shares.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Decides how this process is reached and what it encrypts with: settings, then environment.
 
-A path or address that differs from machine to machine comes from the environment. Private keys
-are never passed on.
-
-Where a slot dials, and what it proves there: all that a host gives to a slot it starts.
+A path or address that differs from machine to machine comes from the environment. Private keys are
+never passed on. A `SlotAddress` is all that a host gives to a slot it starts: where the slot dials,
+and what it proves there.
 """
 
 import os

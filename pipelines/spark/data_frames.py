@@ -1,11 +1,9 @@
 """Writes a DataFrame into the files of a `DataFrameRows`: each executor writes its partitions.
 
-Decides in which types Spark gives the rows, and makes them durable before anything reads them.
+Decides in which types Spark gives the rows: another Spark type stands for an Arrow type that Spark
+lacks, never at a loss of value. Makes the files durable before anything reads them.
 
-Decides which Spark type stands for an Arrow type that Spark lacks: never at a loss of value.
-
-Knows batches only. Source: Spark's `from_arrow_type`, which refuses unsigned integers and assumes
-microseconds.
+Source: Spark's `from_arrow_type`, which refuses unsigned integers and assumes microseconds.
 """
 
 import os

@@ -4,9 +4,8 @@ Spark never retries a failed barrier result stage, which suits us: the job maste
 strategy. Start-up does not use `barrier()` or `allGather()`, which sleep about a second each; slots
 dial the control address from the task's closure.
 
-Opens the Spark session of a driver: no UI, nothing that restarts by itself.
-
-Bound to loopback unless the settings name other addresses.
+The driver's Spark session has no UI and restarts nothing by itself. It is bound to loopback unless
+the settings name other addresses.
 """
 
 import os

@@ -3,11 +3,11 @@
 Owns expiry for everything kept one row per key: values, accumulators, the elements of lists and the
 entries of maps. Which rows belong together is up to those states.
 
-Time-to-live of state: when an entry expires, and whether it may still be read afterwards.
-
 Time is processing time, which the caller passes in, in milliseconds since the epoch. The time of
 the last update is stored, and expiry is computed from it; so a changed duration also applies to old
-entries. Source: Flink's `StateTtlConfig` and `AbstractTtlDecorator`.
+entries.
+
+Source: Flink's `StateTtlConfig` and `AbstractTtlDecorator`.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,11 @@
-"""One value per key, for whole batches of keys. Source: Flink's `ValueState`.
+"""One value or accumulator per key, for whole batches of keys.
 
-Reducing and aggregating state: added values are folded into one accumulator per key.
+Reducing and aggregating states fold added values into one accumulator per key. The values of a
+batch are first folded among themselves, pair by pair: a key that occurs n times takes about log2(n)
+calls of the function, each for all keys at once. The result is then folded into the state once.
+Order is kept.
 
-The values of a batch are first folded among themselves, pair by pair: a key that occurs n times
-takes about log2(n) calls of the function, each for all keys at once. The result is then folded into
-the state once. Order is kept. Source: Flink's `ReducingState` and `AggregatingState`.
+Source: Flink's `ValueState`, `ReducingState` and `AggregatingState`.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,9 @@
 """Where this installation may keep snapshots: directories, and prefixes in buckets.
 
-Decides whether a location is inside, after resolving `..`, symbolic links and empty parts. So
-neither a setting nor a request makes the engine read, write or delete anywhere else.
-
-Decides which storage an installation allows a run to use; asked at submission and by the driver.
-
 The roots are the directory of all jobs and those in `FTDASH_STORAGE_ROOTS`. Only the operator of
-the installation sets that, so a setting of a run cannot reach anywhere else.
+the installation sets that, so neither a setting nor a request makes the engine read, write or
+delete anywhere else. This module decides whether a location is inside, after resolving `..`,
+symbolic links and empty parts. It is asked at submission and by the driver.
 """
 
 import errno

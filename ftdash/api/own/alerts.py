@@ -1,6 +1,6 @@
-"""Addresses of alerts: those that fire, those that fired, and acknowledging one.
+"""Addresses of alerts: reading and acknowledging them, and changing their rules and channels.
 
-Addresses that change alert rules and channels; a change is done when it is answered with 200.
+A change is done when it is answered with 200.
 """
 
 from django.http import HttpRequest

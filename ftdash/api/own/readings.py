@@ -1,7 +1,4 @@
-"""Addresses that read, one for each query.
-
-Addresses of checkpoints: their history and statistics, and one of them, or two, in full.
-"""
+"""Addresses that read, one for each query, from pipelines and runs to their checkpoints."""
 
 from django.http import HttpRequest
 from ninja import Query

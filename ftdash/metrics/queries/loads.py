@@ -1,13 +1,10 @@
 """The load of each subtask of a run now, and of its operators before: from the samples.
 
-Records per second are means over the last minute, as in Flink: two samples of one attempt, and the
-count in between. Another attempt's counters began at zero again.
+This module is the only reader of the rows of metrics, and its answers are frozen values. Records
+per second are means over the last minute, as in Flink: two samples of one attempt, and the count in
+between. Another attempt's counters began at zero again.
 
 Source: Flink, `MeterView` and its 60 seconds.
-
-The only readers of the rows of metrics.
-
-The answers of the metrics queries: frozen values.
 """
 
 from dataclasses import dataclass, field

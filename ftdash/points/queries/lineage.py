@@ -3,10 +3,8 @@
 A run is one lineage, and its points are ordered by completion. A point is older than another only
 within a lineage or along the forks between them; across runs, ids say nothing.
 
-How much committed output came after a recovery point: what a restore of it sets aside.
-
-Counted from the ledgers of the runs in between; unknown if their rows no longer reach back to the
-point. Reads rows only.
+A restore sets aside the output that was committed after its point. It is counted from the ledgers
+of the runs in between; it is unknown if their rows no longer reach back to the point.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,10 @@
-"""Disposes of savepoints: refuses while a run needs one, deletes its files, ends the request.
+"""Disposes of savepoints, and changes their labels.
 
-Runs in a worker; repeating it is harmless. `pipelines.points` deletes the files.
-
-Labels of existing savepoints; `requests.services` stores the label of one still to be taken.
+A worker disposes of a savepoint: it refuses while a run needs one, deletes its files and ends the
+request; repeating that is harmless. `pipelines.points` deletes the files.
 
 The driver does not know labels: they are stored next to the points, and a new label touches no
-file.
+file. `requests.services` stores the label of a savepoint that is still to be taken.
 """
 
 from django.db import transaction

@@ -1,9 +1,7 @@
 """Starts a pipeline that does not exist yet, with a form made from its flow's parameters.
 
-The field for the settings of a pipeline, one `key: value` per line.
-
-Knows the syntax of the lines. The engine's settings table decides what is valid, and its refusal is
-shown in the form.
+The form knows the syntax of the settings, one `key: value` per line. The engine's settings table
+decides what is valid, and its refusal is shown in the form.
 """
 
 from typing import TYPE_CHECKING, Any

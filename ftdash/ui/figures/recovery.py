@@ -1,7 +1,4 @@
-"""Failures, recoveries and recovery points on one time axis.
-
-The time that each phase of each recovery took.
-"""
+"""Failures, recoveries and recovery points on one time axis, and how long each phase took."""
 
 from collections.abc import Iterable
 from datetime import datetime

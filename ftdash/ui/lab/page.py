@@ -1,9 +1,8 @@
-"""The page of the lab: the modes side by side, and the form for another lab.
+"""The page of the lab: the modes side by side, in charts too, and the form for another lab.
 
-Everyone may see the results; starting one takes the admin role. A lab under way is a row, so you
-can leave and find it again.
-
-The charts of a lab: the cost of each mode in control messages, and in time.
+The charts show the cost of each mode in control messages, and in time. Everyone may see the
+results; starting a lab takes the admin role. A lab under way is a row, so you can leave and find it
+again.
 """
 
 from collections.abc import Sequence

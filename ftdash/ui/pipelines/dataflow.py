@@ -1,10 +1,9 @@
 """The dataflow of a run as a drawing: a box for each operator, an arrow for each edge. Pure.
 
-The template draws it in SVG attributes, because the pages allow no inline styles.
+The vertices stand in columns from the sources on, with few crossings. An edge across several
+columns gets a free place in each, so that no edge goes through a vertex. The template draws them in
+SVG attributes, because the pages allow no inline styles.
 
-Places the vertices of a dataflow: columns from the sources on, few crossings. Pure.
-
-An edge across several columns gets a free place in each, so that no edge goes through a vertex.
 Source: Sugiyama, Tagawa and Toda 1981, with the barycenter rule.
 """
 

@@ -1,6 +1,6 @@
-"""What an admin may change about alerts: rules, channels, and acknowledgements.
+"""What an admin may change about alerts: rules, channels, and acknowledgements, with their forms.
 
-The forms for rules and channels of alerts; the services decide which values are valid.
+The services decide which values are valid.
 """
 
 from typing import Any

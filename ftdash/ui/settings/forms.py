@@ -1,9 +1,7 @@
-"""The forms to change settings: the reason always, the other fields by kind.
+"""A change of settings: its words, its form, its consequence, and the function that does it.
 
-Fields only describe themselves: the services decide what is possible, and their refusal is shown in
-the form.
-
-A change of settings: its words, its form, its consequence, and the function that does it.
+Every form asks for the reason, and for other fields by kind. Fields only describe themselves: the
+services decide what is possible, and their refusal is shown in the form.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,11 @@
-"""How we query Kafka, and what its errors mean. No text contains a secret.
+"""How we reach and query Kafka, and what its errors mean. No text contains a secret.
 
 All of its errors are `Retryable`: a broker that restarts, or has just received a partition, knows
 neither topic nor user for a moment, and no run gives up its progress for that. Only a caller before
 the start may take an error for a refusal. Reads no records.
 
-Translates the security settings of a `KafkaAddress` from librdkafka to kafka-python.
-
-No text contains a value of them: they hold passwords.
+A `KafkaAddress` has its security settings in the form of librdkafka; this module translates them
+for kafka-python. They hold passwords.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,15 +1,13 @@
 """The questions to Kafka's coordinators that the producing client cannot ask.
 
 They read the state of a transaction, commit one that another process has prepared, end one, and
-look up a marker. The one connector that speaks kafka-python, and that uses private parts of it
-(finding a coordinator, sending it a request); its version is pinned. The requests are those of the
-transaction protocol that confluent-kafka speaks (before KIP-890): a repeated commit gets the same
-answer.
+look up a marker. A snapshot keeps the handle of a transaction, so that any process can end it.
+
+This is the one connector that speaks kafka-python, and that uses private parts of it (finding a
+coordinator, sending it a request); its version is pinned. The requests are those of the transaction
+protocol that confluent-kafka speaks (before KIP-890): a repeated commit gets the same answer.
+
 Source: Kafka, `TransactionCoordinator.endTransaction`; Flink, `FlinkKafkaInternalProducer`.
-
-The handle of a transaction at Kafka that a snapshot keeps, so that any process can end it.
-
-Decides nothing: the coordinator supplies it and takes it back.
 """
 
 import logging

@@ -2,12 +2,10 @@
 
 Python's garbage collector inspects a message again and again for as long as it lives, which costs
 more than fetching it; it does not inspect bytes and numbers. So no message outlives its fetch.
-Decides nothing about what is read.
-
-Fetched records of one partition that are not handed out yet, and how many there may be.
 
 A consumer delivers the records of all its partitions in one sequence, whichever you ask for; those
-of the other partitions wait here. Says when a partition has to pause; pauses none itself.
+of the other partitions wait here, up to a bound. This module says when a partition has to pause;
+it pauses none itself, and does not decide what is read.
 """
 
 from collections import deque

@@ -3,14 +3,14 @@
 confluent-kafka writes, because it is the fast client, but it can neither prepare a transaction nor
 take over that of a dead process. So kafka-python asks the coordinator. At the barrier it asks for
 producer id, epoch and what has arrived, which also proves that the transaction is still open. On
-completion it commits the transaction by those values, from any process.
+completion it commits the transaction by those values, from any process. Once the coordinator has
+forgotten a transaction, the log proves that it was committed: one offset is read as a reader of
+committed records does.
 
 A transaction waits no longer than its timeout. If an outage outlasts it, the output is lost and
-reported with its range; `kafka.write_ahead` loses nothing. Source: Flink, `KafkaSink`.
+reported with its range; `kafka.write_ahead` loses nothing.
 
-Proves from the log that a transaction was committed, once the coordinator has forgotten it.
-
-Looks at one offset, as a reader of committed records does. Decides nothing about what follows.
+Source: Flink, `KafkaSink`.
 """
 
 import logging

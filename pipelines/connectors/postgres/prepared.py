@@ -1,10 +1,6 @@
 """What is prepared on a PostgreSQL server: found by name, committed or rolled back from anywhere.
 
-Whether a transaction that is gone was committed is not decided here: its marker row tells.
-
-Source: PostgreSQL, PREPARE TRANSACTION and `pg_prepared_xacts`.
-
-Names of prepared transactions: they say who owns each, so that a writer ends only its own.
+The name of a prepared transaction says who owns it, so that a writer ends only its own:
 
     ftdash-<place>-<uid>-<run>-a<attempt>-s<subtask>-i<interval>
 
@@ -14,6 +10,10 @@ databases; `uid` is a digest of the sink's uid.
 `interval` is its beginning: one more than the checkpoint before it. The checkpoint that ends it is
 not known while it is written. For a completed checkpoint n the beginning is enough: n has passed
 every subtask, so an interval that began before n ended with n at the latest.
+
+This module does not decide whether a transaction that is gone was committed: its marker row tells.
+
+Source: PostgreSQL, PREPARE TRANSACTION and `pg_prepared_xacts`.
 """
 
 import hashlib

@@ -1,9 +1,7 @@
-"""The streams of a Redis server: entries as they come. Knows neither splits nor schemas.
+"""A client of a Redis server, what its errors mean, and the entries of its streams as they come.
 
-A client of a Redis server, and the meaning of its errors; no text here holds the password.
-
-`Retryable`: the server is away, starts up, or accepts nothing at the moment. `Rejected`: it
-refuses.
+No text here holds the password. `Retryable`: the server is away, starts up, or accepts nothing at
+the moment. `Rejected`: it refuses. Knows neither splits nor schemas.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
-"""A stream entry that does not fit its columns, as text, and as a row once the columns change.
+"""A stream entry as text, if it does not fit its columns, and its id as an offset.
 
-The text is a JSON object of the entry's fields, in the form of a quarantine line. Binary values are
-base64, so that nothing is lost; in other values, bytes that are not text are escaped.
+The text is a JSON object of the entry's fields, in the form of a quarantine line; it becomes a row
+once the columns change. Binary values are base64, so that nothing is lost; in other values, bytes
+that are not text are escaped.
 
-Ids of stream entries, `<milliseconds>-<number>`, as offsets that fit 64 bits.
-
-44 bits of milliseconds reach the year 2527; 19 bits number the entries of one millisecond. An id
-beyond that is refused by name: two entries must never get the same offset.
+Ids of stream entries, `<milliseconds>-<number>`, fit 64 bits: 44 bits of milliseconds reach the
+year 2527; 19 bits number the entries of one millisecond. An id beyond that is refused by name: two
+entries must never get the same offset.
 """
 
 import base64

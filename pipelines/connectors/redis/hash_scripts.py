@@ -1,4 +1,4 @@
-"""The Lua scripts of a writer of `RedisHashes`; each runs as one atomic step behind the fence.
+"""The Lua scripts behind `RedisHashes`: each is one atomic step behind the fence.
 
 `redis.hash_store` explains the keys. An error reply begins with one of our own words: FENCED,
 TAKEN, FOREIGN, UNOWNED, LOST, OCCUPIED.
@@ -7,10 +7,9 @@ A score says which run and checkpoint wrote a row last: the number of the run, c
 2^32, plus the checkpoint. So the order of scores is the order of writing, within a run and across
 runs.
 
-The Lua scripts by which `RedisHashes` makes its rows those of a starting point.
-
-The driver calls these while no writer is open. Each does at most so many rows, whole; together
-they can be interrupted and repeated. Scores and words are those of `redis.hash_scripts`.
+A writer calls some of the scripts. The driver calls the others while no writer is open, to make the
+rows those of a starting point. Each of these does at most so many rows, whole; together they can be
+interrupted and repeated.
 """
 
 RUN_STEP = 2**32

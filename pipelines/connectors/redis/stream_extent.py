@@ -1,4 +1,4 @@
-"""What a Redis stream still holds, and whether it has lost entries that a reader had not read.
+"""What a Redis stream still holds, and whether it lost entries that a reader had not read. Pure.
 
 A stream reports how many entries were ever added, how many it has, the first one, and the largest
 id that was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with Valkey 9.1),
@@ -12,14 +12,10 @@ and removes entries from the old end only. So there are three cases:
 - It does not show if an older hole lies ahead. So the entries up to that hole are counted when the
   run begins, and the reader must get as many.
 
-`redis.stream_mark` also recognizes another stream. One case goes unnoticed: a new stream that has
-lost, when it is looked at, exactly as many entries as were missing or read of the old one.
-Pure.
-
-What a position in a Redis stream remembers, to recognize the stream later.
-
 Redis gives a stream no identity: one that was deleted and created again has the same name, and may
-have the same ids. So a position names an entry of the stream, with a digest of its contents. Pure.
+have the same ids. So a position names an entry of the stream, with a digest of its contents. One
+case goes unnoticed: a new stream that has lost, when it is looked at, exactly as many entries as
+were missing or read of the old one.
 """
 
 import hashlib

@@ -1,7 +1,12 @@
 """The tables of `SqlUpsert`: the output, the rows set aside from it, and the fence.
 
-Every output row carries its origin: the run and the checkpoint that wrote it last (`sql.origins`).
-By it, a rewind decides which rows belong to a starting point:
+Every output row carries its origin: one number for the run and checkpoint that wrote it last. It is
+the run's number times 2^40, plus the checkpoint's. Storing run and checkpoint by name would cost a
+short row as much as its values do. `ftdash_runs` maps the numbers: the runs of each table are
+counted from 1, in order of arrival. Rows whose checkpoint is not known yet have a negative origin
+of their run.
+
+By the origin, a rewind decides which rows belong to a starting point:
 
 - rows of the lineage stay, and come back if an earlier rewind had set them aside;
 - rows of other runs move to `<table>_superseded`, because their points may still be restored;
@@ -11,16 +16,8 @@ If results are written once per key (windows), the table is then exactly the out
 point. If results are overwritten (running totals), the older value is gone: the key is missing
 until the deterministic replay writes it again.
 
-The tables and columns that results need in SQL, and checks that existing columns fit them.
-
-Features that SQLite and PostgreSQL share and SQLAlchemy supports separately for each.
-
-The origin of a row: one number for the run and checkpoint that wrote it.
-
-It is the run's number times 2^40, plus the checkpoint's. Storing run and checkpoint by name would
-cost a short row as much as its values do. `ftdash_runs` maps the numbers: the runs of each table
-are counted from 1, in order of arrival. Rows whose checkpoint is not known yet have a negative
-origin of their run.
+This module also creates the tables and columns that results need, checks that existing columns fit
+them, and hides where SQLAlchemy supports SQLite and PostgreSQL separately.
 """
 
 from collections import Counter

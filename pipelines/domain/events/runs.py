@@ -1,10 +1,7 @@
-"""A run and its slots: begun, changed by people, ended.
+"""Events of a run and its slots: begun, changed by people, failed, recovered, ended.
 
-Base of all events.
-
-The outcomes of people's requests.
-
-Failures, what is done about them, and what an older attempt may not do any more.
+They include the outcomes of people's requests, and what an older attempt may not do any more.
+`Event` is the base of all events.
 """
 
 import msgspec

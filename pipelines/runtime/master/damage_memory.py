@@ -2,7 +2,7 @@
 
 Hears of every damaged file, from any finder, and reports it once: in the journal, where the next
 driver of the run finds it, and by a mark on each point that refers to the file.
-`protocol.damaged_files` decides what may be built on, `protocol.recovery` which point a recovery
+`protocol.shared_files` decides what may be built on, `protocol.restart` which point a recovery
 takes.
 """
 

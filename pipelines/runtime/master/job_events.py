@@ -1,9 +1,8 @@
 """The events of the job master's loop: one queue, one thread, one thing at a time.
 
-Runs work outside the job master's thread, and returns its failures to that thread.
-
-The work handles the failures of the world itself. Any other failure is a bug, and would end in a
-future that is never read: a manifest that never comes, a storage that is never swept again.
+Work that takes long runs outside the job master's thread, and its failures come back as events. The
+work handles the failures of the world itself. Any other failure is a bug, and would end in a future
+that is never read: a manifest that never comes, a storage that is never swept again.
 """
 
 import logging

@@ -1,10 +1,8 @@
 """Builds what one slot runs: its subtasks, its ackers, and what they share.
 
-Every slot builds the pipeline from the flow's name and parameters, so no code object travels.
-
-Decides which state backend a slot's operators get, and sets it up on this machine.
-
-Follows the settings; the backends themselves are the package `state`.
+Every slot builds the pipeline from the flow's name and parameters, so no code object travels. The
+settings decide which state backend its operators get, which is set up on this machine; the backends
+themselves are the package `state`.
 """
 
 import errno

@@ -1,12 +1,10 @@
 """Carries out what the mode's machine decides about the barriers at one gate.
 
-Owns the machine, the time at which its alignment is left, and the measurements. The gate holds the
-queues, and `SubtaskCheckpoints` cuts. Decides nothing itself.
+Owns the machine, the time at which its alignment is left, and the measurements. It watches what the
+gate holds back while its subtask aligns, against the cap of the settings. The gate holds the
+queues, and `SubtaskCheckpoints` cuts.
 
-Watches what a gate holds back while its subtask aligns, against the cap of the settings.
-
-Decides which checkpoints a barrier, or a cancellation marker in its place, has ended here.
-
+It also finds which checkpoints a barrier, or a cancellation marker in its place, has ended here.
 The subtask declines each under Flink's name, so that the coordinator does not wait until it
 expires; mostly the coordinator has aborted it before, or heard of it from another subtask.
 

@@ -1,17 +1,15 @@
-"""One fixed-width column that can be frozen without copying it.
+"""Columns that can be frozen without copying them: of fixed width, and append-only texts.
 
-A frozen column starts out sharing the live array, which is divided into segments. Before the owner
-first overwrites a segment that a reader still needs, it saves the segment as it was (the
-pre-image). The reader takes the pre-image if there is one, and else copies the live segment; a lock
-makes the check and the copy one step.
+A frozen column of fixed width starts out sharing the live array, which is divided into segments.
+Before the owner first overwrites a segment that a reader still needs, it saves the segment as it
+was (the pre-image). The reader takes the pre-image if there is one, and else copies the live
+segment; a lock makes the check and the copy one step.
+
+Strings or binaries are appended by position, in two growing numpy arrays. Appended values never
+change, so a frozen heap is the two arrays and a length: later appends write behind it, and growth
+and compaction move to new arrays. Nulls are not stored; their position is NULL_POSITION.
 
 One thread writes (the subtask's); any other thread may read the frozen columns.
-
-Append-only strings or binaries by position, in two growing numpy arrays.
-
-Appended values never change, so a frozen heap is the two arrays and a length: later appends write
-behind it, and growth and compaction move to new arrays. Nulls are not stored; their position is
-NULL_POSITION.
 """
 
 import threading

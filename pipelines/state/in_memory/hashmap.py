@@ -1,20 +1,14 @@
 """The hashmap backend: all states of one operator of one subtask, in memory.
 
-The states themselves are `table` and `batch_list`, or `incremental_table` and
-`IncrementalBatchList` if checkpoints are to hold only changes. The class itself is the
-`BackendFactory`.
+The states themselves are `table` and `batch_list`, in their incremental forms if checkpoints are to
+hold only changes. The class of the backend is the `BackendFactory`.
 
-A table of the hashmap backend that can write only what has changed since a checkpoint.
-
-A checkpoint is a chain of files: a base with every row, then deltas in order. Rows are identified
-by their number in the table. The newest file that holds a number is right; a deleted row is
-recorded as a tombstone. Decides between another delta and a new base, so that no chain gets long or
-much larger than the table.
-
-Which rows of a table have changed since each of its recent cuts.
-
-Keeps one mask per cut, for as long as an increment may still build on the state before it. Masks
-may be merged under the smaller number; an increment then holds some more rows than necessary.
+A checkpoint of an incremental table is a chain of files: a base with every row, then deltas in
+order. Rows are identified by their number in the table. The newest file that holds a number is
+right; a deleted row is recorded as a tombstone. The table decides between another delta and a new
+base, so that no chain gets long or much larger than the table. One mask per cut says which rows
+have changed since, for as long as an increment may still build on the state before it. Masks may be
+merged under the smaller number; an increment then holds some more rows than necessary.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -2,17 +2,14 @@
 
 Every key of a batch probes at once; each further round looks only at the keys that are still
 unresolved. The index knows hashes and rows; its caller decides whether equal hashes mean equal
-keys.
+keys. Numbers of deleted rows are reused, newest first.
+
+A key whose 64-bit hash belongs to another, earlier key is rare, so a dict is enough for such keys:
+in a table of a billion keys, expect one pair in about one of 37 tables. Merging two keys even once
+would give a wrong answer.
 
 Source: Knuth, TAOCP 3, 6.4 (open addressing); probing by triangular numbers visits every slot of a
 table whose size is a power of two.
-
-Keys whose 64-bit hash belongs to another, earlier key: rare, so a dict is enough.
-
-In a table of a billion keys, expect one such pair in about one of 37 tables; merging two keys even
-once would give a wrong answer.
-
-Which row numbers of a table are in use. Numbers of deleted rows are reused, newest first.
 """
 
 from collections.abc import Hashable

@@ -1,10 +1,8 @@
-"""The database of a snapshot, brought to the local disk to be taken over or read.
+"""The database of a snapshot, brought to the local disk, and the rows that it holds.
 
-Reading needs no state backend: the schema is stored with the files.
-
-The rows of one stored state, in any format of its files.
-
-For a restore at another parallelism or into another backend, and for tools that only read.
+A restore takes it over, or reads its rows for another parallelism or backend; tools only read.
+Rows of one stored state are read in any format of its files. Reading needs no state backend: the
+schema is stored with the files.
 """
 
 import struct

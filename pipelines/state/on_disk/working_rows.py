@@ -1,14 +1,10 @@
 """The rows of a RocksDB table that are in memory, and which changes the database lacks.
 
 Owns the status of each such row: whether its key is in the database, whether it was changed or
-deleted since the last cut, and when it was last used. The table owns what is on disk.
-
-When each row of a table was last used, so that the longest unused rows can leave memory.
-
-Deleted rows of a RocksDB table whose keys the database may still hold.
-
-They stay in memory as deleted until the flush that removes them from the database is done. An epoch
-lasts from one cut to the next.
+deleted since the last cut, and when it was last used, so that the longest unused rows can leave
+memory. Deleted rows whose keys the database may still hold stay in memory as deleted until the
+flush that removes them is done. An epoch lasts from one cut to the next. The table owns what is on
+disk.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,11 +1,9 @@
 """The life of a run's attempts, one after the other: begin, deploy, run, end.
 
 `failures` decides why an attempt ends, and `next_start` where the next one starts. This module
-brings up the attempt that it is given and fences the one that it ends.
-
-Builds the deployment that an attempt's slots get: what to run, how, and from which point.
-
-Knows which source subtasks of an attempt still have input; reports when some, or all, end.
+builds the deployment that an attempt's slots get (what to run, how, from which point), brings up
+the attempt, reports when some or all of its sources have no more input, and fences the attempt when
+it ends.
 """
 
 from collections.abc import Collection

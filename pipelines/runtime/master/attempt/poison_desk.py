@@ -1,4 +1,4 @@
-"""Decides what a run does about records that fail again: hosts `protocol.poison_records`.
+"""Decides what a run does about records that fail again: hosts `protocol.repeated_failures`.
 
 Knows the policy, remembers findings across drivers through the journal, and gives the next attempt
 its isolation. `failures` decides what a failure means for the run otherwise.

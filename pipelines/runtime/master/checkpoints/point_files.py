@@ -1,13 +1,12 @@
 """Publishes, deletes and sweeps a run's points as files, off the job master's thread.
 
 Checks the lease before it makes or deletes anything: a successor may use the same place. Does not
-decide which points are kept (`protocol.retention`).
+decide which points are kept (`protocol.retention`). The manifest says what a checkpoint holds, once
+all of its subtasks have acknowledged.
 
 A checkpoint that failed after its publication began is given up: its manifest may be there all the
 same. As long as it is there, the checkpoint can be restored, and the output that it names must not
 be rolled back. So the manifest is deleted first (`delete_given_up`).
-
-Writes down what a checkpoint holds, once all of its subtasks have acknowledged.
 """
 
 import logging

@@ -1,10 +1,9 @@
 """Keeps the points that retention keeps, and has the others deleted and reported.
 
-Reads the retained points again from time to time, so that damage is known before it counts.
-
-Reads every byte of every retained point, on a thread of its own. `damage_memory` decides what
-follows from damage: the point is marked, and so is every other one that refers to the same file. A
-marked point that is whole again loses its mark.
+From time to time it reads every byte of every retained point, on a thread of its own, so that
+damage is known before it counts. `damage_memory` decides what follows from damage: the point is
+marked, and so is every other one that refers to the same file. A marked point that is whole again
+loses its mark.
 """
 
 import logging

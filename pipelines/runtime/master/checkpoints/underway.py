@@ -1,8 +1,7 @@
 """What the host knows of a pending checkpoint, in addition to the machine's own view of it.
 
-Collects what subtasks report until the checkpoint ends, and sums it up for the journal.
-
-The interface of a checkpoint host's listener. Decides nothing.
+Collects what subtasks report until the checkpoint ends, and sums it up for the journal. Listeners
+of the host implement `CheckpointListener`.
 """
 
 from concurrent.futures import Future

@@ -1,11 +1,9 @@
 """Passes each slot's messages to the part they are for; refuses those of an older attempt.
 
-Called on the job master's thread. Decides nothing.
-
-Names in words what a slot's message would change about the results of a run, if anything.
-
-When the slot's attempt is over, such a claim is refused where the operator can see it. The other
-messages (samples, and the failures that follow from the end of the attempt) come with every end.
+Called on the job master's thread. Decides nothing. Some messages would change the results of a run;
+if the slot's attempt is over, such a claim is refused in words where the operator can see it. The
+other messages (samples, and the failures that follow from the end of the attempt) come with every
+end.
 """
 
 from pipelines.domain.events import ZombieRefused

@@ -1,13 +1,11 @@
 """The thread of one acker: takes the messages of subtasks, sends verdicts to the spouts.
 
 `protocol.acking` decides which trees are processed. An acker takes no part in checkpoints: what it
-knows concerns one attempt, and the next attempt emits all of its records again.
+knows concerns one attempt, and the next attempt emits all of its records again. The messages are
+record batches on channels of their own. One message covers many trees. It travels like records do:
+in order, against credit, and at a real cost.
+
 Source: Storm, the system bolt `Acker`.
-
-The messages between subtasks and ackers: record batches on channels of their own.
-
-One message covers many trees. It travels like records do: in order, against credit, and at a real
-cost.
 """
 
 import threading

@@ -3,16 +3,13 @@
 Owns the anchors of the batch in work. It sends a message to an acker once everything that came of
 that batch was handed to its channels, so a tree never looks complete in between. The ackers decide
 which trees are complete (`protocol.acking`).
-Source: Storm, `BasicOutputCollector` and `BoltOutputCollectorImpl` (every record is acked after
-its execution, and what is emitted meanwhile is anchored to it).
-
-The trees that the rows of a batch belong to, and how they travel with it: as columns.
 
 Each row has one edge of its own in every tree that it is anchored to. Two columns of lists carry
 the edges behind the columns of the records, through any exchange. Operators never see them. Only
 mode ACKED uses them.
 
-Source: Storm, `MessageId` of a tuple, by column.
+Source: Storm, `BasicOutputCollector` and `BoltOutputCollectorImpl` (every record is acked after
+its execution, and what is emitted meanwhile is anchored to it); `MessageId` of a tuple, by column.
 """
 
 from collections import Counter

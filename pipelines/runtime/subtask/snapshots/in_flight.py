@@ -1,10 +1,9 @@
-"""Records that a barrier has overtaken on one channel: how they are cut and restored.
+"""What was in flight at a cut: overtaken records of a channel, and event time by key group.
 
-How far event time had come at a cut, by key group, if subtasks had come unequally far.
-
-Without it, a subtask restored from several would have to take the least of their watermarks, and
-would emit again what the others had emitted (see `operators.keyed_time`). A cut before all key
-groups have caught up again must pass it on.
+Records that a barrier has overtaken are cut and restored. If subtasks had come unequally far, the
+cut says how far event time had come, by key group. Without it, a subtask restored from several
+would have to take the least of their watermarks, and would emit again what the others had emitted
+(see `operators.keyed_time`). A cut before all key groups have caught up again must pass it on.
 """
 
 from collections import defaultdict

@@ -1,11 +1,9 @@
 """Uploads, off the subtask's thread, what it gathered for a checkpoint, and acknowledges it.
 
-Decides nothing: a failure declines the checkpoint and has no other effect.
+Between its cut and its upload a snapshot gathers its records in flight; an aligned snapshot has
+nothing to wait for. Decides nothing: a failure declines the checkpoint and has no other effect.
 
-A snapshot between its cut and its upload, while its records in flight are gathered.
-
-Owns the cut and the records that have come so far; decides nothing. An aligned snapshot has nothing
-to wait for. Source: Flink, `ChannelStateWriter` and its futures.
+Source: Flink, `ChannelStateWriter` and its futures.
 """
 
 from collections.abc import Iterable

@@ -1,11 +1,9 @@
 """The asynchronous half of a snapshot: frozen state becomes durable files.
 
-Runs on the slot's upload threads, while the subtask goes on. Decides nothing: it turns an
-operator's cut into handles, or raises what the store raises.
-
-Decides where one state writes its increment for one checkpoint, in a checkpoint store.
-
-Implements `state.backend.IncrementFiles`; counts the bytes that are really uploaded.
+Runs on the slot's upload threads, while the subtask goes on. It turns an operator's cut into
+handles, or raises what the store raises. For an increment it implements
+`state.backend.IncrementFiles`: where in the store one state writes its files, with the bytes
+counted that are really uploaded.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,17 +1,15 @@
 """Reads a source's splits for one subtask, knows its positions, and paces a replay.
 
-Hands out each batch as soon as it has read it.
+Hands out each batch as soon as it has read it. The position always points behind the last record
+handed out, so a barrier between two batches cuts exactly there. Of several splits that are read
+side by side, the one whose event time is behind comes first; among equals, the one that has waited
+longest. Event time is that of the slowest split. A paced replay hands out records once event time
+has reached them; it advances at a fixed speed from where the run (re)starts.
 
-The position always points behind the last record handed out, so a barrier between two batches cuts
-exactly there. Of several splits that are read side by side, the one whose event time is behind
-comes first; among equals, the one that has waited longest. Event time is that of the slowest split.
-A paced replay hands out records once event time has reached them; it advances at a fixed speed from
-where the run (re)starts.
+For sources that report to the outside world how far completed checkpoints have come, it keeps the
+positions between a cut and the end of its checkpoint. A report that fails changes nothing here.
 
-Reports to the outside world how far completed checkpoints have come, for sources that do that.
-
-Owns the positions between a cut and the end of its checkpoint. A report that fails changes nothing
-here. Source: Flink, `KafkaSourceReader.notifyCheckpointComplete`.
+Source: Flink, `KafkaSourceReader.notifyCheckpointComplete`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

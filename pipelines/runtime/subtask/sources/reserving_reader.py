@@ -1,15 +1,14 @@
-"""At most once: a source hands out only what no later attempt will read again.
+"""Readers that hand out records later: at most once, or a quarantine before the new records.
 
-Reads ahead, and reserves with each checkpoint all that it has read: a recovery starts behind it. It
-hands records out once the checkpoint that reserves them is complete, so whatever a lost attempt has
-emitted lies before the place where the next one begins. Owns the records read ahead; a crash loses
-at most these and what was on its way.
+At most once, a source hands out only what no later attempt will read again. `ReservingReader` reads
+ahead, and reserves with each checkpoint all that it has read: a recovery starts behind it. It hands
+records out once the checkpoint that reserves them is complete, so whatever a lost attempt has
+emitted lies before the place where the next one begins. It owns the records read ahead; a crash
+loses at most these and what was on its way.
 
-Reads a source's quarantine and then its new records, as one reader.
-
-Event time is the source's alone. Records of the quarantine come before the source's new records,
-and are late for windows that have closed by then. `connectors.files.replayed_quarantine` decides
-what is read again.
+`ReplayingReader` reads a source's quarantine and then its new records, as one reader. Event time is
+the source's alone, so records of the quarantine are late for windows that have closed by then.
+`connectors.files.quarantine` decides what is read again.
 """
 
 from collections import deque

@@ -1,8 +1,7 @@
 """One open split of a source: its batches, its records that are not due yet, its event time.
 
-Decides nothing about other splits. Used by the subtask's thread only.
-
-Decides how fast a paced replay goes on: from where the attempt starts, at a fixed speed.
+A paced replay goes on at a fixed speed from where the attempt starts. Decides nothing about other
+splits. Used by the subtask's thread only.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,9 @@
-"""Takes poison records out, between the splits of a source and its reader.
+"""Takes poison records out, between the splits of a source and its reader, and quarantines them.
 
 Cuts batches at the borders of isolated ranges, and takes poison records out of them. A split that
-is not under suspicion is read as if this were not here.
-
-The quarantine of one source subtask: prepares and commits its records with the cuts.
-
-`protocol.poison_records` decides which records go here, `connectors.files.quarantine` where they
-are kept.
+is not under suspicion is read as if this were not here. The quarantined records are prepared and
+committed with the cuts. `protocol.repeated_failures` decides which records go there, and
+`connectors.files.quarantine` where they are kept.
 """
 
 from collections.abc import Callable, Iterator
