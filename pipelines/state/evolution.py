@@ -1,7 +1,7 @@
 """Turns rows of a snapshot into rows of the state as it is declared now.
 
 Rows are checked against the declaration before they become state. Carries out what
-`domain.schema_evolution` accepts: fills in added columns and casts widened ones, a whole batch at a
+`protocol.compatibility` accepts: fills in added columns and casts widened ones, a whole batch at a
 time. A batch that already fits passes unchanged.
 """
 
