@@ -252,7 +252,21 @@ if not BEHIND_TLS:
     SILENCED_SYSTEM_CHECKS += [f"security.W0{number}" for number in ("04", "08", "12", "16")]
 CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("FTDASH_TRUSTED_ORIGINS", "").split(",") if o]
 
-REDIS_URL = os.environ.get("FTDASH_REDIS_URL", "redis://127.0.0.1:6379/0")
+
+def embedded_redis(home: Path) -> str | None:
+    """The address of the Redis that the demonstration in `home` has started, for commands beside
+    it. None: there is none, or this account may not read its configuration."""
+    try:
+        lines = (home / "redis" / "redis.conf").read_text().splitlines()
+    except (FileNotFoundError, PermissionError):
+        return None
+    given = dict(line.split(maxsplit=1) for line in lines if line)
+    return f"redis://:{given['requirepass']}@{given['bind']}:{given['port']}/0"
+
+
+REDIS_URL = (
+    os.environ.get("FTDASH_REDIS_URL") or embedded_redis(FTDASH_HOME) or "redis://127.0.0.1:6379/0"
+)
 RECONCILE_PERIOD_S = 2.0
 ALERT_PERIOD_S = 5.0
 PRUNE_PERIOD_S = 300.0

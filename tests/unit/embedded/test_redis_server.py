@@ -6,6 +6,7 @@ import pytest
 
 from ftdash.embedded import installation
 from ftdash.embedded.installation import RedisAddress
+from ftdash.settings import embedded_redis
 from ftdash.supervision.java import write_executable
 
 
@@ -54,3 +55,12 @@ def forget_the_machine(monkeypatch):
 
 def install(directory: Path, answer: str) -> None:
     write_executable(directory / "redis-server", f"#!/bin/sh\necho '{answer}'\n")
+
+
+def test_a_command_beside_the_demonstration_finds_its_redis(tmp_path: Path) -> None:
+    assert embedded_redis(tmp_path) is None
+    address = RedisAddress(4711, "password")
+
+    installation.write_configuration(tmp_path / "redis", address)
+
+    assert embedded_redis(tmp_path) == address.url
