@@ -1,10 +1,10 @@
 """The job graph: the operators, which of them reads from which, and which run in one subtask.
 
 Owns validation of the shape, and chaining. A node with exactly one input, a forward one, joins the
-vertex of its upstream node. So a vertex is a tree of chained nodes, and only its head reads from
-other vertices. The kind of an edge between vertices says where a record goes: to the owner of its
-key, to each subtask in turn, to all, or (if a head has several inputs) to the subtask with the
-sender's index. Does not know what an operator does.
+vertex of its upstream node, unless it starts a chain. So a vertex is a tree of chained nodes, and
+only its head reads from other vertices. The kind of an edge between vertices says where a record
+goes: to the owner of its key, to each subtask in turn, to all, or to the subtask with the sender's
+index (if a head has several inputs, or starts a chain). Does not know what an operator does.
 
 Source: Flink's `StreamingJobGraphGenerator` (chaining); trees instead of chains with side edges.
 """

@@ -63,10 +63,12 @@ class Node:
     kind: NodeKind
     inputs: tuple[Connection, ...] = ()
     assigns_event_time: bool = False
+    starts_chain: bool = False
 
     @property
     def is_chained(self) -> bool:
-        return len(self.inputs) == 1 and self.inputs[0].kind is EdgeKind.FORWARD
+        is_forward = len(self.inputs) == 1 and self.inputs[0].kind is EdgeKind.FORWARD
+        return is_forward and not self.starts_chain
 
 
 # A uid is part of names of files, channels and counters, so it has no special characters.

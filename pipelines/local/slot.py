@@ -37,6 +37,9 @@ from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
 from pipelines.runtime.subtask.subtask import Step, Subtask
 from pipelines.stream import Pipeline
 
+RESULT_WAIT_MS = 1.0
+"""The longest time for which the other slots wait for the requests of one."""
+
 
 class ProcessKilled(BaseException):
     """Nothing after this happens in the process that it is raised in."""
@@ -191,8 +194,15 @@ class LocalSlot:
                 raise ProcessKilled
             if step is None:
                 self._running.remove(subtask)
-            is_busy = is_busy or step is not Step.WAITS_FOR_INPUT
-        return is_busy
+            is_busy = is_busy or step not in (Step.WAITS_FOR_INPUT, Step.WAITS_FOR_RESULTS)
+        return is_busy or self._wait_for_results()
+
+    def _wait_for_results(self) -> bool:
+        """Requests run in threads of their own, in the machine's time. False: none is under way."""
+        waiting = next((each for each in self._running if each.awaits_results), None)
+        if waiting is not None:
+            waiting.mailbox.wait(RESULT_WAIT_MS)
+        return waiting is not None
 
     def _say(self, message: Message) -> None:
         if not self.is_dead:

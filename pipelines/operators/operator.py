@@ -12,13 +12,21 @@ taken to descend from all of its input. That is right for any operator but costs
 record is then followed into every part of the output.
 """
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS, Firing, Watermark, WatermarkStatus
+from pipelines.domain.elements import (
+    MIN_WATERMARK_MS,
+    Firing,
+    Origins,
+    Part,
+    Watermark,
+    WatermarkStatus,
+)
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.columns import Longs
@@ -62,6 +70,17 @@ MarkCollector = Callable[[Watermark | WatermarkStatus], None]
 """Passes event time to the next operators of the graph."""
 
 
+class WorkInHand:
+    """The batch that a chain works on. By default nothing is known of where it came from."""
+
+    def parts(self, batch: pa.RecordBatch) -> Sequence[Part]:
+        """The parts of the batch that an operator at the head was just given, in order."""
+        return (((), batch.num_rows),)
+
+    def resume(self, rows: pa.RecordBatch, origins: Origins) -> None:
+        """What is emitted next was made of these rows, which came earlier."""
+
+
 @dataclass(slots=True, kw_only=True)
 class OperatorContext:
     """The services an operator may use. Snapshots include its counters; a rescale adds them up."""
@@ -86,6 +105,10 @@ class OperatorContext:
     restored_times_ms: Longs | None = None
     # Where the operator says from which rows a batch descends; None: the run does not need it.
     lineage: Lineage | None = None
+    # For operators whose results come later. Set once the chain is built.
+    work: WorkInHand = field(default_factory=WorkInHand)
+    # From any thread: the subtask looks for results.
+    wake: Callable[[], None] = lambda: None
 
     def count(self, name: str, increment: int) -> None:
         self.counters[name] = self.counters.get(name, 0) + increment
@@ -100,6 +123,8 @@ class Operator:
 
     # True: watermarks of its input end here, and what follows gets those of `context.mark`.
     assigns_event_time: ClassVar[bool] = False
+    # True: it is the head of its subtask. Source: Flink's `ChainingStrategy.HEAD`.
+    starts_chain: ClassVar[bool] = False
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         """Raises Rejected naming the column that is missing or has the wrong type."""
@@ -161,6 +186,31 @@ class Operator:
 
     def on_end(self) -> None:
         """All inputs have ended; the watermark has already been set to its maximum."""
+
+    def close(self) -> None:
+        """The subtask has ended: let go of what is not memory. Not called when a process dies."""
+
+
+class AsyncOperator(Operator):
+    """Its results come later than its input, so it decides when event time goes on behind it: by
+    `context.mark`, after the results of all earlier rows. It is the head of its chain."""
+
+    assigns_event_time: ClassVar[bool] = True
+    starts_chain: ClassVar[bool] = True
+
+    @abstractmethod
+    def on_results(self) -> None:
+        """Emit the results that have come. Called before each element, and after `context.wake`."""
+
+    @property
+    @abstractmethod
+    def is_full(self) -> bool:
+        """True: it must get no further input now."""
+
+    @property
+    @abstractmethod
+    def awaits_results(self) -> bool:
+        """True while anything is under way."""
 
 
 def knows_processing_time(operator: Operator) -> bool:

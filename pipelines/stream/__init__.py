@@ -14,6 +14,7 @@ from pipelines.connectors.watermark_strategy import (
 )
 from pipelines.domain.parameters import Parameter
 from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
+from pipelines.operators.asynchronous.request_loop import AsyncFunction
 from pipelines.operators.operator import SideOutput
 from pipelines.operators.processing.process import (
     BatchProcessFunction,
@@ -45,6 +46,7 @@ __all__ = [
     "LATE",
     "AggregateFunction",
     "AggregatingStateDescriptor",
+    "AsyncFunction",
     "BatchAggregateFunction",
     "BatchProcessFunction",
     "ConnectedStreams",

@@ -115,7 +115,15 @@ class Environment:
                 self._side_outputs[node, name] = side
             if operator.emits_changes([self._is_changelog(each) for each in inputs]):
                 self._changelogs.add(node)
-        self._nodes.append(Node(node, NodeKind.OPERATOR, inputs, operator.assigns_event_time))
+        self._nodes.append(
+            Node(
+                node,
+                NodeKind.OPERATOR,
+                inputs,
+                assigns_event_time=operator.assigns_event_time,
+                starts_chain=operator.starts_chain,
+            )
+        )
         self._operators[node] = create
         return node
 

@@ -12,6 +12,8 @@ from pipelines.connectors.watermark_strategy import bounded_out_of_orderness
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.ids import Uid
+from pipelines.operators.asynchronous.async_map import AsyncMapBatches, AsyncMapRows
+from pipelines.operators.asynchronous.request_loop import AsyncCall, AsyncFunction, RequestPolicy
 from pipelines.operators.joining.stream_join import Interval
 from pipelines.operators.joining.window_join import JoinKind
 from pipelines.operators.processing.process import BatchProcessFunction, Process
@@ -130,6 +132,77 @@ class Stream:
         idle_after_ms = strategy.idle_after_ms
         create = strategy.bounded
         return self._chained(uid, lambda: AssignTimestamps(column, create, idle_after_ms), column)
+
+    def map_async(
+        self,
+        function: AsyncCall | AsyncFunction,
+        schema: pa.Schema,
+        *,
+        uid: str,
+        capacity: int = 100,
+        timeout: timedelta = timedelta(seconds=30),
+        ordered: bool = True,
+        retries: int = 0,
+        retry_delay: timedelta = timedelta(milliseconds=100),
+        retry_on: tuple[type[Exception], ...] = (Exception,),
+        timed_out: RowMapping | None = None,
+    ) -> "Stream":
+        """Row in, row of `schema` out, by an `async def` that asks another service.
+
+        Up to `capacity` requests of each subtask are under way at a time. Requests whose results
+        have not left are part of each checkpoint, and are asked again after a failure; so the
+        service may see a request twice, and the output has each result once. Event time waits for
+        the results of earlier rows.
+
+        Args:
+            function: `async def` of a row, or an `AsyncFunction`, which can open a client.
+            schema: the columns of the returned row. Event time stays if its column does.
+            capacity: a subtask with so many requests takes no further input.
+            timeout: of one request, with all its retries; then the run fails, with the record.
+            ordered: False: results leave as they come, which is faster if their times differ.
+            retries: how often a request is repeated that raised one of `retry_on`.
+            retry_delay: before the first retry; it doubles each time, up to 30 s.
+            timed_out: a function of the row, for the result of a request that timed out.
+        """
+        policy = RequestPolicy(
+            capacity=capacity,
+            timeout=timeout,
+            is_ordered=ordered,
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_on=retry_on,
+            timed_out=timed_out,
+        )
+        time = self._time_in(schema)
+        return self._chained(uid, lambda: AsyncMapRows(function, schema, policy), time)
+
+    def map_batches_async(
+        self,
+        function: AsyncCall | AsyncFunction,
+        schema: pa.Schema,
+        *,
+        uid: str,
+        capacity: int = 4,
+        timeout: timedelta = timedelta(seconds=30),
+        ordered: bool = True,
+        retries: int = 0,
+        retry_delay: timedelta = timedelta(milliseconds=100),
+        retry_on: tuple[type[Exception], ...] = (Exception,),
+        timed_out: BatchMapping | None = None,
+    ) -> "Stream":
+        """As `map_async`, with one request for each Arrow batch: for services that take many rows
+        at a time. The function returns a batch of `schema`, of any length."""
+        policy = RequestPolicy(
+            capacity=capacity,
+            timeout=timeout,
+            is_ordered=ordered,
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_on=retry_on,
+            timed_out=timed_out,
+        )
+        time = self._time_in(schema)
+        return self._chained(uid, lambda: AsyncMapBatches(function, schema, policy), time)
 
     def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)

@@ -4,20 +4,22 @@ All its subtasks are hosted as behind their exchanges: a row goes to the owner o
 a broadcast stream and a watermark to all. A snapshot can be restored at any parallelism.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import MetricSample
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import Redistribution, owner_of, range_of, taken_by
 from pipelines.domain.nodes import EdgeKind
-from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.operator import AsyncOperator, Operator, OperatorContext
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.operator_states import elements_taken
@@ -28,6 +30,7 @@ Batches = tuple[pa.RecordBatch, ...]
 States = tuple[tuple[str, Batches], ...]
 OperatorStateParts = tuple[tuple[str, Redistribution, tuple[Batches, ...]], ...]
 ONE_MS = timedelta(milliseconds=1)
+WAIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class OperatorHarness:
         self._watermark_ms = MIN_WATERMARK_MS if restore is None else restore.watermark_ms
         self._now_ms = 0 if restore is None else restore.now_ms
         self._cuts = 0
+        self._woken = threading.Event()
+        self._marked_ms = [self._watermark_ms] * parallelism
         self._contexts: list[OperatorContext] = []
         self._operators: list[Operator] = []
         for subtask in range(parallelism):
@@ -110,7 +115,46 @@ class OperatorHarness:
                 operator.on_processing_time(self._now_ms)
                 context.state.settle()
 
+    def await_results(self, within: timedelta = timedelta(seconds=10)) -> None:
+        """Until every request under way has its result, or has failed. Raises what a request
+        raises, and TimeoutError when results are missing after `within`."""
+        self._await(lambda: not any(each.awaits_results for each in self._asynchronous), within)
+
+    def await_output(self, within: timedelta = timedelta(seconds=10)) -> None:
+        """Until a request has given at least one row. Raises as `await_results`."""
+        self._await(lambda: bool(self._rows), within)
+
+    def close(self) -> None:
+        """Ends what an asynchronous operator has open."""
+        for operator in self._operators:
+            operator.close()
+
     # What comes out.
+
+    @property
+    def watermark_ms(self) -> int:
+        """How far event time has come behind the operator: an asynchronous one holds it back."""
+        return min(self._marked_ms) if self._asynchronous else self._watermark_ms
+
+    def _on_mark(self, subtask: int, mark: Watermark | WatermarkStatus) -> None:
+        if isinstance(mark, Watermark):
+            self._marked_ms[subtask] = mark.timestamp_ms
+
+    def _await(self, is_there: Callable[[], bool], within: timedelta) -> None:
+        ends = time.monotonic() + within.total_seconds()
+        while True:
+            for operator in self._asynchronous:
+                operator.on_results()
+            if is_there():
+                return
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{self._node!r} has requests without a result after {within}.")
+            self._woken.wait(WAIT_S)
+            self._woken.clear()
+
+    @property
+    def _asynchronous(self) -> list[AsyncOperator]:
+        return [each for each in self._operators if isinstance(each, AsyncOperator)]
 
     def output(self) -> list[Row]:
         """The rows since the last call."""
@@ -153,7 +197,7 @@ class OperatorHarness:
         return OperatorSnapshot(
             tuple(self._keyed_states().items()),
             tuple((*state, tuple(parts)) for state, parts in self._operator_states().items()),
-            self._watermark_ms,
+            self.watermark_ms,
             self._now_ms,
         )
 
@@ -202,6 +246,8 @@ class OperatorHarness:
             ),
             now_ms=lambda: self._now_ms,
             restored_watermark_ms=self._watermark_ms,
+            mark=lambda mark: self._on_mark(subtask, mark),
+            wake=self._woken.set,
         )
         operator.open(context, self._inputs)
         if restore is not None:

@@ -3,6 +3,35 @@
 from tests.mutants.mutant import Mutant
 
 CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
+    "an asynchronous request in flight is in the snapshot, and event time waits for its result": (
+        Mutant(
+            "pipelines/operators/asynchronous/async_map.py",
+            "for work in self._queue.unfinished():",
+            "for work in self._queue.unfinished()[:0]:",
+            (
+                "tests/unit/operators/test_async_map.py::test_requests_in_flight_are_in_the_snapshot"
+                "_and_are_asked_again"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/asynchronous/request_queue.py",
+            "        self._entries.append(mark)",
+            "        self._entries.appendleft(mark)",
+            (
+                "tests/unit/operators/test_request_queue.py::test_results_stay_between_the_marks_of"
+                "_their_rows"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/asynchronous/request_queue.py",
+            "(self._has_ended and bool(self._entries))",
+            "False",
+            (
+                "tests/unit/testing/test_async_requests.py::test_the_end_of_the_input_waits_for_ever"
+                "y_result"
+            ),
+        ),
+    ),
     ("a cut, with what was in flight, holds exactly the records before its barriers"): (
         Mutant(
             "pipelines/protocol/alignment.py",

@@ -1,10 +1,13 @@
 """Streams and names that the page's fragments use, and a run of what they declare."""
 
+import threading
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +15,7 @@ from pipelines.connectors import ArrowRows, CsvFiles
 from pipelines.local import run_local
 from pipelines.stream import (
     LATE,
+    AsyncFunction,
     BatchProcessFunction,
     Environment,
     KeyedProcessFunction,
@@ -25,11 +29,13 @@ from pipelines.stream import (
 
 __all__ = [
     "LATE",
+    "AsyncFunction",
     "BatchProcessFunction",
     "CsvFiles",
     "KeyedProcessFunction",
     "ReducingStateDescriptor",
     "ValueStateDescriptor",
+    "aiohttp",
     "bounded_out_of_orderness",
     "count",
     "pc",
@@ -54,6 +60,24 @@ VISITS = pa.schema([("user", pa.string()), ("at", pa.timestamp("s"))])
 Path("visits").mkdir()
 Path("visits/lines.csv").write_text("a,2026-01-01 00:00:01\nb,2026-01-01 01:00:02\n")
 
+RATED = pa.schema([*events.schema, ("rate", pa.int64())])
+
+
+class Rates(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"rate": 3}')
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+service = ThreadingHTTPServer(("127.0.0.1", 0), Rates)
+URL = f"http://127.0.0.1:{service.server_address[1]}"
+threading.Thread(target=service.serve_forever, daemon=True).start()
+
 key, row = "a", {"n": 1}
 
 
@@ -66,6 +90,7 @@ self = SimpleNamespace(rules=Rules())
 
 def check(names: dict[str, Any]) -> None:
     assert self.rules == {"a": [1]}
+    names["rated"].collect(uid="rated-rows")
     names["numbers"].collect(uid="numbers-read")
     names["totals"].collect(uid="windows")
     names["late"].collect(uid="too-late")
@@ -76,6 +101,9 @@ def check(names: dict[str, Any]) -> None:
 
     result = run_local(env.build())
 
+    service.shutdown()
+    service.server_close()
+    assert {row["rate"] for row in result.rows("rated-rows")} == {3}
     assert result.table("numbers-read").num_rows == 100
     assert [row["user"] for row in result.rows("visits-read")] == ["a", "b"]
     assert {row["visits"] for row in result.rows("windows")} == {20, 30}

@@ -184,6 +184,7 @@ class SubtaskBuilder:
             quarantines=self._quarantines(),
             keeps_state=self.wires is None,
             digests_output=self.message.digests_output,
+            wake=mailbox.wake,
         )
         self.reporter.reach(FaultPoint.OPENED)
         gate = self._gate(vertex, mailbox)

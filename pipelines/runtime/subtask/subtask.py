@@ -54,6 +54,7 @@ class Step(Enum):
     WORKED = auto()
     WAITS_FOR_INPUT = auto()
     WAITS_FOR_CREDIT = auto()  # downstream takes nothing more: take no input either
+    WAITS_FOR_RESULTS = auto()  # enough requests are under way: take no input either
 
 
 class Subtask(threading.Thread):
@@ -121,6 +122,8 @@ class Subtask(threading.Thread):
                     self._wait()
                 case Step.WAITS_FOR_CREDIT:
                     self._wait_for_credit()
+                case Step.WAITS_FOR_RESULTS:
+                    self._wait_as(Spending.BUSY, self._longest_wait_ms(IDLE_WAIT_MS))
         return False
 
     def _turn(self) -> bool:
@@ -144,8 +147,12 @@ class Subtask(threading.Thread):
         if effects is None:
             if not self.chain.flush():
                 return Step.WAITS_FOR_CREDIT
+            if self.awaits_results:
+                self.chain.on_results()
             if self.chain.awaits_processing_time:
                 self._on_processing_time()
+            if self.awaits_results and self.chain.is_full:
+                return Step.WAITS_FOR_RESULTS
             effects = None if feed.has_ended else feed.advance()
             if effects is None:
                 return Step.WAITS_FOR_INPUT
@@ -157,6 +164,11 @@ class Subtask(threading.Thread):
         if not self._feed.has_ended or not self.chain.flush():
             return False
         return self.checkpoints.has_completed_final
+
+    @property
+    def awaits_results(self) -> bool:
+        """Requests are under way. Behind the final barrier their rows belong to the snapshot."""
+        return self.chain.awaits_results and not self.checkpoints.has_cut_final
 
     def watermark_ms(self) -> int | None:
         return self._feed.watermark_ms()
@@ -216,10 +228,11 @@ class Subtask(threading.Thread):
             self.chain.on_processing_time()
 
     def _wait(self) -> None:
-        wait_ms = self._feed.wait_ms
-        if self.chain.awaits_processing_time:
-            wait_ms = min(wait_ms, PROCESSING_TIME_STEP_MS)
-        self._wait_as(Spending.IDLE, wait_ms)
+        self._wait_as(Spending.IDLE, self._longest_wait_ms(self._feed.wait_ms))
+
+    def _longest_wait_ms(self, wait_ms: float) -> float:
+        awaits_time = self.chain.awaits_processing_time
+        return min(wait_ms, PROCESSING_TIME_STEP_MS) if awaits_time else wait_ms
 
     def _wait_for_credit(self) -> None:
         self._wait_as(Spending.BACKPRESSURED, IDLE_WAIT_MS)

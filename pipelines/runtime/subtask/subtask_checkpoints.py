@@ -177,7 +177,7 @@ class SubtaskCheckpoints:
         return gathering
 
     def _frozen(self, barrier: Barrier) -> SubtaskCut:
-        watermark_ms = self._feed.watermark_ms()
+        watermark_ms = self._chain.watermark_behind(self._feed.watermark_ms())
         operators = self._chain.cut(barrier)
         beyond = self._feed.records_beyond_positions()
         if beyond:

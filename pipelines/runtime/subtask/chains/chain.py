@@ -12,12 +12,19 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
-from pipelines.domain.elements import Barrier, Mark, Origins, Part, Watermark, WatermarkStatus
+from pipelines.domain.elements import (
+    Barrier,
+    Mark,
+    Origins,
+    Part,
+    Watermark,
+    WatermarkStatus,
+)
 from pipelines.domain.errors import check
 from pipelines.domain.events import MetricSample
 from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.operators.operator import OperatorContext, knows_processing_time
+from pipelines.operators.operator import AsyncOperator, OperatorContext, knows_processing_time
 from pipelines.protocol.acking import Ids
 from pipelines.protocol.fencing import CommitPermit
 from pipelines.protocol.watermarks import EventTimeMark
@@ -53,8 +60,10 @@ class OperatorChain:
         quarantines: Quarantines | None = None,
         keeps_state: bool = True,
         digests_output: bool = True,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`anchoring` None: no acker follows the records. `keeps_state`: cuts hold the state."""
+        """`anchoring` None: no acker follows the records. `keeps_state`: cuts hold the state.
+        `wake`: from any thread, a result has come."""
         self._place = place
         self._now_ms = now_ms
         self._anchoring = anchoring
@@ -78,6 +87,10 @@ class OperatorChain:
         for node in self._nodes:
             if node.assigns_event_time:
                 node.context.mark = partial(self._on_assigned, node)
+        head = self._nodes[0]
+        self._async = head.operator if isinstance(head.operator, AsyncOperator) else None
+        head.context.work = self._delivery
+        head.context.wake = wake
         self._settles = [node.context.state.settle for node in self._nodes]
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
         self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]
@@ -172,6 +185,26 @@ class OperatorChain:
                     for node in self._input_time.nodes:
                         node.on_status(mark)
                     self.broadcast(mark)
+
+    @property
+    def is_full(self) -> bool:
+        """True: its head takes no input now."""
+        return self._async is not None and self._async.is_full
+
+    @property
+    def awaits_results(self) -> bool:
+        return self._async is not None and self._async.awaits_results
+
+    def on_results(self) -> None:
+        """Results that have come leave the head. Raises OperatorFailed."""
+        if self._async is not None:
+            self._delivery.give_out(self._nodes[0], self._async)
+            self._settle()
+
+    def watermark_behind(self, watermark_ms: int | None) -> int | None:
+        """How far event time has come behind the head, where the head may hold it back: after a
+        restore, the input brings the rest again."""
+        return watermark_ms if self._async is None else self._nodes[0].assigned_ms
 
     @property
     def awaits_processing_time(self) -> bool:

@@ -15,7 +15,13 @@ from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Origins, Part, RecordOrigin, gathered
 from pipelines.domain.errors import Retryable
 from pipelines.domain.graph import JobGraph, NodeKind
-from pipelines.operators.operator import Collector, Lineage, SideCollector
+from pipelines.operators.operator import (
+    AsyncOperator,
+    Collector,
+    Lineage,
+    SideCollector,
+    WorkInHand,
+)
 from pipelines.protocol.acking import Ids, Numbers
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_node import ChainNode
@@ -29,7 +35,7 @@ _NO_ROW = -1
 """Stands for the rows of a batch that is not anchored, and of all that is made of it."""
 
 
-class ChainDelivery:
+class ChainDelivery(WorkInHand):
     """Used by the subtask's thread only; others may read the counts."""
 
     def __init__(self, graph: JobGraph, anchoring: Anchoring | None = None) -> None:
@@ -70,6 +76,13 @@ class ChainDelivery:
         self._rows = np.arange(batch.num_rows)
         self.lineage.descend_from(self._rows)
 
+    def parts(self, batch: pa.RecordBatch) -> Sequence[Part]:
+        return self._parts or super().parts(batch)
+
+    def resume(self, rows: pa.RecordBatch, origins: Origins) -> None:
+        self._entered, self._parts, self._offsets = rows, ((origins, rows.num_rows),), None
+        self.origins = origins
+
     def begin_moment(self) -> None:
         """From now on, output was not made of the newest batch: it comes because its time has."""
         if self.origins:
@@ -109,10 +122,14 @@ class ChainDelivery:
         try:
             node.take(port, batch)
         except Exception as error:
-            origins = self._origins_at(node, batch, error)
-            has_records = bool(origins) and not any(origin.is_moment for origin in origins)
-            is_of_record = node.operator is not None and has_records
-            raise located(node.uid, origins, error, is_of_record=is_of_record) from error
+            raise self._located(node, batch, error) from error
+
+    def give_out(self, node: ChainNode, operator: AsyncOperator) -> None:
+        """Results that have come leave the operator. Raises OperatorFailed."""
+        try:
+            operator.on_results()
+        except Exception as error:
+            raise self._located(node, self._entered, error) from error
 
     def collector(self, followers: Iterable[ChainNode], exchanges: list[Exchange]) -> Collector:
         """Takes what a node, or one of its side outputs, emits."""
@@ -164,6 +181,14 @@ class ChainDelivery:
             self._rows = before
 
         return receive
+
+    def _located(
+        self, node: ChainNode, batch: pa.RecordBatch | None, error: Exception
+    ) -> Exception:
+        origins = self.origins if batch is None else self._origins_at(node, batch, error)
+        has_records = bool(origins) and not any(origin.is_moment for origin in origins)
+        is_of_record = node.operator is not None and has_records
+        return located(node.uid, origins, error, is_of_record=is_of_record)
 
     def _origins_at(self, node: ChainNode, batch: pa.RecordBatch, error: Exception) -> Origins:
         """One record, if the operator knows the row and sees rows as the source gave them. Else the

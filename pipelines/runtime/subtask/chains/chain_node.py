@@ -213,6 +213,8 @@ class ChainNode:
             self.quarantine.close()
         if self.sink is not None:
             self.sink.writer.close()
+        if self.operator is not None:
+            self.operator.close()
         self.context.state.close()
 
 
