@@ -33,7 +33,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {f"pipelines.{p}" for p in ("local", "stream", "connectors", "operators", "state")},
     "pipelines.local": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "channels", "connectors", "storage")}
-    | {"pipelines.stream", "pipelines.protocol"},
+    | {f"pipelines.{p}" for p in ("stream", "protocol", "flows", "disk")},
     "pipelines.points": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "connectors", "bus")}
     | {f"pipelines.{p}" for p in ("operators", "stream", "flows")},
@@ -48,7 +48,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
 }
 FROM_FTDASH = {
     f"pipelines.{package}"
-    for package in ("domain", "disk", "bus", "flows", "points", "storage", "audit", "lab")
+    for package in ("domain", "disk", "bus", "flows", "points", "storage", "audit", "lab", "local")
 }
 DASHBOARD = [  # each may import those before it
     *("installed_command", "formats", "times", "impatience", "celery", "errands"),

@@ -52,9 +52,26 @@ class Collect:
 
     def table(self, schema: pa.Schema) -> pa.Table:
         """The committed rows, in the order of their checkpoints."""
+        return pa.Table.from_batches(self._batches(), schema=schema)
+
+    def newest(self, schema: pa.Schema, count: int) -> pa.Table:
+        """The last of them, at most `count`; looks at no others."""
+        newest: list[pa.RecordBatch] = []
+        missing = count
+        for batch in reversed(self._batches()):
+            newest.insert(0, batch[-min(missing, batch.num_rows) :])
+            missing -= newest[0].num_rows
+            if not missing:
+                break
+        return pa.Table.from_batches(newest, schema=schema)
+
+    @property
+    def row_count(self) -> int:
+        return sum(batch.num_rows for batch in self._batches())
+
+    def _batches(self) -> list[pa.RecordBatch]:
         markers = sorted(self._segments, key=lambda marker: marker[1:])
-        batches = [batch for each in markers for batch in self._segments[each]]
-        return pa.Table.from_batches(batches, schema=schema)
+        return [batch for each in markers for batch in self._segments[each]]
 
 
 class CollectWriter:

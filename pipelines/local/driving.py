@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
@@ -44,6 +45,14 @@ class DriverFaults(Faults):
         self._of_run(point, attempt)
 
 
+class Onlooker(Protocol):
+    """Sees a run while it lasts, and may ask it to stop."""
+
+    def on_turn(self, stages: LocalStages) -> bool:
+        """Called once per turn. True: the run is to stop with a savepoint. Asked until then."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LocalDriver:
     """`root` is the one directory that the run may touch. `stop_after` None: at the input's end."""
@@ -52,6 +61,7 @@ class LocalDriver:
     spec: RunSpec
     around: Surroundings
     stop_after: timedelta | None = None
+    onlooker: Onlooker | None = None
 
     @property
     def directory(self) -> RunDirectory:
@@ -120,14 +130,18 @@ class LocalDriver:
         self, context: RunContext, master: JobMaster, executor: Chores, stages: LocalStages
     ) -> None:
         time, stop_at_ms = self.around.time, self._stop_at_ms()
+        onlooker = self.onlooker
         while not master.has_ended:
             time.on_turn()
+            if onlooker is not None and onlooker.on_turn(stages):
+                onlooker = None
+                context.post(CommandArrived(_stop("the pipeline is to start again")))
             is_busy = master.take_turn(may_wait=False)
             is_busy = executor.take_turn() or is_busy
             is_busy = stages.take_turn() or is_busy
             if stop_at_ms is not None and time.monotonic_ms() >= stop_at_ms:
                 stop_at_ms = None
-                context.post(CommandArrived(_stop()))
+                context.post(CommandArrived(_stop("its time is over")))
             if not is_busy:
                 time.pass_time()
 
@@ -137,8 +151,8 @@ class LocalDriver:
         return self.around.time.monotonic_ms() + self.stop_after / timedelta(milliseconds=1)
 
 
-def _stop() -> StopWithSavepoint:
-    return StopWithSavepoint(request_id=STOP, requested_by="run_local", reason="its time is over")
+def _stop(reason: str) -> StopWithSavepoint:
+    return StopWithSavepoint(request_id=STOP, requested_by="run_local", reason=reason)
 
 
 def _announce_nothing(run_id: object, number: object) -> None:

@@ -19,7 +19,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
-from pipelines.local.driving import LocalDriver
+from pipelines.local.driving import LocalDriver, Onlooker
 from pipelines.local.slot import Reach, Surroundings
 from pipelines.local.times import LocalTime, RealTime
 from pipelines.storage.stores import CheckpointStores
@@ -92,7 +92,7 @@ def run_local(
     """
     built = _built(pipeline, parameters)
     with _kept_in(directory) as root:
-        spec = _spec(Path(root), parallelism, settings, restore_from)
+        spec = local_spec(Path(root), parallelism, settings, restore_from)
         return host(Path(root), spec, built, RealTime(), stop_after=stop_after)
 
 
@@ -105,10 +105,11 @@ def host(
     reach: Reach | None = None,
     rng: Random | None = None,
     stop_after: timedelta | None = None,
+    onlooker: Onlooker | None = None,
 ) -> LocalResult:
     """As `run_local`, with time, order and faults of the caller's own. Raises RunFailed."""
     around = Surroundings(pipeline, time, reach or _pass, rng)
-    driver = LocalDriver(root, spec, around, stop_after)
+    driver = LocalDriver(root, spec, around, stop_after, onlooker)
     return _result(driver.drive(), driver.directory, pipeline)
 
 
@@ -126,9 +127,10 @@ def _kept_in(directory: str | Path | None) -> "tempfile.TemporaryDirectory[str] 
     return nullcontext(str(Path(directory).absolute()))
 
 
-def _spec(
+def local_spec(
     root: Path, parallelism: int, settings: Mapping[str, str] | None, restore_from: str | None
 ) -> RunSpec:
+    """Of a new run in this process. Raises Rejected when the savepoint cannot be read."""
     first = 1
     if restore_from is not None:
         first = CheckpointStores([str(root)], 0).manifest(restore_from).checkpoint_id + 1

@@ -4,7 +4,7 @@ Queues take the place of its control connection, and `SlotKilled` that of the en
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import cast
@@ -13,7 +13,7 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput, RegisteredGates
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import Attempt, ChannelId
+from pipelines.domain.ids import Attempt, ChannelId, Uid
 from pipelines.local.chores import Chores
 from pipelines.local.times import LocalTime
 from pipelines.runtime.control import (
@@ -104,6 +104,13 @@ class LocalSlot:
     def has_ended(self) -> bool:
         """Its work is done, and the master knows it."""
         return self._reports.have_all_ended
+
+    def statistics(self) -> Mapping[tuple[Uid, str], int]:
+        """{(vertex, "in" or "out"): records} since it was deployed."""
+        subtasks = () if self._deployment is None else self._deployment.subtasks
+        chains = [(each.place.vertex.uid, each.chain) for each in subtasks]
+        taken = {(uid, "in"): chain.records_in for uid, chain in chains}
+        return taken | {(uid, "out"): chain.records_out for uid, chain in chains}
 
     # What the master uses as its connection.
 

@@ -1,8 +1,9 @@
 """The slots of one driver in its own process, and the door by which they come in."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
-from pipelines.domain.ids import Attempt
+from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.run import SlotNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.local.slot import LocalNetwork, LocalSlot, Surroundings
@@ -25,6 +26,16 @@ class LocalStages:
         self._slots: list[LocalSlot] = []  # of the newest attempt
         self._network = LocalNetwork()
         self._attempt: Attempt | None = None  # None: no stage is open
+        self._passed: Mapping[tuple[Uid, str], int] = {}  # by the newest slots, once they ended
+
+    def statistics(self) -> Mapping[tuple[Uid, str], int]:
+        """{(vertex, "in" or "out"): records} of the newest attempt, over all slots."""
+        if not self._slots:
+            return self._passed
+        passed: Counter[tuple[Uid, str]] = Counter()
+        for slot in self._slots:
+            passed.update(slot.statistics())
+        return passed
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         network = self._network = LocalNetwork()
@@ -49,6 +60,7 @@ class LocalStages:
 
     def end(self) -> None:
         """The driver has ended, and its slots with it."""
+        self._passed = self.statistics()
         self._network.close()
         for slot in self._slots:
             slot.die()

@@ -291,4 +291,19 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    ("under `ftdash dev`, an edit keeps the state; code that does not load or fails loses none"): (
+        Mutant(
+            "ftdash/command_line/development/author_process.py",
+            "    return before\n",
+            "    return None\n",
+            "tests/processes/test_development.py::"
+            "test_an_edit_starts_the_new_code_from_a_savepoint_and_broken_code_loses_no_state",
+        ),
+        Mutant(
+            "ftdash/command_line/development/author_process.py",
+            "        return view.checkpoint.path\n",
+            "        return before\n",
+            "tests/web/test_development.py::test_the_next_process_starts_from_the_newest_point",
+        ),
+    ),
 }

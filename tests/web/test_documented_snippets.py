@@ -1,6 +1,6 @@
 """Every snippet of the documentation runs as it stands there, or its page says why it cannot.
 
-What a snippet takes for granted stands in `tests/snippets`, in a file named after its page. The
+What a snippet takes for granted stands in `tests/snippets`, in `given_PAGE.py`. The
 function `check` of such a file, if it has one, gets the names that the snippets have made.
 """
 
@@ -52,7 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("page", pages_with(PYTHON))
 def test_the_python_of_a_page_runs(page: Path, place: Path) -> None:
-    given = GIVEN / f"{page.stem.replace('-', '_')}.py"
+    given = GIVEN / given_file(page)
     names: dict[str, Any] = runpy.run_path(str(given)) if given.exists() else {}
     check = names.pop("check", None)
     names["__name__"] = "documented"
@@ -94,9 +94,9 @@ def test_every_snippet_runs_or_its_page_says_why_not() -> None:
 
 
 def test_what_snippets_take_for_granted_belongs_to_a_page() -> None:
-    pages = {page.stem.replace("-", "_") for page in PAGES}
+    files = {given_file(page) for page in PAGES}
 
-    assert [file.name for file in GIVEN.glob("*.py") if file.stem not in pages] == []
+    assert [file.name for file in GIVEN.glob("*.py") if file.name not in files] == []
 
 
 def test_a_snippet_that_fails_is_named_by_its_page_and_line(tmp_path: Path) -> None:
@@ -126,3 +126,7 @@ def test_a_comment_says_why_a_snippet_is_not_run(tmp_path: Path) -> None:
 
 def running(page: Path, language: str) -> list[Snippet]:
     return [each for each in SNIPPETS[page] if each.runs and each.language == language]
+
+
+def given_file(page: Path) -> str:
+    return f"given_{page.stem.replace('-', '_')}.py"

@@ -149,7 +149,7 @@ class SubtaskReports:
                 vertex=vertex,
                 subtask=subtask,
                 cause=_said_by(error),
-                detail="".join(traceback.format_exception(error)),
+                detail=_traceback_of(error),
                 is_fatal=is_fatal(error),
                 lost_output_of=lost_output_of(error),
                 damaged_file=damaged_file_of(error),
@@ -162,6 +162,13 @@ class SubtaskReports:
 def _said_by(error: BaseException) -> str:
     """Some errors have no message but their type."""
     return str(error) or type(error).__name__
+
+
+def _traceback_of(error: BaseException) -> str:
+    if isinstance(error, OperatorFailed):
+        # An operator further up the chain that passed it on has left it as its own cause.
+        error.__cause__ = error.error
+    return "".join(traceback.format_exception(error))
 
 
 AboutCheckpoint = Inject | Completed | Aborted

@@ -16,6 +16,7 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import VARIABLE
 from pipelines.local import RunFailed, run_local
+from pipelines.local.view import authors_part
 from pipelines.runtime.master.driving import drive
 from pipelines.stream import Environment, Flow, Pipeline, count, flow, sum, tumbling
 from tests.unit.runtime.points import RUN, spec_of
@@ -93,6 +94,22 @@ def test_an_authors_exception_ends_the_run_with_the_traceback() -> None:
 
     assert "7 cannot be digested" in str(failure.value).splitlines()[0]
     assert "in digest" in str(failure.value)
+
+
+def test_a_failure_behind_other_operators_of_its_chain_has_the_authors_traceback() -> None:
+    def digest(row: dict[str, object]) -> dict[str, object]:
+        raise ValueError("cannot be digested")
+
+    env, schema = Environment(), pa.schema([("n", pa.int64())])
+    numbers = env.from_rows([{"n": 7}], uid="numbers").key_by("n").aggregate(n2=count(), uid="all")
+    numbers.map(digest, schema, uid="digest").collect(uid="out")
+
+    with pytest.raises(RunFailed) as failure:
+        run_local(env.build())
+
+    assert 'raise ValueError("cannot be digested")' in authors_part(str(failure.value))
+    assert "in digest" in authors_part(str(failure.value))
+    assert "chain_delivery.py" not in authors_part(str(failure.value))
 
 
 def test_a_restart_strategy_lets_it_go_on_exactly_once() -> None:

@@ -1,0 +1,120 @@
+"""The process that runs the author's pipeline for `ftdash dev`, and the next one after a change.
+
+Each change of the code ends the process with a savepoint and starts a new one from it. The point
+to start from is kept until a later run has a newer one, so code that does not load loses nothing.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from django.conf import settings
+
+from pipelines.disk.files import replace_atomically
+from pipelines.domain.status import JobStatus
+from pipelines.local.view import TASK_FILE, VIEW_FILE, Task, View
+
+LINES_SHOWN = 200
+SAVEPOINT_TIMEOUT_S = 30.0
+"""How long the end of a run may take; after that its newest checkpoint is what the next one has."""
+_VIEW = msgspec.json.Decoder(View)
+
+
+class AuthorProcess:
+    """Runs one process at a time. Call `end`, then `close`, before you leave."""
+
+    def __init__(self, task: Task, show: Callable[[str], object]) -> None:
+        """`show` gets each line that the process prints, on another thread."""
+        self._task = task
+        self._show = show
+        self._folder = tempfile.TemporaryDirectory(prefix="ftdash-dev-")
+        self._process: subprocess.Popen[str] | None = None
+        self._printed: deque[str] = deque(maxlen=LINES_SHOWN)
+        self.restore_from = task.restore_from  # what the next process starts from
+        replace_atomically(self._place(VIEW_FILE), msgspec.json.encode(View()))
+
+    def start(self) -> None:
+        """Load the code as it is now, and run it from the newest point."""
+        task = msgspec.structs.replace(self._task, restore_from=self.restore_from)
+        replace_atomically(self._place(VIEW_FILE), msgspec.json.encode(View()))
+        replace_atomically(self._place(TASK_FILE), msgspec.json.encode(task))
+        self._printed.clear()
+        self._process = subprocess.Popen(
+            [sys.executable, "-B", "-m", "pipelines.local.development", self._folder.name],
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for this process, which takes a savepoint first
+        )
+        pipe = self._process.stdout
+        threading.Thread(target=self._read, args=(pipe,), daemon=True).start()
+
+    def restart(self) -> None:
+        self.end()
+        self.start()
+
+    def end(self) -> None:
+        """With a savepoint if it can take one; notes what the next process starts from."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(SAVEPOINT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self.restore_from = next_start(self.written(), self.restore_from)
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def view(self) -> View:
+        """What the process has written, and its end if it could not write that."""
+        view, process = self.written(), self._process
+        code = None if process is None else process.poll()
+        if not code or view.problem:
+            return view
+        problem = f"The process ended with status {code}; its last lines are below."
+        return msgspec.structs.replace(view, status=JobStatus.FAILED, problem=problem)
+
+    def written(self) -> View:
+        return _VIEW.decode(self._place(VIEW_FILE).read_bytes())
+
+    def printed(self) -> list[str]:
+        """The last lines of its output."""
+        return list(self._printed)
+
+    def _place(self, name: str) -> Path:
+        return Path(self._folder.name) / name
+
+    def _read(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            self._printed.append(line.rstrip("\n"))
+            self._show(line)
+
+
+def next_start(view: View, before: str | None) -> str | None:
+    if view.savepoint is not None:
+        return view.savepoint
+    if view.status == JobStatus.FINISHED:
+        return None  # the sources ended, so that the next run reads them again
+    if view.checkpoint is not None and Path(view.checkpoint.path).is_dir():
+        return view.checkpoint.path
+    return before
+
+
+def _environment() -> dict[str, str]:
+    """The author's folder comes first, as with `python -m`."""
+    path = filter(None, [str(settings.BASE_DIR), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
