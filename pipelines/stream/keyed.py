@@ -32,7 +32,7 @@ from pipelines.operators.windowing.window_aggregate import (
     WindowRows,
 )
 from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
-from pipelines.stream.ranking import best_row, deduplicated, first_rows
+from pipelines.stream.ranking import best_row, deduplicated, first_rows, first_rows_of_windows
 from pipelines.stream.refusals import naming
 
 if TYPE_CHECKING:
@@ -78,6 +78,30 @@ class WindowedStream:
             lambda: WindowAggregate(keys, time, aligned, aggregates, late),
             WINDOW_START if aligned.is_tumbling else WINDOW_TIME,
         )
+
+    def top_n(
+        self,
+        n: int,
+        *,
+        order_by: str,
+        descending: bool = True,
+        rank: str | None = None,
+        uid: str,
+    ) -> "Stream":
+        """The first `n` rows of each key and window, once, when the window ends.
+
+        Keys, the window as in `aggregate`, the other columns, and the rank from 1 if `rank` names a
+        column for it. Of equal rows the oldest comes first; nulls come last.
+        """
+        return first_rows_of_windows(self, Order(order_by, descending), n, rank, uid)
+
+    def min_by(self, column: str, *, uid: str) -> "Stream":
+        """The row with the least value of each key and window, once, when the window ends."""
+        return first_rows_of_windows(self, Order(column), 1, None, uid)
+
+    def max_by(self, column: str, *, uid: str) -> "Stream":
+        """The row with the greatest value of each key and window, once, when the window ends."""
+        return first_rows_of_windows(self, Order(column, descending=True), 1, None, uid)
 
     def apply(
         self,

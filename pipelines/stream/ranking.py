@@ -7,6 +7,8 @@ from pipelines.domain.errors import Rejected
 from pipelines.operators.ranking.deduplicate import KeepBest, KeepFirst
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.ranking.top_n import BestRow, TopN
+from pipelines.operators.ranking.window_top_n import SessionTopN, WindowTopN
+from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows
 from pipelines.state.entries import StateTtlConfig
 from pipelines.stream.refusals import naming
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipelines.operators.operator import Operator
+    from pipelines.stream.keyed import WindowedStream
     from pipelines.stream.streams import Stream
 
 KEEPS = ("first", "last")
@@ -47,6 +50,35 @@ def first_rows(
     stream: "Stream", keys: tuple[str, ...], order: Order, n: int, rank: str | None, uid: str
 ) -> "Stream":
     return _keyed(stream, keys, lambda: TopN(keys, order, n, rank), None, uid)
+
+
+def first_rows_of_windows(
+    windowed: "WindowedStream", order: Order, n: int, rank: str | None, uid: str
+) -> "Stream":
+    stream, keys, windows = windowed.stream, windowed.keys, windowed.windows
+    with naming(uid):
+        if windowed.lateness_ms:
+            raise Rejected(
+                "Its result comes once, when the window ends, and late rows cannot change it; leave"
+                " out allowed_lateness."
+            )
+        if stream.time_column is None:
+            raise Rejected(f"{stream.node!r} has no event time, so it cannot be put into windows.")
+    time = stream.time_column
+    if isinstance(windows, SessionWindows):
+        sessions = windows
+        return _keyed(
+            stream,
+            keys,
+            lambda: SessionTopN(keys, time, sessions, order, n, rank),
+            WINDOW_TIME,
+            uid,
+        )
+    aligned = windows
+    time_column = WINDOW_START if aligned.is_tumbling else WINDOW_TIME
+    return _keyed(
+        stream, keys, lambda: WindowTopN(keys, time, aligned, order, n, rank), time_column, uid
+    )
 
 
 def best_row(stream: "Stream", keys: tuple[str, ...], order: Order, uid: str) -> "Stream":

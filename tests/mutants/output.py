@@ -64,6 +64,15 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_is_left",
         ),
         Mutant(
+            "pipelines/operators/ranking/window_top_n.py",
+            "            table.delete(due)\n",
+            "",
+            (
+                "tests/unit/operators/test_window_top_n.py::test_of_tumbling_and_sliding_windows"
+                "_the_first_rows_are_emitted"
+            ),
+        ),
+        Mutant(
             "pipelines/operators/ranking/deduplicate.py",
             "self._note(self._seen.rows_for(groups.keys.filter(pa.array(is_new))))",
             "pass",

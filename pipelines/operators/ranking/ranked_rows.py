@@ -40,6 +40,12 @@ class Order:
                 f"The rows of a key are equal in its column {self.column!r}; order them by another."
             )
 
+    def of(self, rows: pa.RecordBatch) -> Longs:
+        """The code of each row."""
+        if self.column is None:
+            return np.zeros(rows.num_rows, np.int64)
+        return self.codes(rows.column(self.column))
+
     def codes(self, column: pa.Array) -> Longs:
         """Small numbers that order as the values do, the best one first."""
         if pa.types.is_boolean(column.type):
