@@ -61,6 +61,7 @@ class _Counts:
     failed_in_row: int
     failed_lately: int
     restarts_lately: int
+    damaged_points: int
 
 
 def readings(now: datetime) -> list[PipelineReadings]:
@@ -97,6 +98,8 @@ def _values(
 ) -> dict[Watched, Reading]:
     began_at = run.started_at or run.created_at
     return {
+        Watched.FAILED_RUN: float(run.status == JobStatus.FAILED.value),
+        Watched.DAMAGED_POINTS: float(counts.damaged_points),
         Watched.SINCE_CHECKPOINT: _seconds(now, run.last_completed_at or began_at),
         Watched.SINCE_OUTPUT: _seconds(now, run.last_committed_at or began_at),
         Watched.FAILED_IN_ROW: float(counts.failed_in_row),
@@ -153,14 +156,23 @@ def _counts(runs: list[int], now: datetime) -> dict[int, _Counts]:
     lately = failed.filter(failed_at__gt=now - LATELY)
     restarts = Recovery.objects.filter(run=OuterRef("pk"), at__gt=now - LATELY)
     rows = Run.objects.filter(pk__in=runs).annotate(
-        in_row=_count_of(in_row), lately=_count_of(lately), restarts=_count_of(restarts)
+        in_row=_count_of(in_row),
+        lately=_count_of(lately),
+        restarts=_count_of(restarts),
+        damaged=_count_of(_damaged_points(), "run__pipeline"),
     )
-    found = rows.values_list("pk", "in_row", "lately", "restarts")
-    return {key: _Counts(in_row, lately, restarts) for key, in_row, lately, restarts in found}
+    found = rows.values_list("pk", "in_row", "lately", "restarts", "damaged")
+    return {key: _Counts(*counted) for key, *counted in found}
 
 
-def _count_of(rows: QuerySet[Any]) -> Coalesce:
-    counted = rows.order_by().values("run").annotate(count=Count("pk")).values("count")
+def _damaged_points() -> QuerySet[Checkpoint]:
+    """Those that are retained, of all runs of a pipeline: a restore could take any of them."""
+    kept = Checkpoint.objects.filter(status=CheckpointStatus.COMPLETED, path__isnull=False)
+    return kept.exclude(problem="").filter(run__pipeline=OuterRef("pipeline"))
+
+
+def _count_of(rows: QuerySet[Any], by: str = "run") -> Coalesce:
+    counted = rows.order_by().values(by).annotate(count=Count("pk")).values("count")
     return Coalesce(Subquery(counted), 0)
 
 

@@ -13,6 +13,8 @@ from ftdash.jobs.models import Pipeline
 class Watched(models.TextChoices):
     """The quantity that a rule watches: a number that is worse the larger it is."""
 
+    FAILED_RUN = "FAILED_RUN", "runs that have failed"  # 1: the newest one
+    DAMAGED_POINTS = "DAMAGED_POINTS", "damaged recovery points"
     SINCE_CHECKPOINT = "SINCE_CHECKPOINT", "time since the last completed checkpoint"
     SINCE_OUTPUT = "SINCE_OUTPUT", "time since the last committed output"
     COMMIT_WAIT = "COMMIT_WAIT", "time that output waits for its commit"

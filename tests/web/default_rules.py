@@ -6,4 +6,5 @@ from django.apps import apps
 
 
 def make_default_rules() -> None:
-    import_module("ftdash.alerts.migrations.0002_default_rules").make(apps, None)
+    for name in ("0002_default_rules", "0005_failures_at_once"):
+        import_module(f"ftdash.alerts.migrations.{name}").make(apps, None)

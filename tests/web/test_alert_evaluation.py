@@ -14,7 +14,7 @@ from ftdash.alerts import queries, services
 from ftdash.alerts.evaluation import evaluate, readings
 from ftdash.alerts.hysteresis import Absent, Band, Reading
 from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
-from ftdash.checkpoints.models import Checkpoint
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.projection.projector import Projector
@@ -23,6 +23,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCommitted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind, JobStatus
+from tests.web.default_rules import make_default_rules
 from tests.web.journals import Story, checkpoint_completed, new_run
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -299,6 +300,38 @@ def test_a_short_interval_changes_no_rule_and_a_long_one_none_of_other_numbers(
 
     found = {(alert.pipeline.name, alert.rule_name): alert.fire_above for alert in all_alerts()}
     assert found == {("flights", "lag"): 60.0, ("views", "late"): 60.0}
+
+
+def test_a_failed_run_alerts_in_the_next_round_until_another_one_runs(began: datetime) -> None:
+    make_default_rules()
+    run = running()
+    Run.objects.filter(pk=run.pk).update(status=JobStatus.FAILED.value)
+
+    evaluate(began)
+
+    assert [alert.rule for alert in queries.firing()] == ["a run has failed"]
+    Run.objects.filter(pk=run.pk).update(status=JobStatus.RUNNING.value)
+    evaluate(began + timedelta(seconds=5))
+    assert queries.firing() == []
+
+
+def test_damaged_points_alert_in_the_next_round_also_those_of_earlier_runs(
+    began: datetime,
+) -> None:
+    make_default_rules()
+    story = Story(new_run()).started()
+    story.completed(path="/points/1").completed(path="/points/2").completed(path="/points/3")
+    story.ended()
+    Projector().run_once()
+    Checkpoint.objects.filter(checkpoint_id__lte=2).update(problem="a.parquet is missing")
+    Checkpoint.objects.filter(checkpoint_id=2).update(status=CheckpointStatus.DISCARDED)
+    Story(new_run()).started()
+    Projector().run_once()
+
+    evaluate(began)
+
+    [alert] = queries.firing()
+    assert (alert.rule, read()[Watched.DAMAGED_POINTS]) == ("a recovery point is damaged", 1.0)
 
 
 def test_restarts_are_counted_within_ten_minutes() -> None:

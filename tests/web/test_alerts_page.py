@@ -39,12 +39,14 @@ def _no_other_rule(site: None) -> None:
     AlertRule.objects.all().delete()
 
 
-def test_a_new_installation_alerts_of_both_clocks_failures_and_restarts() -> None:
+def test_a_new_installation_alerts_of_failures_damage_both_clocks_and_restarts() -> None:
     make_default_rules()
 
     found = {rule.watched for rule in queries.rules()}
 
     assert found == {
+        Watched.FAILED_RUN,
+        Watched.DAMAGED_POINTS,
         Watched.SINCE_CHECKPOINT,
         Watched.SINCE_OUTPUT,
         Watched.FAILED_IN_ROW,

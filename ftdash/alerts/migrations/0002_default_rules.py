@@ -4,7 +4,9 @@ from django.apps.registry import Apps
 from django.db import migrations
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-RULES = [  # name, watched, fires above for seconds, clears below for seconds
+RULES: list[
+    tuple[str, str, float, float, float, float]
+] = [  # name, watched, fires above for seconds, clears below for seconds
     ("no checkpoint completes", "SINCE_CHECKPOINT", 300, 10, 120, 10),
     ("no output is committed", "SINCE_OUTPUT", 300, 10, 120, 10),
     ("checkpoints fail", "FAILED_IN_ROW", 2, 0, 1, 10),
@@ -13,8 +15,12 @@ RULES = [  # name, watched, fires above for seconds, clears below for seconds
 
 
 def make(apps: Apps, _: BaseDatabaseSchemaEditor) -> None:
+    make_all(apps, RULES)
+
+
+def make_all(apps: Apps, rules: list[tuple[str, str, float, float, float, float]]) -> None:
     rule = apps.get_model("alerts", "AlertRule")
-    for name, watched, fire_above, fire_after_s, clear_below, clear_after_s in RULES:
+    for name, watched, fire_above, fire_after_s, clear_below, clear_after_s in rules:
         rule.objects.get_or_create(
             name=name,
             defaults={
