@@ -14,7 +14,7 @@ from types import FrameType
 import msgspec
 
 from pipelines.bus.journal import newest_event
-from pipelines.connectors.collect import Collect
+from pipelines.connectors.in_process import Collect
 from pipelines.disk.files import replace_atomically
 from pipelines.domain.errors import BrokenCode, Rejected
 from pipelines.domain.events import (
