@@ -1,13 +1,16 @@
 """Builds joins of two streams: within windows, within an interval of time, or for ever."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pipelines.domain.ids import Uid
 from pipelines.operators.joining.stream_join import JOIN_TIME, Interval, IntervalJoin, StreamJoin
 from pipelines.operators.joining.window_join import (
+    JoinedColumns,
     JoinKind,
     SessionJoin,
+    Suffixes,
     WindowedJoin,
     WindowJoin,
     has_bounds,
@@ -22,57 +25,64 @@ if TYPE_CHECKING:
     from pipelines.stream.streams import Stream
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinInputs:
+    """Two streams, the columns that are equal in a pair, and how shared names are told apart."""
+
+    left: "Stream"
+    right: "Stream"
+    on: tuple[str, ...]
+    suffixes: Suffixes
+    uid: str
+
+    @property
+    def times(self) -> tuple[str, str]:
+        """Raises Rejected if a stream has no event time."""
+        return event_time_of(self.left), event_time_of(self.right)
+
+    @property
+    def left_time(self) -> str:
+        """The left event time as the output names it."""
+        left, right = self.left.schema, self.right.schema
+        columns = JoinedColumns.of(self.on, left, right, self.suffixes)
+        return columns.output_name(self.times[0], left)
+
+    def added(self, create: "Callable[[], Operator]") -> Uid:
+        inputs = (self.left.connection(self.on), self.right.connection(self.on))
+        return self.left.environment.add_operator(self.uid, create, inputs)
+
+
 def join_in_windows(
-    left: "Stream",
-    right: "Stream",
-    on: tuple[str, ...],
-    windows: Windows,
-    kind: JoinKind,
-    uid: str,
+    inputs: JoinInputs, windows: Windows, kind: JoinKind, *, names_window: bool
 ) -> "Stream":
-    times = (event_time_of(left), event_time_of(right))
-    node = _add(left, right, on, lambda: _within(on, times, windows, kind), uid)
-    return left.derived(node, WINDOW_TIME if has_bounds(windows, kind) else times[0])
+    times = inputs.times
+    node = inputs.added(lambda: _within(inputs, times, windows, kind, names_window=names_window))
+    is_named = names_window or has_bounds(windows, kind)
+    return inputs.left.derived(node, WINDOW_TIME if is_named else inputs.left_time)
 
 
-def join_in_interval(
-    left: "Stream",
-    right: "Stream",
-    on: tuple[str, ...],
-    interval: Interval,
-    uid: str,
-) -> "Stream":
-    times = (event_time_of(left), event_time_of(right))
-    node = _add(left, right, on, lambda: IntervalJoin(on, times, interval), uid)
-    return left.derived(node, JOIN_TIME)
+def join_in_interval(inputs: JoinInputs, interval: Interval) -> "Stream":
+    on, suffixes, times = inputs.on, inputs.suffixes, inputs.times
+    node = inputs.added(lambda: IntervalJoin(on, times, interval, suffixes))
+    return inputs.left.derived(node, JOIN_TIME)
 
 
-def join_for_ever(
-    left: "Stream",
-    right: "Stream",
-    on: tuple[str, ...],
-    kind: JoinKind,
-    ttl: timedelta | None,
-    uid: str,
-) -> "Stream":
+def join_for_ever(inputs: JoinInputs, kind: JoinKind, ttl: timedelta | None) -> "Stream":
     ttl_ms = None if ttl is None else ttl // timedelta(milliseconds=1)
-    return left.derived(_add(left, right, on, lambda: StreamJoin(on, kind, ttl_ms), uid), None)
+    on, suffixes = inputs.on, inputs.suffixes
+    node = inputs.added(lambda: StreamJoin(on, kind, ttl_ms, suffixes))
+    return inputs.left.derived(node, None)
 
 
 def _within(
-    on: tuple[str, ...], times: tuple[str, str], windows: Windows, kind: JoinKind
+    inputs: JoinInputs,
+    times: tuple[str, str],
+    windows: Windows,
+    kind: JoinKind,
+    *,
+    names_window: bool,
 ) -> WindowedJoin:
+    on, suffixes = inputs.on, inputs.suffixes
     if isinstance(windows, SessionWindows):
-        return SessionJoin(on, times, windows, kind)
-    return WindowJoin(on, times, windows, kind)
-
-
-def _add(
-    left: "Stream",
-    right: "Stream",
-    on: tuple[str, ...],
-    create: "Callable[[], Operator]",
-    uid: str,
-) -> Uid:
-    inputs = (left.connection(on), right.connection(on))
-    return left.environment.add_operator(uid, create, inputs)
+        return SessionJoin(on, times, windows, kind, names_window=names_window, suffixes=suffixes)
+    return WindowJoin(on, times, windows, kind, names_window=names_window, suffixes=suffixes)

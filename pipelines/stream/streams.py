@@ -15,7 +15,7 @@ from pipelines.domain.ids import Uid
 from pipelines.operators.asynchronous.async_map import AsyncMapBatches, AsyncMapRows
 from pipelines.operators.asynchronous.request_loop import AsyncCall, AsyncFunction, RequestPolicy
 from pipelines.operators.joining.stream_join import Interval
-from pipelines.operators.joining.window_join import JoinKind
+from pipelines.operators.joining.window_join import NO_SUFFIXES, JoinKind
 from pipelines.operators.processing.process import BatchProcessFunction, Process
 from pipelines.operators.stateless import (
     AsRecords,
@@ -33,7 +33,12 @@ from pipelines.operators.stateless import (
 )
 from pipelines.operators.timestamps import AssignTimestamps
 from pipelines.operators.windowing.windows import Windows
-from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
+from pipelines.stream.joins import (
+    JoinInputs,
+    join_for_ever,
+    join_in_interval,
+    join_in_windows,
+)
 from pipelines.stream.keyed import ConnectedStreams, KeyedStream, check_together
 from pipelines.stream.refusals import naming
 
@@ -243,6 +248,8 @@ class Stream:
         window: Windows | None = None,
         how: str = "inner",
         ttl: timedelta | None = None,
+        suffixes: tuple[str, str] = NO_SUFFIXES,
+        names_window: bool = False,
         uid: str,
     ) -> "Stream":
         """Join on equal columns; `how` is inner, left, right or full; every pair counts.
@@ -251,31 +258,48 @@ class Stream:
         rows of both sides together make a session. Pairs come out when the window is due.
         An inner join in tumbling windows gives them the left row's time, which suits the same
         windows after it; in sessions or an interval after it they may be late. The other joins
-        name their window, and use its end as the time.
+        name their window, and use its end as the time; so does each one with `names_window`.
         Without a window, both sides are kept for ever, and an outer join takes back a row that it
         had emitted without a partner: its column `row_kind` is then `+I` or `-D`, as in Flink. With
         a `ttl`, an inner join forgets each row that long after it came.
+        `suffixes` are added to the names of other columns that both sides have, as in pandas.
         """
-        check_together(uid, self, other)
+        inputs = self._joined(other, on, suffixes, uid)
         with naming(uid):
             kind = JoinKind.of(how)
         if window is None:
-            return join_for_ever(self, other, tuple(on), kind, ttl, uid)
+            if names_window:
+                raise Rejected(f"{uid!r} joins without a window; leave out names_window.")
+            return join_for_ever(inputs, kind, ttl)
         if ttl is not None:
             raise Rejected(f"{uid!r} joins within windows, which end by themselves: leave out ttl.")
-        return join_in_windows(self, other, tuple(on), window, kind, uid)
+        return join_in_windows(inputs, window, kind, names_window=names_window)
 
     def interval_join(
-        self, other: "Stream", *, on: list[str], lower: timedelta, upper: timedelta, uid: str
+        self,
+        other: "Stream",
+        *,
+        on: list[str],
+        lower: timedelta,
+        upper: timedelta,
+        suffixes: tuple[str, str] = NO_SUFFIXES,
+        uid: str,
     ) -> "Stream":
         """Inner join with rows of `other` from `lower` to `upper` behind this stream's event time.
 
         Both bounds are included. The event time of a pair, `join_time`, is the later of its times.
+        `suffixes` are added to the names of other columns that both sides have.
         """
-        check_together(uid, self, other)
+        inputs = self._joined(other, on, suffixes, uid)
         with naming(uid):
             interval = Interval.of(lower, upper)
-        return join_in_interval(self, other, tuple(on), interval, uid)
+        return join_in_interval(inputs, interval)
+
+    def _joined(
+        self, other: "Stream", on: list[str], suffixes: tuple[str, str], uid: str
+    ) -> JoinInputs:
+        check_together(uid, self, other)
+        return JoinInputs(left=self, right=other, on=tuple(on), suffixes=suffixes, uid=uid)
 
     def side_output(self, name: str, *, uid: str) -> "Stream":
         """This side output of the operator behind the stream. Raises Rejected if it has none."""

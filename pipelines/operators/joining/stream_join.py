@@ -43,9 +43,11 @@ from pipelines.operators.columns import (
 from pipelines.operators.joining.join_state import KeptSide, TimedSide
 from pipelines.operators.joining.window_join import (
     LATE_SIDES,
+    NO_SUFFIXES,
     SIDES,
     JoinedColumns,
     JoinKind,
+    Suffixes,
     has_null,
     late_sides,
 )
@@ -60,15 +62,22 @@ class StreamJoin(Operator):
     Port 0 is left, port 1 right. A batch takes rows away before it adds any.
     """
 
-    def __init__(self, on: tuple[str, ...], kind: JoinKind, ttl_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        on: tuple[str, ...],
+        kind: JoinKind,
+        ttl_ms: int | None = None,
+        suffixes: Suffixes = NO_SUFFIXES,
+    ) -> None:
         self._on = on
+        self._suffixes = suffixes
         self._kind = kind
         self._ttl_ms = ttl_ms
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         if self._ttl_ms is not None:
             _check_ttl(self._ttl_ms, self._kind)
-        joined = JoinedColumns.of(self._on, *inputs).schema
+        joined = JoinedColumns.of(self._on, inputs[0], inputs[1], self._suffixes).schema
         if self._kind is JoinKind.INNER:
             return joined
         return with_row_kind(joined, "A side")
@@ -79,7 +88,7 @@ class StreamJoin(Operator):
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._columns = JoinedColumns.of(self._on, *inputs)
+        self._columns = JoinedColumns.of(self._on, inputs[0], inputs[1], self._suffixes)
         self._schema = self.output_schema(inputs)
         self._sides = [
             KeptSide(context.state, side, schema, self._on, self._ttl_ms, context.now_ms)
@@ -102,7 +111,7 @@ class StreamJoin(Operator):
             left, right = (own, matches.found) if port == 0 else (matches.found, own)
             self._emit(self._columns.pairs(left, right), INSERT)
         if self._kind.keeps(port):
-            self._emit(self._columns.alone(batch.filter(pa.array(~has_partner))), INSERT)
+            self._emit(self._columns.alone(port, batch.filter(pa.array(~has_partner))), INSERT)
         self._sides[port].add(keyed)
 
     def _take_back(self, port: int, keyed: pa.RecordBatch) -> None:
@@ -110,7 +119,7 @@ class StreamJoin(Operator):
         keys = group(keyed, list(self._on)).keys
         first_ones = keys.filter(pa.array(~self._sides[port].index.contains(keys)))
         for matches in self._sides[1 - port].match(first_ones):
-            self._emit(self._columns.alone(matches.found), DELETE)
+            self._emit(self._columns.alone(1 - port, matches.found), DELETE)
 
     def _emit(self, rows: pa.RecordBatch, row_kind: str) -> None:
         if self._kind is not JoinKind.INNER:
@@ -172,16 +181,21 @@ class IntervalJoin(Operator):
     """Port 0 is left, port 1 right. Emits left columns, right non-key columns, and `join_time`."""
 
     def __init__(
-        self, on: tuple[str, ...], time_columns: tuple[str, str], interval: Interval
+        self,
+        on: tuple[str, ...],
+        time_columns: tuple[str, str],
+        interval: Interval,
+        suffixes: Suffixes = NO_SUFFIXES,
     ) -> None:
         self._on = on
+        self._suffixes = suffixes
         self._time_columns = time_columns
         self._interval = interval
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         for schema, time_column in zip(inputs, self._time_columns, strict=True):
             check_event_time(schema, time_column)
-        joined = JoinedColumns.of(self._on, *inputs).schema
+        joined = JoinedColumns.of(self._on, inputs[0], inputs[1], self._suffixes).schema
         if JOIN_TIME in joined.names:
             raise Rejected(f"A side has a column {JOIN_TIME!r}, which the join adds; rename it.")
         return joined.append(pa.field(JOIN_TIME, EVENT_TIME))
@@ -191,7 +205,7 @@ class IntervalJoin(Operator):
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._columns = JoinedColumns.of(self._on, *inputs)
+        self._columns = JoinedColumns.of(self._on, inputs[0], inputs[1], self._suffixes)
         self._schema = self.output_schema(inputs)
         self._time = KeyedTime(context, self._on)
         self._sides = [

@@ -15,6 +15,7 @@ both sides, by pane. A null key forms sessions and matches nothing.
 Source: Flink's `JoinedStreams`, its `WindowJoinOperator`, and `EventTimeSessionWindows`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -72,39 +73,73 @@ class JoinKind(StrEnum):
         return self is JoinKind.FULL or self == SIDES[port]
 
 
+Suffixes = tuple[str, str]
+"""What is added to the names of columns that both sides have: on the left, and on the right."""
+
+NO_SUFFIXES: Suffixes = ("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class JoinedColumns:
-    """Build it with `of`."""
+    """Build it with `of`. `left` and `right` have the names that the columns get in the output."""
 
     on: tuple[str, ...]
     left: pa.Schema
-    right: pa.Schema
+    right: pa.Schema  # without the keys
     schema: pa.Schema
 
     @classmethod
-    def of(cls, on: tuple[str, ...], left: pa.Schema, right: pa.Schema) -> "JoinedColumns":
+    def of(
+        cls,
+        on: tuple[str, ...],
+        left: pa.Schema,
+        right: pa.Schema,
+        suffixes: Suffixes = NO_SUFFIXES,
+    ) -> "JoinedColumns":
         """Raises Rejected naming a column that is missing, differs in type, or is on both sides."""
         for column in on:
             _check_comparable(column, left, right)
-        added = [field for field in right if field.name not in on]
-        for field in added:
-            if field.name in left.names:
-                raise Rejected(f"Both sides have a column {field.name!r}; rename one of them.")
-        return cls(on, left, right, pa.schema([*left, *added]))
+        shared = set(left.names) & set(right.names) - set(on)
+        own = _renamed(left, shared, suffixes[0])
+        added = _renamed([field for field in right if field.name not in on], shared, suffixes[1])
+        schema = pa.schema([*own, *added])
+        for name in schema.names:
+            if schema.names.count(name) > 1:
+                raise Rejected(
+                    f"Both sides have a column {name!r}; rename one of them, or set suffixes, such"
+                    ' as suffixes=("", "_right").'
+                )
+        return cls(on, own, added, schema)
+
+    def output_name(self, left_column: str, left: pa.Schema) -> str:
+        """The name that a column of the left side has in the output."""
+        return str(self.left.names[left.get_field_index(left_column)])
 
     def pairs(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Joins row i of `left` to row i of `right`."""
-        added = [right.column(name) for name in right.schema.names if name not in self.on]
-        return pa.RecordBatch.from_arrays([*left.columns, *added], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*left.columns, *self._added(right)], schema=self.schema)
 
-    def alone(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Joins rows of one side to nulls."""
-        own = rows.schema.names
-        columns = [
-            rows.column(field.name) if field.name in own else pa.nulls(rows.num_rows, field.type)
-            for field in self.schema
-        ]
+    def alone(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Joins rows of the side `port` to nulls."""
+        count = rows.num_rows
+        if port == 0:
+            columns = [*rows.columns, *(pa.nulls(count, field.type) for field in self.right)]
+        else:
+            own = [
+                rows.column(field.name) if field.name in self.on else pa.nulls(count, field.type)
+                for field in self.left
+            ]
+            columns = [*own, *self._added(rows)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _added(self, right: pa.RecordBatch) -> list[pa.Array]:
+        return [right.column(name) for name in right.schema.names if name not in self.on]
+
+
+def _renamed(fields: Iterable[pa.Field], shared: set[str], suffix: str) -> pa.Schema:
+    return pa.schema(
+        [each.with_name(each.name + suffix) if each.name in shared else each for each in fields]
+    )
 
 
 def late_sides(inputs: list[pa.Schema], times: tuple[str, str]) -> dict[str, SideOutput]:
@@ -185,8 +220,8 @@ UNMATCHED_LEFT = "unmatched_left"
 class WindowedJoin(Operator):
     """Port 0 is left, port 1 right. Emits left columns, then right columns that are not keys.
 
-    Unless it is an inner join within tumbling windows, the window's bounds follow: a row's own
-    event time may then be null, or lie after the window's end.
+    The window's bounds follow if they are asked for, and unless it is an inner join within tumbling
+    windows: a row's own event time may then be null, or lie after the window's end.
     """
 
     def __init__(
@@ -196,8 +231,10 @@ class WindowedJoin(Operator):
         kind: JoinKind,
         *,
         has_bounds: bool,
+        suffixes: Suffixes = NO_SUFFIXES,
     ) -> None:
         self._on = on
+        self._suffixes = suffixes
         self._time_columns = time_columns
         self._kind = kind
         self._has_bounds = has_bounds
@@ -205,7 +242,7 @@ class WindowedJoin(Operator):
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         for schema, time_column in zip(inputs, self._time_columns, strict=True):
             check_event_time(schema, time_column)
-        joined = JoinedColumns.of(self._on, *inputs).schema
+        joined = JoinedColumns.of(self._on, inputs[0], inputs[1], self._suffixes).schema
         if not self._has_bounds:
             return joined
         check_distinct([*joined.names, *BOUNDS])
@@ -216,7 +253,7 @@ class WindowedJoin(Operator):
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._columns = JoinedColumns.of(self._on, *inputs)
+        self._columns = JoinedColumns.of(self._on, inputs[0], inputs[1], self._suffixes)
 
     def _join(self, left: DueRows, right: DueRows) -> None:
         """Joins all rows of the due windows."""
@@ -227,10 +264,10 @@ class WindowedJoin(Operator):
         if alone.rows.num_rows:
             self.context.count(UNMATCHED_LEFT, alone.rows.num_rows)
         if self._kind.keeps(0):
-            self._emit(self._columns.alone(alone.rows), alone)
+            self._emit(self._columns.alone(0, alone.rows), alone)
         if self._kind.keeps(1):
             alone = right.take(others(right_rows, right.rows.num_rows))
-            self._emit(self._columns.alone(alone.rows), alone)
+            self._emit(self._columns.alone(1, alone.rows), alone)
 
     def _emit(self, rows: pa.RecordBatch, windows: DueRows) -> None:
         if self._has_bounds:
@@ -265,8 +302,12 @@ class WindowJoin(WindowedJoin):
         time_columns: tuple[str, str],
         windows: AlignedWindows,
         kind: JoinKind = JoinKind.INNER,
+        *,
+        names_window: bool = False,
+        suffixes: Suffixes = NO_SUFFIXES,
     ) -> None:
-        super().__init__(on, time_columns, kind, has_bounds=has_bounds(windows, kind))
+        bounds = names_window or has_bounds(windows, kind)
+        super().__init__(on, time_columns, kind, has_bounds=bounds, suffixes=suffixes)
         self._windows = windows
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
@@ -298,8 +339,12 @@ class SessionJoin(WindowedJoin):
         time_columns: tuple[str, str],
         windows: SessionWindows,
         kind: JoinKind = JoinKind.INNER,
+        *,
+        names_window: bool = False,
+        suffixes: Suffixes = NO_SUFFIXES,
     ) -> None:
-        super().__init__(on, time_columns, kind, has_bounds=has_bounds(windows, kind))
+        bounds = names_window or has_bounds(windows, kind)
+        super().__init__(on, time_columns, kind, has_bounds=bounds, suffixes=suffixes)
         self._gap_ms = windows.gap_ms
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
