@@ -16,8 +16,7 @@ from pipelines.domain.events import JobStatusChanged, MetricsSampled, RunEnded
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.master.attempt.attempts import STAGE_END_TIMEOUT_MS, Attempts
 from pipelines.runtime.master.attempt.failures import Failures, restart_backoff
-from pipelines.runtime.master.attempt.poison_desk import PoisonDesk
-from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch, RunWatchers
+from pipelines.runtime.master.attempt.watchers import PoisonDesk, RecoveryWatch, RunWatchers
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
 from pipelines.runtime.master.job_events import (

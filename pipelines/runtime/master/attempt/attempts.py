@@ -21,7 +21,7 @@ from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.effects import SubtaskId
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
-from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
+from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.run_end import RunEnd

@@ -44,7 +44,7 @@ from pipelines.protocol.restart import (
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.attempt.attempts import Attempts
-from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
+from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.start.starting_point import EndsNotReady

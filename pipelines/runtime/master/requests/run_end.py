@@ -26,7 +26,7 @@ from pipelines.domain.status import (
 )
 from pipelines.protocol.restart import RestartBackoff
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.attempt.watchers import RecoveryWatch
 from pipelines.runtime.master.checkpoints.underway import CheckpointListener
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from pipelines.runtime.master.run_context import RunRecord

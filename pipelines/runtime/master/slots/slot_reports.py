@@ -27,7 +27,7 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.attempt.failures import Failures
-from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
+from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
 from pipelines.runtime.master.requests.command_desk import FaultDesk
 from pipelines.runtime.master.requests.run_end import RunEnd

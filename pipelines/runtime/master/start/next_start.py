@@ -10,7 +10,7 @@ from pipelines.domain.events import RestorePointRefused, RestoreProgress
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.status import DamageFinder
 from pipelines.points.published_output import Published, newest_published, repeats
-from pipelines.runtime.master.attempt.recovery_watch import RunWatchers
+from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.output.leftovers import Leftovers, NeededOutput, TargetClaims
 from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.run_context import RunContext

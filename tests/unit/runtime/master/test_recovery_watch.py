@@ -6,7 +6,7 @@ from pipelines.domain.events import Event, RecoveryPhaseReached
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
 from pipelines.protocol.restart import STEPS
-from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.attempt.watchers import RecoveryWatch
 from tests.unit.runtime.fakes import ManualClock
 
 STEP_MS = 10.0

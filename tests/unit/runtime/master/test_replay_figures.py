@@ -14,7 +14,7 @@ from pipelines.domain.events import Event, MetricsSampled, RecoveryPhaseReached
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.runtime.control import Sampled
-from pipelines.runtime.master.attempt.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.attempt.watchers import RecoveryWatch
 from pipelines.runtime.master.slots.metrics_board import MetricsBoard
 from tests.unit.runtime.fakes import ManualClock
 
