@@ -124,7 +124,7 @@ _FAILED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Settled:
     """Which trees of a spout are processed, and which have failed."""
 
     spout: int
@@ -158,17 +158,17 @@ class Acker:
         self._init_count = self._ack_count = self._fail_count = 0
         self._late_count = self._acked_count = 0
 
-    def on_init(self, trees: Ids, edges: Ids) -> list[Verdict]:
+    def on_init(self, trees: Ids, edges: Ids) -> list[Settled]:
         """A spout has begun each of these trees with these edges, XORed."""
         self._init_count += len(trees)
         return self._on_message(trees, edges, _INITIALISED)
 
-    def on_ack(self, trees: Ids, edges: Ids) -> list[Verdict]:
+    def on_ack(self, trees: Ids, edges: Ids) -> list[Settled]:
         """Records were processed: their own edge, XORed with those that came out of them."""
         self._ack_count += len(trees)
         return self._on_message(trees, edges, 0)
 
-    def on_fail(self, trees: Ids) -> list[Verdict]:
+    def on_fail(self, trees: Ids) -> list[Settled]:
         """A record of each of these trees could not be processed."""
         self._fail_count += len(trees)
         return self._on_message(trees, np.zeros(len(trees), np.uint64), _FAILED)
@@ -187,7 +187,7 @@ class Acker:
             self._acked_count,
         )
 
-    def _on_message(self, trees: Ids, edges: Ids, mark: int) -> list[Verdict]:
+    def _on_message(self, trees: Ids, edges: Ids, mark: int) -> list[Settled]:
         check(len(trees) == len(edges), "each tree comes with its edges")
         spouts, numbers = spouts_of(trees), numbers_of(trees)
         check(bool((numbers % self._count == self._index).all()), "a tree has one acker")
@@ -197,7 +197,7 @@ class Acker:
             verdicts.append(self._update(int(spout), numbers[mine], edges[mine], mark))
         return [v for v in verdicts if len(v.acked) or len(v.failed)]
 
-    def _update(self, spout: int, numbers: Numbers, edges: Ids, mark: int) -> Verdict:
+    def _update(self, spout: int, numbers: Numbers, edges: Ids, mark: int) -> Settled:
         kept = self._spouts.setdefault(spout, RotatingTrees(BUCKET_COUNT))
         places, is_kept = kept.find(numbers // self._count)  # without gaps again
         is_open = kept.states[places] != SETTLED
@@ -207,13 +207,13 @@ class Acker:
         kept.states[places] |= np.uint8(mark)
         return self._settle(spout, kept, np.unique(places))
 
-    def _settle(self, spout: int, kept: RotatingTrees, places: Numbers) -> Verdict:
+    def _settle(self, spout: int, kept: RotatingTrees, places: Numbers) -> Settled:
         states = kept.states[places]
         acked = places[(states == _INITIALISED) & (kept.values[places] == 0)]
         failed = places[states == (_INITIALISED | _FAILED)]
         kept.states[acked] = kept.states[failed] = SETTLED
         self._acked_count += len(acked)
-        return Verdict(spout, self._numbers(kept, acked), self._numbers(kept, failed))
+        return Settled(spout, self._numbers(kept, acked), self._numbers(kept, failed))
 
     def _numbers(self, kept: RotatingTrees, places: Numbers) -> Numbers:
         return (places + kept.base) * self._count + self._index

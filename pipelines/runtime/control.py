@@ -110,7 +110,7 @@ class Ended(Message, frozen=True, kw_only=True):
     """Every subtask of the slot has ended after the final checkpoint."""
 
 
-class Heartbeat(Message, frozen=True, kw_only=True):
+class Beat(Message, frozen=True, kw_only=True):
     """Either way: the sender lives."""
 
 
@@ -210,9 +210,9 @@ FromSlot = (
     | StrangerTurnedAway
     | Ended
     | Sampled
-    | Heartbeat
+    | Beat
 )
-FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die | SlowUploads | Heartbeat
+FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die | SlowUploads | Beat
 
 SLOT_DECODER: msgspec.json.Decoder[FromSlot] = msgspec.json.Decoder(FromSlot)
 MASTER_DECODER: msgspec.json.Decoder[FromMaster] = msgspec.json.Decoder(FromMaster)

@@ -20,13 +20,13 @@ from pipelines.runtime.control import (
     MASTER_DECODER,
     Aborted,
     Acknowledged,
+    Beat,
     Begin,
     Completed,
     Deploy,
     Deployed,
     Die,
     FromMaster,
-    Heartbeat,
     Hello,
     Inject,
     Message,
@@ -174,7 +174,7 @@ class Slot:
         if now_ms >= self._beat_due_ms:
             self._beat_due_ms = now_ms + self._beat_ms
             self._end_if_stale()
-            self.say(Heartbeat())
+            self.say(Beat())
 
     def _hear(self) -> None:
         message = MASTER_DECODER.decode(self.inbox.popleft())
@@ -193,7 +193,7 @@ class Slot:
                 self.say(Running())
             case Inject() | Completed() | Aborted():
                 deliver(message, self._deployed())
-            case Heartbeat():
+            case Beat():
                 pass
             case Die():
                 self._end_process()

@@ -7,8 +7,7 @@ from functools import partial
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import SlotNetworking
 from pipelines.domain.settings import Heartbeat
-from pipelines.runtime.control import SLOT_DECODER, PeerLost
-from pipelines.runtime.control import Heartbeat as Beat
+from pipelines.runtime.control import SLOT_DECODER, Beat, PeerLost
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,

@@ -9,8 +9,7 @@ import pytest
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
-from pipelines.runtime.control import Heartbeat as Beat
-from pipelines.runtime.control import Running
+from pipelines.runtime.control import Beat, Running
 from pipelines.runtime.master.job_events import JobEvent, SlotGone, SlotSpoke
 from tests.simulation.circumstances import GATES_BYTES, MODES, Circumstances, Dice
 from tests.simulation.clock import SimulatedClock

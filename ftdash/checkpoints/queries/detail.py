@@ -19,7 +19,7 @@ from ftdash.checkpoints.answers import (
 )
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.checkpoints.queries.checkpoints import timeline_of
-from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint, measured
+from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint, measurements_of
 from ftdash.jobs.answers import VertexView
 
 
@@ -135,7 +135,7 @@ def checkpoint_detail(run_id: str, checkpoint_id: int) -> CheckpointDetail | Non
     if row is None:
         return None
     ids = of_run.order_by().values_list("checkpoint_id", flat=True)
-    found, timeline = measured([row])[row.pk], timeline_of(row)
+    found, timeline = measurements_of([row])[row.pk], timeline_of(row)
     vertices = [VertexView(**vertex) for vertex in row.run.vertices]
     return CheckpointDetail(
         found=found,

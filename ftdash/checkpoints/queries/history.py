@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from ftdash.checkpoints.answers import CheckpointRow
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.checkpoints import row_of
-from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint, measured
+from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint, measurements_of
 from ftdash.jobs.models import Run
 from pipelines.domain.status import CheckpointKind
 
@@ -77,7 +77,7 @@ def history(
         return None
     matching = _matching(run, chosen)
     found = _next_to(matching, after, before, limit) or list(_newest_first(matching)[:limit])
-    known = measured(found)
+    known = measurements_of(found)
     has_newer = bool(found) and matching.filter(sequence__gt=found[0].sequence).exists()
     has_older = bool(found) and matching.filter(sequence__lt=found[-1].sequence).exists()
     return HistoryPart(

@@ -7,9 +7,7 @@ Reads rows only. Source: Flink, `AbstractCheckpointStats` and its three kinds, a
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
-
 from django.db.models import Count, Max, Q, QuerySet, Sum
-
 from ftdash.checkpoints.answers import CheckpointRow, Distribution, distribution
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.queries.checkpoints import (
@@ -84,7 +82,7 @@ class _Reported(NamedTuple):
 _NOTHING = _Reported(None, 0, 0, 0, 0)
 
 
-def measured(rows: list[Checkpoint]) -> dict[int, MeasuredCheckpoint]:
+def measurements_of(rows: list[Checkpoint]) -> dict[int, MeasuredCheckpoint]:
     """By primary key; the rows come with their runs."""
     reported = _reported(rows)
     wanted = [row.request_id for row in rows if row.request_id]
@@ -188,7 +186,7 @@ def statistics_of(run_id: str) -> RunStatistics | None:
         rows.filter(status=CheckpointStatus.FAILED).first(),
     ]
     history = list(rows[:HISTORY_MAX])
-    known = measured([*history, *(row for row in newest if row is not None)])
+    known = measurements_of([*history, *(row for row in newest if row is not None)])
     completed, savepoint, failed = (known[row.pk] if row else None for row in newest)
     return RunStatistics(
         counts=_counts(run),

@@ -54,7 +54,7 @@ IN_PROGRESS = re.compile(
 )
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline a directory belongs to, the run that holds it (see `Holder`), the newest attempt
     of it that has come, and the checkpoint of the run that this one starts from; None: not known.
     """
@@ -213,7 +213,7 @@ class FileTarget:
         for directory in dict.fromkeys((to, *(file.parent for file in files))):
             make_durable(directory)  # where they went first, or the power might take both names
 
-    def _held_by(self, owner: Owner | None, run_id: RunId) -> Owner:
+    def _held_by(self, owner: TargetOwner | None, run_id: RunId) -> TargetOwner:
         """Raises TargetTaken when another run holds the directory."""
         if owner is None:
             return self._unknown(run_id)
@@ -221,18 +221,18 @@ class FileTarget:
             raise taken(self.description, run_id, owner.holder)
         return owner
 
-    def _unknown(self, run_id: RunId) -> Owner:
+    def _unknown(self, run_id: RunId) -> TargetOwner:
         """A run that has had no attempt here yet."""
-        return Owner(pipeline=self._pipeline, run_id=run_id, attempt=Attempt(0))
+        return TargetOwner(pipeline=self._pipeline, run_id=run_id, attempt=Attempt(0))
 
-    def _check_newest(self, owner: Owner, attempt: Attempt) -> None:
+    def _check_newest(self, owner: TargetOwner, attempt: Attempt) -> None:
         if owner.attempt > attempt:
             raise ProtocolError(
                 f"attempt {attempt} of run {owner.run_id} may not write to {self.directory} any"
                 f" more: attempt {owner.attempt} does"
             )
 
-    def _check_ours(self, owner: Owner | None) -> None:
+    def _check_ours(self, owner: TargetOwner | None) -> None:
         if owner is None and any(map(_is_of_some_sink, entries_of(self.directory))):
             raise Rejected(
                 f"The output directory {self.directory} already holds files of another origin; "
@@ -244,16 +244,16 @@ class FileTarget:
                 f"choose another one for {self._pipeline}."
             )
 
-    def _owner(self) -> Owner | None:
+    def _owner(self) -> TargetOwner | None:
         file = self.directory / OWNER_FILE
         try:
-            return msgspec.json.decode(file.read_bytes(), type=Owner)
+            return msgspec.json.decode(file.read_bytes(), type=TargetOwner)
         except FileNotFoundError:
             return None
         except UNDECODABLE as error:
             raise Rejected(f"{file} does not say whose output this is: {error}.") from error
 
-    def _write_owner(self, old: Owner | None, owner: Owner) -> None:
+    def _write_owner(self, old: TargetOwner | None, owner: TargetOwner) -> None:
         if owner == old:
             return
         new = self.directory / f".{OWNER_FILE}.new"  # one name suffices: the lock is held
@@ -265,7 +265,7 @@ class FileTarget:
         make_durable(self.directory)
 
     @contextmanager
-    def _locked(self) -> Iterator[Owner | None]:
+    def _locked(self) -> Iterator[TargetOwner | None]:
         """The owner, while no other process can change it."""
         make_directory(self.directory)
         with (self.directory / LOCK_FILE).open("w") as lock:

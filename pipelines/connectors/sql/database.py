@@ -33,7 +33,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import libpq_patience, patience_s
 
 
-class Verdict(StrEnum):
+class AfterError(StrEnum):
     """All but END repeat the transaction, which looks first whether its work is done."""
 
     AGAIN = "again"
@@ -48,7 +48,7 @@ class Verdict(StrEnum):
     """The same statement fails in the same way each time."""
 
 
-AGAIN, LOOK_FIRST, END = Verdict.AGAIN, Verdict.LOOK_FIRST, Verdict.END
+AGAIN, LOOK_FIRST, END = AfterError.AGAIN, AfterError.LOOK_FIRST, AfterError.END
 
 CLASSES = {
     "02": END,  # no data
@@ -119,7 +119,7 @@ def sqlstate_of(error: DBAPIError) -> str | None:
     return state if isinstance(state, str) else None
 
 
-def verdict_of(error: BaseException) -> Verdict:
+def after_error(error: BaseException) -> AfterError:
     if not isinstance(error, DBAPIError):
         return END
     state = sqlstate_of(error)
@@ -190,7 +190,7 @@ class SqlDatabase:
         if self._file is not None:
             self._file.absolute().parent.mkdir(parents=True, exist_ok=True)
         tries = Retrying(
-            retry=retry_if_exception(lambda error: verdict_of(error) is not Verdict.END),
+            retry=retry_if_exception(lambda error: after_error(error) is not AfterError.END),
             stop=stop_after_attempt(TRIES) | stop_after_delay(patience_s(math.inf)),
             wait=wait_random_exponential(multiplier=0.05, max=LONGEST_PAUSE_S),
             reraise=True,
@@ -226,7 +226,7 @@ class SqlDatabase:
         try:
             yield
         except DBAPIError as error:
-            if verdict_of(error) is Verdict.AGAIN:
+            if after_error(error) is AfterError.AGAIN:
                 said = f"The database {self.name} {_problem(error)}: {_said(error)}."
                 raise Retryable(said) from error
             raise Rejected(f"The database {self.name} refused a write: {_said(error)}.") from error

@@ -33,6 +33,7 @@ from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     MASTER_DECODER,
     Aborted,
+    Beat,
     Begin,
     Completed,
     Deploy,
@@ -48,7 +49,6 @@ from pipelines.runtime.control import (
     SlowUploads,
     StrangerTurnedAway,
 )
-from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink, Pulse, prepare
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipelines.protocol.acking import Acker, Ids, Verdict, ackers_of, tree_ids
+from pipelines.protocol.acking import Acker, Ids, Settled, ackers_of, tree_ids
 
-Message = tuple[Callable[[Acker], list[Verdict]], int]
+Message = tuple[Callable[[Acker], list[Settled]], int]
 Item = TypeVar("Item")
 RECORDS_MAX = 100
 DEPTH_MAX = 4
@@ -140,7 +140,7 @@ def _pop(items: list[Item], rng: np.random.Generator) -> Item:
     return items.pop(int(rng.integers(len(items))))
 
 
-def _message(kind: str, trees: Ids, edges: Ids) -> Callable[[Acker], list[Verdict]]:
+def _message(kind: str, trees: Ids, edges: Ids) -> Callable[[Acker], list[Settled]]:
     match kind:
         case "init":
             return lambda acker: acker.on_init(trees, edges)

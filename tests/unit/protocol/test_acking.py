@@ -9,7 +9,7 @@ from pipelines.protocol.acking import (
     Acker,
     Ids,
     RotatingTrees,
-    Verdict,
+    Settled,
     ackers_of,
     tree_ids,
 )
@@ -150,6 +150,6 @@ def edges(*values: int) -> Ids:
     return np.array(values, np.uint64)
 
 
-def settled(verdicts: list[Verdict]) -> tuple[list[int], list[int]]:
+def settled(verdicts: list[Settled]) -> tuple[list[int], list[int]]:
     (verdict,) = verdicts
     return verdict.acked.tolist(), verdict.failed.tolist()

@@ -10,13 +10,13 @@ from pipelines.domain.events import ZombieRefused
 from pipelines.domain.ids import Attempt
 from pipelines.runtime.control import (
     Acknowledged,
+    Beat,
     Committed,
     Declined,
     Deployed,
     Ended,
     Failed,
     FromSlot,
-    Heartbeat,
     PeerLost,
     ReservationWanted,
     Restoring,
@@ -120,7 +120,7 @@ class SlotReports:
             case Sampled():
                 board.on_sampled(slot, message)
                 self._watchers.recovery.on_source_records(board.source_records)
-            case Heartbeat():
+            case Beat():
                 pass  # it only shows that the slot lives
             case Failed():
                 self._failures.on_subtask_failed(slot, message)

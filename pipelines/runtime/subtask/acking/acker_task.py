@@ -20,7 +20,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Element, EndOfInput, Records
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, Uid, channel_id
-from pipelines.protocol.acking import Acker, AckerStatistics, Ids, Numbers, Verdict
+from pipelines.protocol.acking import Acker, AckerStatistics, Ids, Numbers, Settled
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.mailbox import Mailbox
 
@@ -143,7 +143,7 @@ class AckerTask(threading.Thread):
             case _:
                 raise InvariantViolated(f"no {type(element).__name__} goes to an acker")
 
-    def _verdicts_on(self, message: Records) -> list[Verdict]:
+    def _verdicts_on(self, message: Records) -> list[Settled]:
         kind, trees, edges = read_about_trees(message)
         match kind:
             case MessageKind.INIT:
@@ -153,7 +153,7 @@ class AckerTask(threading.Thread):
             case MessageKind.FAIL:
                 return self._acker.on_fail(trees)
 
-    def _tell(self, verdicts: list[Verdict]) -> None:
+    def _tell(self, verdicts: list[Settled]) -> None:
         for each in verdicts:
             self._spouts[each.spout].send(verdict(each.acked, each.failed))
 

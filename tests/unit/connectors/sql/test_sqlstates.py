@@ -14,10 +14,10 @@ from pipelines.connectors.sql.database import (
     CLASSES,
     STATES,
     TRIES,
+    AfterError,
     SqlDatabase,
-    Verdict,
+    after_error,
     driver_errors,
-    verdict_of,
 )
 from pipelines.domain.errors import Rejected, Retryable
 
@@ -80,13 +80,13 @@ def test_a_state_is_listed_by_itself_only_where_it_differs_from_its_class() -> N
 @pytest.mark.parametrize(
     ("state", "verdict"),
     [
-        *((state, Verdict.AGAIN) for state in AGAIN),
-        *((state, Verdict.LOOK_FIRST) for state in LOOK_FIRST),
-        *((state, Verdict.END) for state in END),
+        *((state, AfterError.AGAIN) for state in AGAIN),
+        *((state, AfterError.LOOK_FIRST) for state in LOOK_FIRST),
+        *((state, AfterError.END) for state in END),
     ],
 )
 def test_a_transaction_obeys_the_verdict(
-    state: str, verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: str, verdict: AfterError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_database, "LONGEST_PAUSE_S", 0.0)
     tries: list[int] = []
@@ -97,11 +97,11 @@ def test_a_transaction_obeys_the_verdict(
             raise psycopg.errors.lookup(state)("no")
 
     with a_database(tmp_path) as database:
-        kind = Retryable if verdict is Verdict.AGAIN else Rejected
+        kind = Retryable if verdict is AfterError.AGAIN else Rejected
         with pytest.raises(kind, match="no"):
             database.transaction(work)
 
-    assert len(tries) == (1 if verdict is Verdict.END else TRIES)
+    assert len(tries) == (1 if verdict is AfterError.END else TRIES)
 
 
 @pytest.mark.parametrize("state", LOOK_FIRST)
@@ -123,19 +123,19 @@ def test_work_that_finds_itself_done_at_the_second_look_has_succeeded(
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (psycopg.OperationalError("connection failed"), Verdict.AGAIN),
-        (psycopg.InterfaceError("the connection is closed"), Verdict.AGAIN),
-        (psycopg.DataError("cannot dump"), Verdict.END),
-        (psycopg.ProgrammingError("placeholder"), Verdict.END),
+        (psycopg.OperationalError("connection failed"), AfterError.AGAIN),
+        (psycopg.InterfaceError("the connection is closed"), AfterError.AGAIN),
+        (psycopg.DataError("cannot dump"), AfterError.END),
+        (psycopg.ProgrammingError("placeholder"), AfterError.END),
     ],
 )
 def test_an_error_of_the_driver_alone_is_judged_by_its_class(
-    error: psycopg.Error, verdict: Verdict
+    error: psycopg.Error, verdict: AfterError
 ) -> None:
     with pytest.raises(sa.exc.DBAPIError) as raised, driver_errors("x"):
         raise error
 
-    assert verdict_of(raised.value) is verdict
+    assert after_error(raised.value) is verdict
 
 
 @contextmanager

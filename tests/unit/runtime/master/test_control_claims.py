@@ -5,13 +5,13 @@ import pytest
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.control import (
+    Beat,
     Committed,
     Declined,
     Deployed,
     Ended,
     Failed,
     FromSlot,
-    Heartbeat,
     SourcesEnded,
 )
 from pipelines.runtime.master.slots.slot_reports import claim_of
@@ -38,7 +38,7 @@ DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
         (SourcesEnded(vertex=Uid("left"), subtask=0), "the end of the source left[0]"),
         (Ended(), "the end of all its subtasks"),
         (Deployed(), None),
-        (Heartbeat(), None),
+        (Beat(), None),
         (Failed(vertex=None, subtask=None, cause="", detail="", is_fatal=False), None),
     ],
 )
