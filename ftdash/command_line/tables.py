@@ -101,7 +101,7 @@ def write_table(out: OutputWrapper, rows: Iterable[object], title: str, nothing:
     `nothing`: the sentence when there is no row."""
     listed = list(rows)
     width = shutil.get_terminal_size().columns if out.isatty() else WIDTH_OF_FILES
-    console = Console(file=cast(IO[str], out), width=width, highlight=False, markup=False)
+    console = Console(file=cast("IO[str]", out), width=width, highlight=False, markup=False)
     if not listed:
         console.print(nothing)
         return

@@ -7,7 +7,9 @@ Reads rows only. Source: Flink, `AbstractCheckpointStats` and its three kinds, a
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
+
 from django.db.models import Count, Max, Q, QuerySet, Sum
+
 from ftdash.checkpoints.answers import CheckpointRow, Distribution, distribution
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.queries.checkpoints import (

@@ -15,8 +15,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.retention import RetainedPoint
-from pipelines.runtime.control import FromSlot, Hello
-from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime.control import ControlLink, FromSlot, Hello
 from pipelines.storage.store import Damage, Publication
 
 

@@ -36,6 +36,7 @@ from pipelines.runtime.control import (
     Beat,
     Begin,
     Completed,
+    ControlLink,
     Deploy,
     Deployed,
     Die,
@@ -44,12 +45,13 @@ from pipelines.runtime.control import (
     Inject,
     Message,
     PeerLost,
+    Pulse,
     Restoring,
     Running,
     SlowUploads,
     StrangerTurnedAway,
+    prepare,
 )
-from pipelines.runtime.control_link import ControlLink, Pulse, prepare
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy

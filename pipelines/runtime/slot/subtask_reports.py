@@ -30,11 +30,11 @@ from pipelines.runtime.control import (
     Failed,
     Inject,
     Message,
+    MessageTooLong,
     ReservationWanted,
     Sampled,
     SourcesEnded,
 )
-from pipelines.runtime.control_link import MessageTooLong
 from pipelines.runtime.slot.deployment import Deployment
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.load import Spent

@@ -15,7 +15,7 @@ from pipelines.channels.guarded_port import LEAST_UNANSWERED_MS, Credentials, di
 from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
-from pipelines.runtime.control_link import prepare
+from pipelines.runtime.control import prepare
 
 if TYPE_CHECKING:
     from pipelines.channels.handshake import Connection

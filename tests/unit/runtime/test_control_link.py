@@ -8,9 +8,15 @@ import pytest
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
-from pipelines.runtime import control_link
-from pipelines.runtime.control import MASTER_DECODER, SLOT_DECODER, Declined, FromMaster, FromSlot
-from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime import control
+from pipelines.runtime.control import (
+    MASTER_DECODER,
+    SLOT_DECODER,
+    ControlLink,
+    Declined,
+    FromMaster,
+    FromSlot,
+)
 from pipelines.runtime.slot.subtask_reports import SubtaskReports
 
 CHECKPOINT, FILES = CheckpointId(7), Uid("files")
@@ -20,7 +26,7 @@ LONG = "x" * 2_000
 def test_a_snapshot_that_is_too_long_declines_its_checkpoint_and_the_link_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_link, "MAX_FRAME_BYTES", 1_500)
+    monkeypatch.setattr(control, "MAX_FRAME_BYTES", 1_500)
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         slot = ControlLink[FromMaster](ours, MASTER_DECODER, lambda: 0.0)

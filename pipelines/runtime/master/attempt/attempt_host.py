@@ -11,8 +11,17 @@ from pipelines.domain.events import RestoreProgress
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import KillMoment
 from pipelines.protocol.fencing import CommitPermit
-from pipelines.runtime.control import Begin, Completed, Deploy, Die, FromSlot, Hello, Message, Peer
-from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime.control import (
+    Begin,
+    Completed,
+    ControlLink,
+    Deploy,
+    Die,
+    FromSlot,
+    Hello,
+    Message,
+    Peer,
+)
 
 
 class Readiness(Enum):

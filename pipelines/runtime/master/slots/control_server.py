@@ -21,8 +21,15 @@ from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverNetworking
 from pipelines.domain.settings import Heartbeat
-from pipelines.runtime.control import SLOT_DECODER, Beat, FromSlot, Hello
-from pipelines.runtime.control_link import ControlLink, Pulse, prepare
+from pipelines.runtime.control import (
+    SLOT_DECODER,
+    Beat,
+    ControlLink,
+    FromSlot,
+    Hello,
+    Pulse,
+    prepare,
+)
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,

@@ -18,8 +18,16 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.control import MASTER_DECODER, Beat, Begin, Deployed, FromMaster, Hello
-from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
+from pipelines.runtime.control import (
+    MASTER_DECODER,
+    MAX_FRAME_BYTES,
+    Beat,
+    Begin,
+    ControlLink,
+    Deployed,
+    FromMaster,
+    Hello,
+)
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,

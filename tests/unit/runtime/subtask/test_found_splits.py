@@ -15,7 +15,7 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStat
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Json
-from pipelines.runtime.control_link import MAX_FRAME_BYTES
+from pipelines.runtime.control import MAX_FRAME_BYTES
 from pipelines.runtime.subtask.sources import found_splits
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from tests.unit.runtime.fakes import ManualClock, keys_of

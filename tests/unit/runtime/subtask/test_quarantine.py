@@ -17,7 +17,7 @@ from pipelines.domain.poison import (
     PoisonRecord,
 )
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
-from pipelines.runtime.control_link import MAX_FRAME_BYTES
+from pipelines.runtime.control import MAX_FRAME_BYTES
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_building import Quarantines
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
