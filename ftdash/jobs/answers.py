@@ -245,6 +245,8 @@ class FailureView:
     error_type: str = ""  # the exception's, without its module; empty: nothing was raised
     operator: str | None = None  # whose function raised
     records: RecordsView | None = None  # what it was working on, as far as it is known
+    author_trace: str = ""  # the frames of the author's code
+    record: str = ""  # its values, if the run's settings show them
 
 
 @dataclass(frozen=True, slots=True)

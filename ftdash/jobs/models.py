@@ -285,6 +285,8 @@ class Failure(JournalRow):
     detail = models.TextField(default="")
     operator = models.CharField(max_length=200, null=True)  # whose function raised
     origin = models.JSONField(null=True)  # RecordOrigin as JSON: what it was working on
+    author_trace = models.TextField(default="")  # the frames of the author's code
+    record = models.TextField(default="")  # its values, if the run's settings show them
 
 
 class RestoreRefusal(JournalRow):

@@ -59,7 +59,16 @@ JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     TargetTakeover,
     ZombieRefusal,
 )
-_OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
+_OF_FAILURE = (
+    "cause",
+    "vertex",
+    "subtask",
+    "slot",
+    "detail",
+    "operator",
+    "author_trace",
+    "record",
+)
 _OF_DAMAGE = ("files", "points", "mended", "message")
 _OF_VERIFICATION = ("whole", "damaged", "not_counted", "duration_ms")
 _OF_REPEAT = ("sink", "target", "records", "is_at_most")

@@ -100,6 +100,8 @@ class Failed(Message, frozen=True, kw_only=True):
     lost_output_of: CheckpointId | None = None  # the output that it counts on is gone: fatal, too
     damaged_file: str | None = None  # of the point that it starts from: fatal for that point
     is_damage: bool = False  # also if the file is unknown
+    author_trace: str = ""  # the frames of the author's code; empty: none is in it
+    record: str = ""  # as `pipeline.failures.show-records` allows
     error: OperatorError | None = None  # None: no operator raised it
 
 
@@ -161,6 +163,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     quarantine: str = ""  # the directory of the quarantines of all sources
     isolation: Isolation = Isolation()
     replayed_sources: list[Uid] = []  # sources whose quarantine is read again
+    shows_failed_records: bool = False  # a failure may tell the master the record's values
     beginning: bytes = b""  # of the run, see `connectors.beginning`
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, get_type_hints
 
 from pipelines.domain.errors import BrokenCode, InvariantViolated, Rejected, Retryable
+from pipelines.domain.masking import masked
 from pipelines.domain.parameters import Parameter
 from pipelines.stream.environment import Environment
 from pipelines.stream.parameters import declared_parameters, read_parameters
@@ -48,8 +49,8 @@ class Flow:
             raise
         except Exception as error:
             raise BrokenCode(
-                f"The pipeline {self.name} cannot be built: {described(error)}.",
-                traceback_of(error, below=__file__),
+                masked(f"The pipeline {self.name} cannot be built: {described(error)}."),
+                masked(traceback_of(error, below=__file__)),
             ) from error
 
     def complete(self, given: Mapping[str, str]) -> dict[str, str]:

@@ -11,8 +11,9 @@ from the class.
 """
 
 import dataclasses
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
@@ -21,17 +22,21 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import msgspec
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.masking import masked, remember_secret
 from pipelines.domain.parameters import Parameter
 from pipelines.domain.settings.readers import duration_ms
 
-SECRET_FORMS = "env:NAME or file:PATH"
+SECRET_FORMS = "env:NAME, file:PATH or credential:NAME"
+CREDENTIALS = "CREDENTIALS_DIRECTORY"
+"""Set by systemd for a service with `LoadCredential=`."""
 
 Declared = TypeVar("Declared")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Secret:
-    """A password, token or key, given as the place that keeps it: `env:NAME` or `file:PATH`.
+    """A password, token or key, given as the place that keeps it: `env:NAME`, `file:PATH` or
+    `credential:NAME`, which is a systemd credential.
 
     The text of a parameter is stored and shown, so it never is the secret itself.
     """
@@ -40,22 +45,63 @@ class Secret:
 
     def __post_init__(self) -> None:
         kind, _, place = self.reference.partition(":")
-        if kind not in ("env", "file") or not place:
+        is_one_name = kind != "credential" or (place == Path(place).name and place != "..")
+        if kind not in ("env", "file", "credential") or not place or not is_one_name:
             raise ValueError(f"expected the place that keeps the secret: {SECRET_FORMS}")
 
     def reveal(self) -> str:
-        """The secret, read from its place on this machine. Raises Rejected if it is not there."""
+        """The secret, read from its place on this machine. Raises Rejected if it is not there.
+
+        From then on, this process masks it in its logs and in what it reports of failures.
+        """
+        value = self._read()
+        if remember_secret(value):
+            mask_logs()
+        return value
+
+    def _read(self) -> str:
         kind, _, place = self.reference.partition(":")
-        if kind == "env":
-            if place not in os.environ:
-                raise Rejected(f"The environment variable {place}, which keeps a secret, is unset.")
-            return os.environ[place]
-        try:
-            return Path(place).read_text().rstrip("\n")
-        except OSError as error:
-            raise Rejected(
-                f"The file {place}, which keeps a secret, cannot be read: {error.strerror}."
-            ) from error
+        match kind:
+            case "env":
+                return _of_environment(place, "which keeps a secret")
+            case "credential":
+                directory = _of_environment(CREDENTIALS, f"which holds the credential {place}")
+                return _of_file(Path(directory) / place)
+        return _of_file(Path(place))
+
+
+def _of_environment(name: str, what: str) -> str:
+    if name not in os.environ:
+        raise Rejected(f"The environment variable {name}, {what}, is unset.")
+    return os.environ[name]
+
+
+def _of_file(file: Path) -> str:
+    try:
+        return file.read_text().rstrip("\n")
+    except OSError as error:
+        raise Rejected(
+            f"The file {file}, which keeps a secret, cannot be read: {error.strerror}."
+        ) from error
+
+
+def mask_logs() -> None:
+    """Every record that this process logs is masked, with its traceback. Again: does nothing."""
+    make = logging.getLogRecordFactory()
+    if not isinstance(make, _MaskingFactory):
+        logging.setLogRecordFactory(_MaskingFactory(make))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MaskingFactory:
+    make: Callable[..., logging.LogRecord]
+
+    def __call__(self, *given: Any, **named: Any) -> logging.LogRecord:
+        record = self.make(*given, **named)
+        record.msg, record.args = masked(record.getMessage()), None
+        if record.exc_info:
+            record.exc_text = masked(logging.Formatter().formatException(record.exc_info))
+        return record
 
 
 def declared_parameters(declaration: type) -> tuple[Parameter, ...]:

@@ -32,6 +32,49 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a revealed secret is in no log, journal, page or snapshot": (
+        Mutant(
+            "pipelines/domain/masking.py",
+            "    for secret in sorted(_revealed, key=len, reverse=True):",
+            "    for secret in sorted(_revealed, key=len):",
+            "tests/unit/domain/test_masking.py::test_a_secret_that_holds_another_is_hidden_whole",
+        ),
+        Mutant(
+            "pipelines/stream/parameters.py",
+            "            mask_logs()",
+            "            pass",
+            (
+                "tests/unit/stream/test_declaration.py::test_a_revealed_secret_is_in_no_log_and_in"
+                "_no_error_of_the_build"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/slot/subtask_reports.py",
+            "detail=masked(_traceback_of(error)),",
+            "detail=_traceback_of(error),",
+            (
+                "tests/unit/runtime/subtask/test_author_errors.py::test_a_revealed_secret_is_in_no"
+                "_part_of_the_report"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/parameters.py",
+            "        if remember_secret(value):",
+            "        if False:",
+            "tests/processes/test_secrets.py::test_no_file_and_no_log_holds_the_secret",
+        ),
+    ),
+    "a record's values leave a slot only if the settings say so": (
+        Mutant(
+            "pipelines/runtime/slot/subtask_reports.py",
+            "if not self._shows_records or not",
+            "if not",
+            (
+                "tests/unit/runtime/subtask/test_author_errors.py::test_the_record_leaves_the_slot"
+                "_only_if_the_settings_say_so"
+            ),
+        ),
+    ),
     "building a pipeline contacts no server, and a start asks every target": (
         Mutant(
             "pipelines/stream/environment.py",

@@ -49,6 +49,7 @@ OWN = {
     "shared_lists": "tests.processes.shared_lists",
     "sleepy": "tests.processes.sleepy",
     "growing": "tests.processes.growing",
+    "secretive": "tests.processes.secretive",
     "timed": "tests.processes.timed",
     "poisoned": "tests.processes.poisoned",
     "malformed": "tests.processes.malformed",

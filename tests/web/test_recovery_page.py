@@ -62,6 +62,27 @@ def test_a_failure_says_type_operator_subtask_split_and_offset(operator: Client)
     assert '<details id="details-failure-1"><summary>' in page
 
 
+def test_a_failure_shows_the_authors_frames_the_record_and_the_rest_folded(
+    operator: Client,
+) -> None:
+    failed = FailureOccurred(
+        cause="parse[1] failed: bad row",
+        detail=TRACE,
+        operator=Uid("parse"),
+        author_trace='File "shop.py", line 3, in parse\nBadRow: <b>',
+        record="name: '<i>'\npassword: ***",
+    )
+    fold(Story(new_run()).started().completed().tell(failed))
+
+    page = text_of(operator, PAGE)
+    words = html.unescape(words_in(page))
+
+    assert 'Traceback of your code File "shop.py", line 3, in parse BadRow: <b>' in words
+    assert "The record name: '<i>' password: *** The full traceback" in words
+    assert "<i>" not in page
+    assert page.index("line 3, in parse") < page.index('<details id="details-failure-1"')
+
+
 def test_a_lost_slot_is_of_the_system_and_a_failed_run_names_no_place(operator: Client) -> None:
     story = Story(new_run()).started().completed().slot_killed()
     fold(story.tell(FailureOccurred(cause="The stage ended.")))

@@ -71,6 +71,8 @@ def failure_view(row: Failure, run_id: str) -> FailureView:
         label="SYSTEM" if row.operator is None else "USER",
         error_type=error_type(row.detail),
         operator=row.operator,
+        author_trace=row.author_trace,
+        record=row.record,
         records=None
         if origin is None
         else RecordsView(

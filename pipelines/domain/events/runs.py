@@ -131,6 +131,8 @@ class FailureOccurred(Event, frozen=True, kw_only=True):
     detail: str = ""  # stack or log, may be empty
     operator: Uid | None = None  # whose function raised; its vertex is the head of its chain
     origin: RecordOrigin | None = None  # the records it was working on, as far as it is known
+    author_trace: str = ""  # the frames of the author's code; empty: none is in the stack
+    record: str = ""  # its values, if the settings show them and one record is known
 
 
 class RecordsIsolated(Event, frozen=True, kw_only=True):

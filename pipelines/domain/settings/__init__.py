@@ -191,6 +191,7 @@ class Settings:
     tls_authority: str
     poison_policy: PoisonPolicy
     poison_limit: int
+    shows_failed_records: bool
     faults: str  # a plan for `domain.faults`
 
     @property

@@ -27,6 +27,7 @@ from pipelines.domain.settings.readers import (
     duration_of_at_least,
     number_within,
     one_of,
+    true_or_false,
 )
 
 _FIXED_DELAY = "restart-strategy.fixed-delay."
@@ -265,6 +266,20 @@ QUARANTINE_DEFINITIONS = (
         count_within(1, MOST_RECORDS),
         "With policy quarantine: the most records that one run sets aside, 1000 at most; one more"
         " and it fails, because a function that fails on everything is no matter of records.",
+    ),
+)
+
+FAILURE_DEFINITIONS = (
+    Definition(
+        "pipeline.failures.show-records",
+        "shows_failed_records",
+        "false",
+        true_or_false,
+        "true: when a function fails at a record, the recovery page shows the record's values, cut"
+        " to 2,000 characters; columns and values that look like secrets are masked. false: it"
+        " shows the record's source, split and offset. Off by default: records may hold personal"
+        " data, and they would be kept in the journal, in the database and in backups. The text of"
+        " an exception is always shown, so do not put values into it. Ours.",
     ),
 )
 

@@ -24,6 +24,7 @@ from pipelines.domain.settings.readers import (
 )
 from pipelines.domain.settings.recovery_settings import (
     ACKING_DEFINITIONS,
+    FAILURE_DEFINITIONS,
     QUARANTINE_DEFINITIONS,
     RECOVERY_DEFINITIONS,
 )
@@ -189,6 +190,7 @@ DEFINITIONS = (
     *ACKING_DEFINITIONS,
     *RECOVERY_DEFINITIONS,
     *QUARANTINE_DEFINITIONS,
+    *FAILURE_DEFINITIONS,
     *STATE_DEFINITIONS,
     *STORAGE_DEFINITIONS,
     *NETWORK_DEFINITIONS,

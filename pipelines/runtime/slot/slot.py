@@ -217,7 +217,9 @@ class SlotHost:
             clock=self._clock,
             meter=self._meter,
         )
-        self._reports.on_deployed(len(self._deployment.subtasks))
+        self._reports.on_deployed(
+            len(self._deployment.subtasks), shows_records=message.shows_failed_records
+        )
         self.reach(FaultPoint.RESTORED)
         self._tell_progress()
         self._link.send(Deployed())

@@ -18,6 +18,7 @@ from pipelines.domain.elements import Barrier
 from pipelines.domain.events import SubtaskSample
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.masking import masked
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
 from pipelines.runtime.control import (
@@ -36,6 +37,7 @@ from pipelines.runtime.control import (
     SourcesEnded,
 )
 from pipelines.runtime.slot.deployment import Deployment
+from pipelines.runtime.subtask.author_errors import author_trace, record_text
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.load import Spent
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
@@ -66,9 +68,12 @@ class SubtaskReports:
         self._counting = threading.Lock()
         self._running_count = 0
         self._have_all_ended = False
+        self._shows_records = False
 
-    def on_deployed(self, subtask_count: int) -> None:
+    def on_deployed(self, subtask_count: int, *, shows_records: bool = False) -> None:
+        """`shows_records`: a failure may tell the master the values of the record in work."""
         self._running_count = subtask_count
+        self._shows_records = shows_records
 
     @property
     def have_all_ended(self) -> bool:
@@ -149,7 +154,9 @@ class SubtaskReports:
                 vertex=vertex,
                 subtask=subtask,
                 cause=_said_by(error),
-                detail=_traceback_of(error),
+                detail=masked(_traceback_of(error)),
+                author_trace=author_trace(error.error) if isinstance(error, OperatorFailed) else "",
+                record=self._record_of(error),
                 is_fatal=is_fatal(error),
                 lost_output_of=lost_output_of(error),
                 damaged_file=damaged_file_of(error),
@@ -158,10 +165,15 @@ class SubtaskReports:
             )
         )
 
+    def _record_of(self, error: BaseException) -> str:
+        if not self._shows_records or not isinstance(error, OperatorFailed) or error.record is None:
+            return ""
+        return record_text(error.record)
+
 
 def _said_by(error: BaseException) -> str:
     """Some errors have no message but their type."""
-    return str(error) or type(error).__name__
+    return masked(str(error)) or type(error).__name__
 
 
 def _traceback_of(error: BaseException) -> str:

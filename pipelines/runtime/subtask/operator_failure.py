@@ -3,10 +3,13 @@
 The operator that raised wraps it, once; the operators around it in the chain pass it on.
 """
 
+import pyarrow as pa
+
 from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.elements import Firing, Origins, RecordOrigin
 from pipelines.domain.errors import CorruptSnapshot, DamagedFile, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.masking import masked
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -25,6 +28,7 @@ class OperatorFailed(Exception):
         *,
         is_of_record: bool = False,
         firing: Firing | None = None,
+        record: pa.RecordBatch | None = None,
     ) -> None:
         super().__init__(_sentence(error))
         self.operator = operator
@@ -32,6 +36,7 @@ class OperatorFailed(Exception):
         self.error = error
         self.is_of_record = is_of_record
         self.firing = firing
+        self.record = record  # one row, as the operator was given it; None: not known
 
     @property
     def origin(self) -> RecordOrigin | None:
@@ -52,12 +57,17 @@ def is_located(error: Exception) -> bool:
 
 
 def located(
-    operator: Uid, origins: Origins, error: Exception, *, is_of_record: bool = False
+    operator: Uid,
+    origins: Origins,
+    error: Exception,
+    *,
+    is_of_record: bool = False,
+    record: pa.RecordBatch | None = None,
 ) -> Exception:
     """What to raise instead of `error`: `error` itself if it is located or is no failure."""
     if is_located(error):
         return error
-    return OperatorFailed(operator, origins, error, is_of_record=is_of_record)
+    return OperatorFailed(operator, origins, error, is_of_record=is_of_record, record=record)
 
 
 def located_firing(operator: Uid, origins: Origins, error: Exception, firing: Firing) -> Exception:
@@ -75,7 +85,7 @@ def described(failure: OperatorFailed) -> OperatorError:
     return OperatorError(
         operator=failure.operator,
         error_type=f"{kind.__module__}.{kind.__qualname__}",
-        message=str(failure.error),
+        message=masked(str(failure.error)),
         origin=failure.origin,
         is_of_the_world=is_of_the_world(failure.error),
         is_of_record=failure.is_of_record,

@@ -1,5 +1,6 @@
 """A function becomes a pipeline; a class declares its parameters, which arrive as text."""
 
+import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 import pytest
 
 from pipelines.connectors.generator import BlackHole
+from pipelines.domain import masking
 from pipelines.domain.errors import BrokenCode, Rejected
 from pipelines.stream import Environment, Secret, flow
 from pipelines.stream.parameters import declared_parameters, read_parameters
@@ -103,6 +105,45 @@ def test_a_secret_is_read_from_its_place_and_never_shown(
         Secret("env:PRICES").reveal()
     with pytest.raises(Rejected, match="cannot be read: No such file"):
         Secret(f"file:{tmp_path}/nowhere").reveal()
+
+
+def test_a_systemd_credential_is_read_from_the_services_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prices").write_text("hunter4\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+
+    assert Secret("credential:prices").reveal() == "hunter4"
+    for outside in ("../prices", "a/b", ".."):
+        with pytest.raises(ValueError, match="credential:NAME"):
+            Secret(f"credential:{outside}").reveal()
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    with pytest.raises(Rejected, match="CREDENTIALS_DIRECTORY, which holds the credential prices"):
+        Secret("credential:prices").reveal()
+
+
+def test_a_revealed_secret_is_in_no_log_and_in_no_error_of_the_build(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(masking, "_revealed", set())
+    monkeypatch.setenv("PRICES", "hunter-in-logs")
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.getLogRecordFactory())
+
+    @flow
+    def shop(env: Environment) -> None:
+        raise ValueError(Secret("env:PRICES").reveal())
+
+    with pytest.raises(BrokenCode) as broken:
+        shop.build({})
+    try:
+        raise ValueError("hunter-in-logs is refused")
+    except ValueError:
+        logging.getLogger("shop").exception("It asks with %s.", "hunter-in-logs")
+
+    assert str(broken.value) == "The pipeline shop cannot be built: ValueError: ***."
+    assert "hunter" not in broken.value.traceback.replace("hunter-in-logs is", "")
+    assert "It asks with ***." in caplog.text
+    assert "hunter-in-logs" not in logging.Formatter().format(caplog.records[-1])
 
 
 def test_a_parameter_that_no_text_can_be_is_refused_where_it_is_declared() -> None:

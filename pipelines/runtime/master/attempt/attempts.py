@@ -60,6 +60,7 @@ def deployment_of(
         quarantine=context.places.quarantine,
         isolation=isolation,
         replayed_sources=spec.replayed_sources,
+        shows_failed_records=settings.shows_failed_records,
         beginning=context.beginning.packed,
     )
 

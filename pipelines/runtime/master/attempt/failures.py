@@ -64,6 +64,8 @@ def failure_of(message: Failed, slot: int) -> FailureOccurred:
         detail=message.detail,
         operator=error.operator if error else None,
         origin=error.origin if error else None,
+        author_trace=message.author_trace,
+        record=message.record,
     )
 
 

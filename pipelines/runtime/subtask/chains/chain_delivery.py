@@ -185,12 +185,22 @@ class ChainDelivery(WorkInHand):
     def _located(
         self, node: ChainNode, batch: pa.RecordBatch | None, error: Exception
     ) -> Exception:
-        origins = self.origins if batch is None else self._origins_at(node, batch, error)
-        has_records = bool(origins) and not any(origin.is_moment for origin in origins)
-        is_of_record = node.operator is not None and has_records
-        return located(node.uid, origins, error, is_of_record=is_of_record)
+        if batch is None:
+            is_of_record = _is_of_record(node, self.origins)
+            return located(node.uid, self.origins, error, is_of_record=is_of_record)
+        row = _failing_row(node, batch, error)
+        origins = self._origins_at(node, batch, error, row)
+        return located(
+            node.uid,
+            origins,
+            error,
+            is_of_record=_is_of_record(node, origins),
+            record=batch.slice(row, 1) if row >= 0 else None,
+        )
 
-    def _origins_at(self, node: ChainNode, batch: pa.RecordBatch, error: Exception) -> Origins:
+    def _origins_at(
+        self, node: ChainNode, batch: pa.RecordBatch, error: Exception, row: int
+    ) -> Origins:
         """One record, if the operator knows the row and sees rows as the source gave them. Else the
         part of a joined batch, if it knows the row."""
         origins, operator = self.origins, node.operator
@@ -199,7 +209,6 @@ class ChainDelivery(WorkInHand):
         sees_source = self._reads_sources(node)
         if not sees_source and len(self._parts) == 1:
             return origins
-        row = operator.failing_row(batch)
         if row < 0:
             return origins
         origins, row, rows = self._part_of(row)
@@ -226,6 +235,21 @@ class ChainDelivery(WorkInHand):
         if rows != (origin.records if offsets is None else len(offsets)):
             return (origin,)
         return (origin.at_row(row) if offsets is None else origin.at_offset(int(offsets[row])),)
+
+
+def _failing_row(node: ChainNode, batch: pa.RecordBatch, error: Exception) -> int:
+    """The row of `batch` at which the node itself failed; -1: unknown, or it is another node."""
+    if node.operator is None or is_located(error):
+        return -1
+    row = node.operator.failing_row(batch)
+    # What fails in an asynchronous operator may be a request of an earlier batch.
+    is_the_only_one = batch.num_rows == 1 and not isinstance(node.operator, AsyncOperator)
+    return 0 if row < 0 and is_the_only_one else row
+
+
+def _is_of_record(node: ChainNode, origins: Origins) -> bool:
+    has_records = bool(origins) and not any(origin.is_moment for origin in origins)
+    return node.operator is not None and has_records
 
 
 def side_collector(by_name: Mapping[str, Collector]) -> SideCollector:

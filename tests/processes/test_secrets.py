@@ -1,0 +1,59 @@
+"""A function that fails with its secret in the error: no file of the run, and no log, holds it."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import CheckpointCompleted, FailureOccurred
+from pipelines.domain.status import JobStatus
+from tests.processes.host import hosted_run
+from tests.processes.secretive import FAILS_AT
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 60.0
+SECRET = "hunter2-of-the-prices"
+SETTINGS = {
+    "execution.checkpointing.interval": "50 ms",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+    "pipeline.failures.show-records": "true",
+}
+
+
+def test_no_file_and_no_log_holds_the_secret(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "prices").write_text(SECRET)
+
+    with hosted_run(
+        home,
+        {"token": "credential:prices"},
+        settings=SETTINGS,
+        asked={"pipeline": "secretive"},
+        environment={"CREDENTIALS_DIRECTORY": str(secrets)},
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+        failures = [e.event for e in run.of(FailureOccurred)]
+        completed = run.of(CheckpointCompleted)
+
+    assert ended.status is JobStatus.FAILED
+    assert "the service refuses ***" in ended.reason
+    assert failures
+    for failure in failures:
+        assert isinstance(failure, FailureOccurred)
+        assert "in process_element" in failure.author_trace
+        assert "pipelines/" not in failure.author_trace
+        assert f"number: {FAILS_AT}" in failure.record
+        assert failure.origin is not None
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    held = {str(path) for path in files if SECRET.encode() in path.read_bytes()}
+    assert held == {str(secrets / "prices")}
+    assert len(files) > len(completed)
+    told = "".join(capfd.readouterr())
+    assert SECRET not in told
