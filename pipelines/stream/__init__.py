@@ -14,6 +14,7 @@ from pipelines.connectors.watermark_strategy import (
 )
 from pipelines.domain.parameters import Parameter
 from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
+from pipelines.operators.aggregating.count_distinct import count_distinct
 from pipelines.operators.asynchronous.request_loop import AsyncFunction
 from pipelines.operators.operator import SideOutput
 from pipelines.operators.processing.process import (
@@ -79,6 +80,7 @@ __all__ = [
     "WindowedStream",
     "bounded_out_of_orderness",
     "count",
+    "count_distinct",
     "flow",
     "generated_by",
     "max",

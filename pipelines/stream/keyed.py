@@ -23,6 +23,7 @@ from pipelines.operators.processing.process import (
     KeyedProcessFunction,
     Process,
 )
+from pipelines.operators.processing.reduce import Reduce, ReduceFunction
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
 from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
@@ -32,7 +33,14 @@ from pipelines.operators.windowing.window_aggregate import (
     WindowRows,
 )
 from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
-from pipelines.stream.ranking import best_row, deduplicated, first_rows, first_rows_of_windows
+from pipelines.stream.ranking import (
+    LOCAL_SUFFIX,
+    best_row,
+    deduplicated,
+    first_rows,
+    first_rows_of_windows,
+    with_marks,
+)
 from pipelines.stream.refusals import naming
 
 if TYPE_CHECKING:
@@ -226,10 +234,6 @@ def check_together(uid: str, *streams: "Stream") -> None:
         raise Rejected(f"{uid!r} joins streams of two environments; all must be of one.")
 
 
-LOCAL_SUFFIX = ".local"
-"""Added to an aggregation's uid, it names the half before the exchange."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
     stream: "Stream"
@@ -261,6 +265,17 @@ class KeyedStream:
         )
         time = self.stream.time_column
         return self.stream.derived(node, time if time in schema.names else None)
+
+    def reduce(self, function: ReduceFunction, *, uid: str) -> "Stream":
+        """Reduce the rows of each key to one; emits the row so far after every record.
+
+        `function` takes the row so far and the next row, as dictionaries, and returns a row with
+        the same columns and key. It is called for each record; `aggregate` is much faster.
+        """
+        node = self.stream.environment.add_operator(
+            uid, lambda: Reduce(self.keys, function), (self.stream.connection(self.keys),)
+        )
+        return self.stream.derived(node, None)
 
     def deduplicate(
         self,
@@ -314,14 +329,13 @@ class KeyedStream:
         sum and mean subtract the rows that it takes back; a key that has none left has the count 0.
         """
         environment = self.stream.environment
+        stream = with_marks(self.stream, self.keys, aggregates, uid)
         with naming(uid):
             aggregation = Aggregation.of(
-                self.keys, aggregates, self.stream.schema, of_changes=self.stream.is_changelog
+                self.keys, aggregates, stream.schema, of_changes=stream.is_changelog
             )
         local = environment.add_operator(
-            uid + LOCAL_SUFFIX,
-            lambda: LocalAggregate(aggregation),
-            (self.stream.connection(),),
+            uid + LOCAL_SUFFIX, lambda: LocalAggregate(aggregation), (stream.connection(),)
         )
         node = environment.add_operator(
             uid,

@@ -1,10 +1,16 @@
 """Builds operators that keep some rows of each key: the first, the last, the best ones."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pipelines.domain.errors import Rejected
+from pipelines.operators.aggregating.aggregates import Aggregate
+from pipelines.operators.aggregating.aggregation import check_distinct
+from pipelines.operators.aggregating.count_distinct import CountDistinct
+from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.ranking.deduplicate import KeepBest, KeepFirst
+from pipelines.operators.ranking.distinct import DistinctOfBatch, MarkFirstValues
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.ranking.top_n import BestRow, TopN
 from pipelines.operators.ranking.window_top_n import SessionTopN, WindowTopN
@@ -20,6 +26,11 @@ if TYPE_CHECKING:
     from pipelines.stream.streams import Stream
 
 KEEPS = ("first", "last")
+LOCAL_SUFFIX = ".local"
+"""Added to the uid, it names the half before the exchange."""
+
+DISTINCT_SUFFIX = ".distinct"
+"""Added to an aggregation's uid, it names the operator that keeps the distinct values."""
 
 
 def deduplicated(
@@ -83,6 +94,35 @@ def first_rows_of_windows(
 
 def best_row(stream: "Stream", keys: tuple[str, ...], order: Order, uid: str) -> "Stream":
     return _keyed(stream, keys, lambda: BestRow(keys, order), stream.time_column, uid)
+
+
+def distinct_rows(stream: "Stream", columns: tuple[str, ...], uid: str) -> "Stream":
+    columns = columns or tuple(stream.schema.names)
+    with naming(uid):
+        refuse_changelogs([stream.is_changelog])
+        check_distinct(list(columns))
+        KeepFirst(columns).output_schema([stream.schema])
+    time_column = stream.time_column if stream.time_column in columns else None
+    local = stream.environment.add_operator(
+        uid + LOCAL_SUFFIX, lambda: DistinctOfBatch(columns), (stream.connection(),)
+    )
+    distinct = stream.derived(local, time_column)
+    return _keyed(distinct, columns, lambda: KeepFirst(columns), time_column, uid)
+
+
+def with_marks(
+    stream: "Stream", keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], uid: str
+) -> "Stream":
+    """The stream, with a mark for each column of which an aggregate counts distinct values."""
+    counted = [each.column for each in aggregates.values() if isinstance(each, CountDistinct)]
+    columns = tuple(dict.fromkeys(counted))
+    if not columns:
+        return stream
+    with naming(uid):
+        refuse_changelogs([stream.is_changelog])
+        MarkFirstValues(keys, columns).output_schema([stream.schema])
+    create = lambda: MarkFirstValues(keys, columns)  # noqa: E731
+    return _keyed(stream, keys, create, stream.time_column, uid + DISTINCT_SUFFIX)
 
 
 def _keyed(

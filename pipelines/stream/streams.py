@@ -40,6 +40,7 @@ from pipelines.stream.joins import (
     join_in_windows,
 )
 from pipelines.stream.keyed import ConnectedStreams, KeyedStream, check_together
+from pipelines.stream.ranking import distinct_rows
 from pipelines.stream.refusals import naming
 
 NO_TIME = timedelta(0)
@@ -235,6 +236,10 @@ class Stream:
         if len(set(times)) > 1:
             raise Rejected(f"{uid!r} unites streams with different event times: {times}.")
         return self.derived(node, times[0])
+
+    def distinct(self, *columns: str, uid: str) -> "Stream":
+        """Each combination of values of these columns once; of all columns, if none are named."""
+        return distinct_rows(self, columns, uid)
 
     def connect(self, other: "Stream") -> ConnectedStreams:
         """Connects two streams of any schemas to one operator, which receives them separately."""

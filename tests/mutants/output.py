@@ -82,6 +82,26 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "distinct rows, distinct counts and reduced rows are those of all records so far": (
+        Mutant(
+            "pipelines/operators/ranking/distinct.py",
+            "seen.rows_for(groups.keys.filter(pa.array(is_new)))",
+            "pass",
+            (
+                "tests/unit/operators/test_distinct.py::test_the_first_row_with_a_value_is_marked"
+                "_for_each_key"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/processing/reduce.py",
+            "self._keep(groups.keys, [reduced[of_key] for of_key in range(groups.count)])",
+            "pass",
+            (
+                "tests/unit/operators/test_reduce.py::test_each_record_emits_what_the_rows_of_its"
+                "_key_are_reduced_to"
+            ),
+        ),
+    ),
     "what `run_local` returns are the rows of completed checkpoints of that run, each once": (
         Mutant(
             "pipelines/connectors/in_process.py",
