@@ -16,6 +16,7 @@ from pipelines.operators.asynchronous.async_map import AsyncMapBatches, AsyncMap
 from pipelines.operators.asynchronous.request_loop import AsyncCall, AsyncFunction, RequestPolicy
 from pipelines.operators.joining.stream_join import Interval
 from pipelines.operators.joining.window_join import NO_SUFFIXES, JoinKind
+from pipelines.operators.pandas_function import PandasFunction, PandasMapping
 from pipelines.operators.processing.process import BatchProcessFunction, Process
 from pipelines.operators.stateless import (
     AsRecords,
@@ -91,6 +92,14 @@ class Stream:
     def map_batches(self, function: BatchMapping, schema: pa.Schema, *, uid: str) -> "Stream":
         """Arrow batch in, Arrow batch of `schema` out. Event time stays if its column does."""
         return self._chained(uid, lambda: BatchFunction(function, schema), self._time_in(schema))
+
+    def map_pandas(self, function: PandasMapping, schema: pa.Schema, *, uid: str) -> "Stream":
+        """DataFrame in, DataFrame of `schema` out; `map_batches` saves the conversion.
+
+        The function gets the rows of one batch, and must not depend on which rows come together.
+        Event time stays if its column does. Raises Rejected if pandas is not installed.
+        """
+        return self._chained(uid, lambda: PandasFunction(function, schema), self._time_in(schema))
 
     def map(self, function: RowMapping, schema: pa.Schema, *, uid: str) -> "Stream":
         """Row in, row of `schema` out, as dictionaries; `map_batches` is much faster."""
