@@ -59,6 +59,7 @@ LEVEL_ZERO_FILES = 16
 rewrites, and so uploads, the whole state."""
 
 MEMTABLE_BYTES = 1 << 16  # it stays empty
+NEVER = 1 << 30  # so many files
 BLOOM_BITS = 10
 METADATA_BLOCK_BYTES = 4096
 """Indexes and filters are divided into parts of this size; the cache holds the parts in use. Whole
@@ -156,6 +157,12 @@ def _options(cache: Cache) -> Options:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_level_zero_file_num_compaction_trigger(LEVEL_ZERO_FILES)
+    # Ingestions do not wait for merges, whatever these say. A snapshot would: it writes the memtable,
+    # which is empty, and waits until a write would not have to. Meanwhile it stops the whole process.
+    options.set_level_zero_slowdown_writes_trigger(NEVER)
+    options.set_level_zero_stop_writes_trigger(NEVER)
+    options.set_soft_pending_compaction_bytes_limit(0)
+    options.set_hard_pending_compaction_bytes_limit(0)
     options.set_write_buffer_size(MEMTABLE_BYTES)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
