@@ -26,6 +26,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import JobStatus
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,7 @@ def started_run(
     first_checkpoint_id: int = 1,
     place: Callable[..., list[str]] | None = None,
     environment: dict[str, str] | None = None,
+    code: ShippedCode | None = None,
 ) -> Iterator[StartedRun]:
     """A driver in a session of its own; it is ended, with its children, when the block ends.
 
@@ -134,6 +136,7 @@ def started_run(
             settings=settings or {},
             restore_from=restore_from,
             first_checkpoint_id=CheckpointId(first_checkpoint_id),
+            code=code,
         )
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
     command = [sys.executable, "-m", "pipelines.spark.driver", str(directory.path)]

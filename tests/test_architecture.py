@@ -20,15 +20,18 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.state": DOMAIN | {"pipelines.protocol"},
     "pipelines.disk": set(),
     "pipelines.storage": DOMAIN | {"pipelines.disk"},
+    "pipelines.packages": DOMAIN | {"pipelines.disk"},
     "pipelines.channels": DOMAIN,
     "pipelines.connectors": DOMAIN | {"pipelines.disk"},
     "pipelines.bus": DOMAIN | {"pipelines.disk"},
     "pipelines.operators": DOMAIN | {"pipelines.state"},
     "pipelines.stream": DOMAIN | {"pipelines.state", "pipelines.operators", "pipelines.connectors"},
-    "pipelines.flows": DOMAIN | {"pipelines.stream", "pipelines.operators", "pipelines.connectors"},
+    "pipelines.flows": DOMAIN
+    | {f"pipelines.{p}" for p in ("stream", "operators", "connectors", "packages")},
     "pipelines.runtime": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
-    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows", "disk", "points")},
+    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows", "disk", "points")}
+    | {"pipelines.packages"},
     "pipelines.testing": DOMAIN
     | {f"pipelines.{p}" for p in ("local", "stream", "connectors", "operators", "state")},
     "pipelines.local": DOMAIN
@@ -36,19 +39,22 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {f"pipelines.{p}" for p in ("stream", "protocol", "flows", "disk")},
     "pipelines.points": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "connectors", "bus")}
-    | {f"pipelines.{p}" for p in ("operators", "stream", "flows")},
+    | {f"pipelines.{p}" for p in ("operators", "stream", "flows", "packages")},
     "pipelines.audit": DOMAIN
-    | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
+    | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream", "packages")},
     "pipelines.lab": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "disk", "connectors", "operators")}
     | {"pipelines.stream", "pipelines.flows"},
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "points", "bus", "flows", "storage")}
-    | {f"pipelines.{p}" for p in ("stream", "connectors")},
+    | {f"pipelines.{p}" for p in ("stream", "connectors", "packages")},
 }
 FROM_FTDASH = {
     f"pipelines.{package}"
-    for package in ("domain", "disk", "bus", "flows", "points", "storage", "audit", "lab", "local")
+    for package in (
+        *("domain", "disk", "bus", "flows", "packages"),
+        *("points", "storage", "audit", "lab", "local"),
+    )
 }
 DASHBOARD = [  # each may import those before it
     *("installed_command", "formats", "times", "impatience", "celery", "errands"),

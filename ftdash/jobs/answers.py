@@ -103,6 +103,7 @@ class RunView:
     parallelism: int
     max_parallelism: int
     master: str
+    code: str  # the package that it runs, with version and digest; empty: an installed one
     parameters: dict[str, str]
     settings: dict[str, str]
     restored_from: str | None

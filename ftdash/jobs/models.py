@@ -13,6 +13,7 @@ from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
 from pipelines.domain.commands import ADDRESS, AnyCommand, Command
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import ClaimMode, JobStatus
 
 
@@ -34,7 +35,26 @@ OPEN_PHASES = (RequestPhase.PENDING, RequestPhase.DELIVERED, RequestPhase.ACCEPT
 TERMINAL_STATUSES = [status.value for status in JobStatus if status.is_terminal]
 
 
-class Pipeline(models.Model):
+class RunsCode(models.Model):
+    """A row that says which package holds the flow."""
+
+    code = models.JSONField(null=True)  # ShippedCode as JSON; null: an installed package
+
+    class Meta:
+        abstract = True
+
+    @property
+    def shipped_code(self) -> ShippedCode | None:
+        return None if self.code is None else msgspec.convert(self.code, ShippedCode)
+
+    @property
+    def code_described(self) -> str:
+        """For people; empty: an installed package."""
+        code = self.shipped_code
+        return "" if code is None else code.described
+
+
+class Pipeline(RunsCode):
     """A flow with a name, and the values that its next run starts with."""
 
     name = models.SlugField(max_length=80, unique=True)
@@ -55,7 +75,7 @@ class Pipeline(models.Model):
         return self.name
 
 
-class Run(models.Model):
+class Run(RunsCode):
     """One submission or restore: one lineage, one journal, at most one driver at a time."""
 
     # Written by services.

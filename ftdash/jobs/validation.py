@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from django.conf import settings as configuration
 
@@ -14,7 +15,12 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.storage.roots import StorageRoots, check_placement, configured_roots
+
+if TYPE_CHECKING:
+    from pipelines.flows.finding import Flow
+    from pipelines.packages.loading import LoadedCode
 
 FLOW_LENGTH_MAX = 80
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -52,15 +58,13 @@ def check_startable(
     max_parallelism: int,
     parameters: dict[str, str],
     settings: dict[str, str],
+    code: ShippedCode | None = None,
 ) -> EndToEnd:
     """What is guaranteed from end to end.
 
     Raises Rejected naming the flow, parameter, column, setting or number that is wrong, or that
     holds a password, and when less is guaranteed than the settings require.
     """
-    # The flows load Arrow, which takes longer than a page should; most requests start nothing.
-    from pipelines.flows.finding import find_flow
-
     if len(flow) > FLOW_LENGTH_MAX:
         raise Rejected(
             f"The pipeline {flow} has {len(flow)} characters in its name, and may have"
@@ -72,7 +76,7 @@ def check_startable(
     parsed = parse_settings(settings)
     with _refused_when_silent():
         check_placement(parsed, roots())
-    pipeline = find_flow(flow).build(parameters)
+    pipeline = found_flow(flow, code).build(parameters)
     found = end_to_end(parsed.checkpointing_mode, pipeline.ends)
     check_required(parsed.required_guarantee, found)
     pipeline.check_fits(parsed)
@@ -80,20 +84,39 @@ def check_startable(
     return found
 
 
-def check_sources(flow: str, parameters: dict[str, str], settings: dict[str, str]) -> None:
-    """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
+def found_flow(flow: str, code: ShippedCode | None) -> "Flow":
+    """`code` None: an installed package holds it. Raises Rejected."""
+    # The flows load Arrow, which takes longer than a page should; most requests start nothing.
     from pipelines.flows.finding import find_flow
 
-    find_flow(flow).build(parameters).validate_sources(parse_settings(settings))
+    return find_flow(flow, loaded_code(code))
 
 
-def output_notes(flow: str, parameters: dict[str, str], newest: Run | None) -> list[str]:
+def loaded_code(code: ShippedCode | None) -> "LoadedCode | None":
+    """From the packages of this installation. Raises Rejected if it is not there, or altered."""
+    from pipelines.packages.store import stored_code
+
+    return stored_code(code, Path(configuration.JOBS_ROOT))
+
+
+def check_sources(
+    flow: str,
+    parameters: dict[str, str],
+    settings: dict[str, str],
+    code: ShippedCode | None = None,
+) -> None:
+    """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
+    found_flow(flow, code).build(parameters).validate_sources(parse_settings(settings))
+
+
+def output_notes(
+    flow: str, parameters: dict[str, str], newest: Run | None, code: ShippedCode | None = None
+) -> list[str]:
     """Of a start from nothing: a sentence for each output that a run of another installation holds,
     and for each that is published again. `newest`: the pipeline's run before it."""
-    from pipelines.flows.finding import find_flow
     from pipelines.points.preflight import repeated, takeovers
 
-    pipeline = find_flow(flow).build(parameters)
+    pipeline = found_flow(flow, code).build(parameters)
     newest_run = "" if newest is None else str(run_directory(newest).path)
     held = takeovers(pipeline, configuration.INSTALLATION_ID)
     return [*held, *repeated(pipeline, newest_run, None)]

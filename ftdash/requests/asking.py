@@ -194,6 +194,7 @@ def new_run(
             allow_non_restored_state=allow_non_restored_state,
             first_checkpoint_id=first_checkpoint_id,
             parent=parent,
+            code=pipeline.code,
             replayed_sources=list(replayed_sources),
             created_at=timezone.now(),
         )

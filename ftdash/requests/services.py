@@ -44,6 +44,7 @@ from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings.parsing import changed_settings, parse_settings
+from pipelines.domain.shipped_code import ShippedCode
 
 
 def ask(
@@ -132,17 +133,23 @@ def submit_pipeline(
     master: str | None = None,
     allows_faults: bool = False,
     request_id: str | None = None,
+    code: ShippedCode | None = None,
 ) -> RequestId:
-    """Create or change the pipeline and start a run of it from the beginning."""
+    """Create or change the pipeline and start a run of it from the beginning.
+
+    `code`: the package that holds the flow. None: the one that the pipeline has had for the same
+    flow, or an installed one.
+    """
     question = Question(name, requester, reason, request_id)
     if known := already_asked(question, StartPipeline):
         return known
     check_name(name)
     parameters, settings = parameters or {}, settings or {}
-    found = check_startable(flow, parallelism, max_parallelism, parameters, settings)
-    check_sources(flow, parameters, settings)
+    code = code or _code_so_far(name, flow)
+    found = check_startable(flow, parallelism, max_parallelism, parameters, settings, code)
+    check_sources(flow, parameters, settings, code)
     newest = Run.objects.filter(pipeline__name=name).order_by("-number").first()
-    said = [found.sentence, *output_notes(flow, parameters, newest)]
+    said = [found.sentence, *output_notes(flow, parameters, newest, code)]
     given = {
         "flow": flow,
         "parallelism": parallelism,
@@ -150,6 +157,7 @@ def submit_pipeline(
         "parameters": parameters,
         "settings": settings,
         "allows_faults": allows_faults,
+        "code": None if code is None else msgspec.to_builtins(code),
     }
     with transaction.atomic():
         existing = Pipeline.objects.filter(name=name).first()
@@ -163,3 +171,8 @@ def submit_pipeline(
         run = new_run(pipeline, parallelism=parallelism, parameters=parameters, master=master)
         command = StartPipeline(parallelism=parallelism)
         return store_start(question, command, run, " ".join(said))
+
+
+def _code_so_far(name: str, flow: str) -> ShippedCode | None:
+    known = Pipeline.objects.filter(name=name, flow=flow).first()
+    return None if known is None else known.shipped_code

@@ -133,6 +133,7 @@ def _spec(run: Run) -> RunSpec:
         installation=settings.INSTALLATION_ID,
         started_by=_requester(run),
         follows=_run_before(run),
+        code=run.shipped_code,
     )
 
 

@@ -53,6 +53,7 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.flows.finding import find_flow
+from pipelines.packages.store import stored_code
 
 
 def input_reports(history: History) -> list[InputReport]:
@@ -169,7 +170,9 @@ def audit(run: RunDirectory, tell: Tell = lambda _: None) -> AuditReport:
     """Raises Rejected when the run, its journal or a target cannot be read."""
     spec = _spec_of(run)
     find = _journals_beside(run)
-    pipeline = find_flow(spec.pipeline).build(spec.parameters)
+    pipeline = find_flow(spec.pipeline, stored_code(spec.code, run.jobs_root)).build(
+        spec.parameters
+    )
     sinks = [(uid, each, pipeline.input_schemas(uid)[0]) for uid, each in pipeline.sinks.items()]
     return audit_sinks(sinks, lambda: read_history(spec.run_id, run.journal_file, find), tell)
 

@@ -18,6 +18,7 @@ import msgspec
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import CheckpointStorage, Settings
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import ClaimMode
 
 
@@ -37,6 +38,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     installation: str = ""  # which started the run; the same after each of its restarts
     started_by: str = ""  # the person who asked for the run; empty: no person did
     follows: RunId | None = None  # the run of that pipeline before this one
+    code: ShippedCode | None = None  # that holds the pipeline; None: an installed package does
 
 
 class RunDirectory:

@@ -15,6 +15,7 @@ from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution
 from pipelines.domain.ledger import OutputShare
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 3
@@ -156,6 +157,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ancestors: list[tuple[RunId, CheckpointId]]  # the points it descends from, oldest first
     operator_ids: dict[Uid, str]  # uid to Flink's operator id
     subtasks: list[SubtaskSnapshot]
+    code: ShippedCode | None = None  # that ran in every slot; None: an installed package did
 
     def state_files(self) -> Iterator[FileHandle]:
         """Files of keyed states; a shared file once for each state that refers to it."""

@@ -4,21 +4,29 @@ Names come from entry points of the group `ftdash.pipelines` and from FTDASH_PIP
 `package.module:NAME` or `name=package.module:NAME`, separated by commas, and wins. The pipelines
 that ship are declared as entry points too. A checkout is not installed, so it declares them by the
 same table of its `pyproject.toml`.
+
+A package that was shipped (`pipelines.packages`) declares names of its own; in it, nothing else is
+looked for.
 """
 
 import os
 import re
 import tomllib
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from pipelines.domain.errors import BrokenCode, Rejected
-from pipelines.stream.declaration import Flow, described, traceback_of, unknown
+from pipelines.packages.loading import LoadedCode
+from pipelines.packages.wheel import GROUP
+from pipelines.stream import Pipeline
+from pipelines.stream.declaration import Flow as Flow
+from pipelines.stream.declaration import described, traceback_of, unknown
 
-GROUP = "ftdash.pipelines"
 VARIABLE = "FTDASH_PIPELINES"
 CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -30,12 +38,14 @@ def declared_flows() -> dict[str, str]:
     return installed_flows() | _listed(os.environ.get(VARIABLE, ""))
 
 
-def find_flow(name: str) -> Flow:
-    """Finds a declared name, or any `package.module:NAME`.
+def find_flow(name: str, code: LoadedCode | None = None) -> Flow:
+    """Finds a declared name, or any `package.module:NAME`; with `code`, in that package alone.
 
     Raises Rejected when there is no such pipeline, and BrokenCode, with the author's traceback,
     when its module cannot be imported.
     """
+    if code is not None:
+        return _shipped(name, code)
     declared = declared_flows()
     if name not in declared and not _REFERENCE.fullmatch(name):
         raise Rejected(unknown("pipeline", name, list(declared), "here"))
@@ -67,13 +77,33 @@ def _listed(text: str) -> dict[str, str]:
     return {(name or reference).strip(): reference.strip() for name, _, reference in named}
 
 
-def _loaded(reference: str) -> Flow:
+def _shipped(name: str, code: LoadedCode) -> Flow:
+    flows, place = code.wheel.flows, code.code.described
+    if name not in flows and not _REFERENCE.fullmatch(name):
+        raise Rejected(unknown("pipeline", name, list(flows), f"in {place}"))
+    reference = flows.get(name, name)
+    module = reference.partition(":")[0]
+    if module.partition(".")[0] not in code.wheel.modules:
+        held = ", ".join(sorted(code.wheel.modules))
+        raise Rejected(f"There is no module {module} in {place}; it holds {held}.")
+    with code.in_use():
+        found = _loaded(reference, place)
+    return replace(found, assemble=partial(_assembled, found, code))
+
+
+def _assembled(flow: Flow, code: LoadedCode, texts: Mapping[str, str]) -> Pipeline:
+    """The author's function may import more of the package."""
+    with code.in_use():
+        return flow.assemble(texts)
+
+
+def _loaded(reference: str, package: str = "") -> Flow:
     if not _REFERENCE.fullmatch(reference):
         raise Rejected(
             f"The pipeline declared as {reference!r} cannot be found; write package.module:NAME."
         )
     path, _, attribute = reference.partition(":")
-    module = _imported(path)
+    module = _imported(path, package)
     if not hasattr(module, attribute):
         flows = [name for name, each in vars(module).items() if isinstance(each, Flow)]
         raise Rejected(unknown("pipeline", attribute, flows, f"in {path}"))
@@ -84,17 +114,22 @@ def _loaded(reference: str) -> Flow:
     return found
 
 
-def _imported(path: str) -> ModuleType:
+def _imported(path: str, package: str) -> ModuleType:
     try:
         return import_module(path)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{path}.".startswith(f"{error.name}."):
-            raise Rejected(
-                f"There is no module {path}; install its package, or put its folder on PYTHONPATH."
-            ) from error
+            raise Rejected(f"There is no module {path}{_where_to_look(package)}") from error
         raise _broken(path, error) from error
     except (Exception, SystemExit) as error:
         raise _broken(path, error) from error
+
+
+def _where_to_look(package: str) -> str:
+    """`package` empty: the module is looked for among all that is installed."""
+    if package:
+        return f" in {package}; name one that it holds."
+    return "; install its package, or put its folder on PYTHONPATH."
 
 
 def _broken(path: str, error: BaseException) -> BrokenCode:

@@ -25,6 +25,7 @@ from pipelines.domain.key_groups import KeyGroupRange, Redistribution, range_of
 from pipelines.domain.snapshots import Manifest, StateHandle
 from pipelines.domain.status import CheckpointKind
 from pipelines.flows.finding import find_flow
+from pipelines.packages.loading import LoadedCode
 from pipelines.points.browsing import rows_of
 from pipelines.points.contents import (
     EXAMPLES_MAX,
@@ -166,10 +167,10 @@ class Part:
     groups: KeyGroupRange | None
 
 
-def keys_of(flow_name: str, parameters: Mapping[str, str]) -> Keys:
+def keys_of(flow_name: str, parameters: Mapping[str, str], code: LoadedCode | None = None) -> Keys:
     """The keys that the pipeline declares now; empty if it can no longer be built."""
     try:
-        declared = declared_states(find_flow(flow_name).build(parameters))
+        declared = declared_states(find_flow(flow_name, code).build(parameters))
     except Rejected:
         return {}
     return {

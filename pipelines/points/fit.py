@@ -25,6 +25,7 @@ from pipelines.domain.run import RunSpec
 from pipelines.domain.snapshots import Json, Manifest
 from pipelines.flows.finding import find_flow
 from pipelines.operators.operator import OperatorContext
+from pipelines.packages.loading import LoadedCode
 from pipelines.points.contents import Limit, ShelfLife, pending_commits
 from pipelines.protocol.compatibility import (
     Compatibility,
@@ -112,13 +113,18 @@ def _emit_nowhere(batch: pa.RecordBatch) -> None:
 
 
 def shelf_life(
-    manifest: Manifest, flow_name: str, parameters: Mapping[str, str], *, is_committed: bool
+    manifest: Manifest,
+    flow_name: str,
+    parameters: Mapping[str, str],
+    *,
+    is_committed: bool,
+    code: LoadedCode | None = None,
 ) -> ShelfLife:
     """`is_committed`: all output that its sinks had prepared is known to be committed.
 
     Raises Rejected if the flow cannot be built with these parameters.
     """
-    pipeline = find_flow(flow_name).build(parameters)
+    pipeline = find_flow(flow_name, code).build(parameters)
     return shelf_life_in(manifest, pipeline, is_committed=is_committed)
 
 

@@ -20,8 +20,10 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import published_again
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.finding import find_flow
+from pipelines.packages.loading import LoadedCode
 from pipelines.points.contents import pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.published_output import Start, published_up_to, repeats
@@ -89,6 +91,7 @@ class RestoreQuestion:
     refused_before: str = ""  # why an earlier start there was refused; empty: it was not
     installation: str = ""  # of the new run
     newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
+    code: LoadedCode | None = None  # that holds `flow`; None: an installed package does
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
@@ -99,14 +102,17 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         refused = Finding(Check.MANIFEST, Outcome.REFUSED, str(error))
         return Verdict(path=question.path, findings=(refused,))
     try:
-        pipeline = find_flow(question.flow).build(question.parameters)
+        pipeline = find_flow(question.flow, question.code).build(question.parameters)
         pipeline.validate_sinks()
     except Rejected as refusal:
         built = Finding(Check.PIPELINE, Outcome.REFUSED, str(refusal))
-        return _verdict(question, manifest, (_manifest_finding(manifest), built))
+        said = (_manifest_finding(manifest), *_code(question, manifest), built)
+        return _verdict(question, manifest, said)
     found = compare(manifest, _target(question, pipeline))
     findings = chain(
-        (_manifest_finding(manifest), *_refused_before(question), _guarantee(question, pipeline)),
+        (_manifest_finding(manifest), *_refused_before(question)),
+        _code(question, manifest),
+        (_guarantee(question, pipeline),),
         _compatibility(found),
         _files(question, manifest, store),
         _sources(manifest, pipeline),
@@ -166,6 +172,25 @@ def _refused_before(question: RestoreQuestion) -> Iterator[Finding]:
     if question.refused_before:
         text = f"It was refused before. {question.refused_before}"
         yield Finding(Check.MANIFEST, Outcome.NOTE, text)
+
+
+def _code(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
+    """Nothing where neither was shipped: what is installed has no digest to compare."""
+    then, now = manifest.code, question.code.code if question.code else None
+    if then is None and now is None:
+        return
+    if then is not None and now is not None and then.sha256 == now.sha256:
+        text = f"The point was written by the same code: {now.described}."
+        yield Finding(Check.CODE, Outcome.FINE, text)
+        return
+    is_known = then is not None and now is not None
+    verdict = "The code has changed" if is_known else "It is not known if the code has changed"
+    text = f"{verdict}: {_package(then)} wrote the point, and {_package(now)} would start from it."
+    yield Finding(Check.CODE, Outcome.NOTE, text)
+
+
+def _package(code: ShippedCode | None) -> str:
+    return "an installed package" if code is None else code.described
 
 
 def _guarantee(question: RestoreQuestion, pipeline: Pipeline) -> Finding:

@@ -16,6 +16,7 @@ class Check(StrEnum):
     """The subjects of the check, in this order."""
 
     MANIFEST = "manifest"
+    CODE = "code"  # what wrote the point, and what would start from it
     PIPELINE = "pipeline"  # the flow can be built with these parameters
     GUARANTEE = "guarantee"  # end to end
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism

@@ -22,6 +22,7 @@ from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.poison import Isolation
 from pipelines.domain.settings import BarrierOptions, Heartbeat, InputOptions, StateOptions
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.fencing import CommitPermit
@@ -140,7 +141,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deploy(Message, frozen=True, kw_only=True):
-    """Everything a slot needs; code comes from the flow's name, state from `restore_location`."""
+    """Everything a slot needs; code comes from the flow's name, in `code` if it was shipped, and
+    state from `restore_location`."""
 
     run_id: RunId
     pipeline: str
@@ -165,6 +167,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     replayed_sources: list[Uid] = []  # sources whose quarantine is read again
     shows_failed_records: bool = False  # a failure may tell the master the record's values
     beginning: bytes = b""  # of the run, see `connectors.beginning`
+    code: ShippedCode | None = None  # the host has put the wheel on this machine
 
 
 class Begin(Message, frozen=True, kw_only=True):

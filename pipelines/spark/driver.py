@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
@@ -19,6 +20,7 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
+from pipelines.packages.store import CodeStore
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.networking import driver_networking
@@ -43,7 +45,8 @@ def main() -> int:
         return EXIT_LEASE_HELD
     try:
         with lease:
-            status = drive(directory, lease, spark_stages, end_at_once)
+            open_stages = partial(spark_stages, directory)
+            status = drive(directory, lease, open_stages, end_at_once)
     except LeaseLost as lost:
         end_at_once(lost)
     except Retryable as away:
@@ -53,9 +56,14 @@ def main() -> int:
 
 
 @contextmanager
-def spark_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[SparkStageHost]:
+def spark_stages(
+    directory: RunDirectory, spec: RunSpec, post: Callable[[JobEvent], None]
+) -> Iterator[SparkStageHost]:
+    """Sends the package of the run, if it was shipped, to every machine with a slot."""
     networking = driver_networking(parse_settings(spec.settings))
     session = open_session(spec.master, f"{spec.pipeline} {spec.run_id}", networking)
+    if spec.code is not None:
+        session.sparkContext.addFile(str(CodeStore(directory.jobs_root).file_of(spec.code)))
     stages = SparkStageHost(session, post)
     try:
         yield stages

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import BarrierTaskContext, InheritableThread
+from pyspark import BarrierTaskContext, InheritableThread, SparkFiles
 from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
@@ -69,7 +69,8 @@ class SparkStageHost:
 def _slot_task(address: SlotAddress) -> Callable[[Iterator[int]], Iterator[int]]:
     def serve(partition: Iterator[int]) -> Iterator[int]:
         del partition  # the records of a stream do not come from Spark
-        run_slot(address, BarrierTaskContext.get().partitionId())
+        packages = Path(SparkFiles.getRootDirectory())
+        run_slot(address, BarrierTaskContext.get().partitionId(), packages)
         return iter(())
 
     return serve

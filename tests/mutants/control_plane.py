@@ -89,6 +89,44 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/connectors/test_building.py::test_a_start_does_ask_the_target",
         ),
     ),
+    "a slot runs the code that the run's manifests name, whatever is installed under its name": (
+        Mutant(
+            "pipelines/packages/loading.py",
+            "    if found != code.sha256:",
+            "    if False:",
+            (
+                "tests/unit/runtime/slot/test_sent_code.py::test_a_slot_refuses_other_code_under_th"
+                "e_name_of_the_wheel"
+            ),
+        ),
+        Mutant(
+            "pipelines/packages/loading.py",
+            "        sys.meta_path.insert(0, self)",
+            "        sys.meta_path.append(self)",
+            (
+                "tests/unit/packages/test_loading.py::test_the_shipped_code_runs_although_an_instal"
+                "led_one_was_imported"
+            ),
+        ),
+        Mutant(
+            "pipelines/packages/loading.py",
+            "    return {name: sys.modules.pop(name) for name in found}",
+            "    return {name: sys.modules[name] for name in found}",
+            (
+                "tests/unit/runtime/slot/test_sent_code.py::test_a_slot_does_not_run_an_installed_p"
+                "ackage_of_the_same_name"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/checkpoints/point_files.py",
+            "        code=context.spec.code,",
+            "        code=None,",
+            (
+                "tests/integration/test_shipped_code.py::test_a_package_runs_in_every_slot_without_"
+                "being_installed[local[2]]"
+            ),
+        ),
+    ),
     "one broken pipeline of an author stops no other, and its error names the author's line": (
         Mutant(
             "pipelines/flows/finding.py",

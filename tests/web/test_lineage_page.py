@@ -36,6 +36,15 @@ def test_a_run_is_shown_with_the_point_and_the_run_that_it_came_from(operator: C
     assert list(map(len, indents)) == [0, 3]
 
 
+def test_runs_of_shipped_packages_name_their_code(operator: Client) -> None:
+    code = {"package": "shop", "version": "1.1", "file": "shop.whl", "sha256": "0123456789abcdef"}
+    new_run(code=code)
+
+    assert "flights-1 shop 1.1 (sha256 0123456789ab)" in words_of(operator)
+    page = operator.get(reverse("pipeline", args=["flights"])).content.decode()
+    assert "code <b>shop 1.1 (sha256 0123456789ab)</b>" in page
+
+
 def test_points_that_are_kept_come_newest_first_and_the_rest_is_counted(operator: Client) -> None:
     points(over(new_run()), *range(1, 10))
 

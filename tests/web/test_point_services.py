@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from django.conf import settings as configuration
 from django.utils import timezone
@@ -24,10 +25,12 @@ from pipelines.domain.commands import RequestKind
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import ClaimedPointDiscarded, RestorePointRefused
 from pipelines.domain.status import CheckpointKind, ClaimMode
+from pipelines.packages.store import CodeStore
 from pipelines.points.verdict import Check, Verdict
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.stores import CheckpointStores
 from tests.object_server import ObjectServer, never
+from tests.shipped_packages import shop_wheel
 from tests.unit.points.stored_views import publish_views, write_events
 from tests.web.journals import Story, new_run
 from tests.web.sent_errands import catch_errands
@@ -81,6 +84,26 @@ def test_a_restore_forks_a_run_from_the_point(old: Run, data: Path) -> None:
     assert (spec.claim_mode, spec.allow_non_restored_state) == (ClaimMode.CLAIM, True)
     assert (spec.installation, spec.started_by) == (installation_id(), WHO["requester"])
     assert spec.installation == configuration.INSTALLATION_ID, "the same after every start"
+
+
+def test_a_restore_with_newer_code_is_looked_at_first_and_kept_for_later_starts(
+    old: Run, data: Path, tmp_path: Path
+) -> None:
+    path, store = point(data, run_id=old.run_id), CodeStore(configuration.JOBS_ROOT)
+    views = "from pipelines.flows.page_view_count import FLOW as shop\n# VERSION\n"
+    older, newer = (store.add(shop_wheel(tmp_path, each, views)) for each in ("1.0", "1.1"))
+    Pipeline.objects.update(flow="orders", code=msgspec.to_builtins(older))
+    asked = Restore(pipeline=NAME, path=path, code=newer)
+
+    verdict = point_services.preflight(asked)
+    point_services.restore(asked, **WHO)
+
+    said = [each.text for each in verdict.findings if each.check is Check.CODE]
+    assert verdict.is_possible
+    assert said[0].endswith(f"and {newer.described} would start from it.")
+    assert _spec(Run.objects.get(number=2)).code == newer
+    assert Pipeline.objects.get().shipped_code == newer
+    assert Run.objects.get(number=1).shipped_code is None, "a run that is over keeps what it had"
 
 
 def test_a_restore_takes_a_point_of_another_pipeline_with_the_same_uids(

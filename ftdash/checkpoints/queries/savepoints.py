@@ -28,7 +28,7 @@ from ftdash.checkpoints.answers import (
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.damage import passing_on_damage
 from ftdash.jobs.models import PointInspection, PointLabel, Request, Run
-from ftdash.jobs.validation import check_place, roots
+from ftdash.jobs.validation import check_place, loaded_code, roots
 from ftdash.times import watermark_moment
 from pipelines.domain.commands import AnyCommand, SavepointCommand
 from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
@@ -114,6 +114,7 @@ def shelf_life_of(point: Savepoint) -> ShelfLife:
         manifest.pipeline,
         run.parameters if run else {},
         is_committed=point.committed_at is not None,
+        code=loaded_code(manifest.code),
     )
 
 

@@ -47,6 +47,7 @@ class LineageRun:
     restored_from: str | None
     restored_checkpoint_id: int | None
     claim_mode: str | None  # None: not restored
+    code: str  # the package that it ran, with version and digest; empty: an installed one
     tree_restored_from: str | None
     """Where the first run of its tree was restored from: a point of an unknown run. None: that run
     started from the beginning."""
@@ -116,6 +117,7 @@ def _described(node: _Node, parent: Run | None, forks: list[Run]) -> LineageRun:
         restored_from=run.restored_from,
         restored_checkpoint_id=run.first_checkpoint_id - 1 if run.restored_from else None,
         claim_mode=run.claim_mode if run.restored_from else None,
+        code=run.code_described,
         tree_restored_from=node.root.restored_from,
         points=_points(run, forks),
     )

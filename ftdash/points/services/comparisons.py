@@ -18,7 +18,7 @@ from django.utils import timezone
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.damage import on_damage_found, passing_on_damage
 from ftdash.jobs.models import PointComparison, PointInspection, Run
-from ftdash.jobs.validation import check_place, roots
+from ftdash.jobs.validation import check_place, loaded_code, roots
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.points.contents import StateDifference
 
@@ -201,7 +201,9 @@ def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
     store = CheckpointStores(roots(), max_memory_state_bytes=0)
     left, right = (Point(path, store.manifest(path)) for path in (row.left, row.right))
     parts = parts_of(left, right)
-    keys = keys_of(right.manifest.pipeline, _parameters(right.manifest.run_id))
+    written = right.manifest
+    parameters, code = _parameters(written.run_id), loaded_code(written.code)
+    keys = keys_of(written.pipeline, parameters, code)
     known = msgspec.convert(row.found, list[StateDifference])
     found = {(each.uid, each.state): each for each in known}
     done = row.parts_done

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
 from django.conf import settings as configuration
 from django.db import transaction
 from django.utils import timezone
@@ -24,7 +25,7 @@ from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.damage import on_damage_found, passing_on_damage
 from ftdash.jobs.directories import quarantine_directory, run_directory
 from ftdash.jobs.models import Pipeline, PointInspection, Run
-from ftdash.jobs.validation import check_place, check_startable, roots
+from ftdash.jobs.validation import check_place, check_startable, found_flow, loaded_code, roots
 from ftdash.points.services.comparisons import check_room
 from ftdash.points.services.disposal import check_claimable, check_disposable
 from ftdash.requests.asking import (
@@ -42,6 +43,7 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import scheme_of
 from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Outcome, Verdict
 
@@ -88,7 +90,6 @@ def replayable(
 ) -> dict[str, int]:
     """How many records each source would supply again. Raises Rejected."""
     # The flows load Arrow, which takes longer than a page should; most requests do not need it.
-    from pipelines.flows.finding import find_flow
     from pipelines.points.replay import check_replayable
     from pipelines.storage.stores import CheckpointStores
 
@@ -99,7 +100,7 @@ def replayable(
         raise Rejected(f"{path} cannot be restored: {damage}") from damage
     except Retryable as error:
         raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
-    built = find_flow(pipeline.flow).build(parameters)
+    built = found_flow(pipeline.flow, pipeline.shipped_code).build(parameters)
     settings = parse_settings(pipeline.settings)
     home = str(quarantine_directory(pipeline))
     return dict(check_replayable(manifest, built, settings, home, only).items())
@@ -122,6 +123,7 @@ class Restore:
     allow_non_restored_state: bool = False
     reads_files: bool = True  # False: what an inspection has found, if there was one, counts
     replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
+    code: ShippedCode | None = None  # the package that holds the flow from now on
 
 
 def preflight(asked: Restore) -> Verdict:
@@ -192,13 +194,18 @@ def restore(
     head = read_head(path)
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
     parameters = {**row.parameters, **(asked.parameters or {})}
-    found = check_startable(row.flow, parallelism, row.max_parallelism, parameters, row.settings)
+    code = asked.code or row.shipped_code
+    found = check_startable(
+        row.flow, parallelism, row.max_parallelism, parameters, row.settings, code
+    )
     if not asked.reads_files:
         _check_inspected(path)
     _check_verdict(_verdict(row, path, asked), row)
     replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
     with transaction.atomic():
         check_possible(RestorePipeline, row)
+        row.code = None if code is None else msgspec.to_builtins(code)
+        row.save(update_fields=["code"])
         run = new_run(
             row,
             parallelism=parallelism,
@@ -265,6 +272,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
+        code=loaded_code(asked.code or row.shipped_code),
     )
     try:
         found = look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))

@@ -50,6 +50,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         parallelism=run.parallelism,
         max_parallelism=run.max_parallelism,
         master=run.master,
+        code=run.code_described,
         parameters=run.parameters,
         settings=run.settings_now,
         restored_from=run.restored_from,

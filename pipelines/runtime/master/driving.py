@@ -33,6 +33,8 @@ from pipelines.domain.settings import Settings, check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow
+from pipelines.packages.loading import activate
+from pipelines.packages.store import CodeStore
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
@@ -53,6 +55,7 @@ from pipelines.runtime.networking import driver_networking, load_tls
 from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
 from pipelines.stream import Pipeline
+from pipelines.stream.declaration import Flow
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
@@ -134,7 +137,7 @@ def _host(
     check_parallelism(spec.parallelism, spec.max_parallelism)
     beginning = RunBeginning(directory.beginning_file, lease.check_held)
     with beginning.listing():
-        pipeline = find_flow(spec.pipeline).build(spec.parameters)
+        pipeline = _flow_of(spec, directory).build(spec.parameters)
     check_required(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
@@ -180,6 +183,14 @@ def _host(
                 kept = KeptRows(source, directory, places, store)
                 _keep_data_frame(uid, source, kept, stages, lease, is_fresh=is_fresh)
         return master.run(stages)
+
+
+def _flow_of(spec: RunSpec, directory: RunDirectory) -> Flow:
+    """Raises Rejected if the package is not in the store of this installation, or is another."""
+    code = spec.code
+    if code is None:
+        return find_flow(spec.pipeline)
+    return find_flow(spec.pipeline, activate(code, CodeStore(directory.jobs_root).place_of(code)))
 
 
 def control_server(

@@ -1,6 +1,7 @@
 """Builds what one slot runs: its subtasks, its ackers, and what they share.
 
-Every slot builds the pipeline from the flow's name and parameters, so no code object travels. The
+Every slot builds the pipeline from the flow's name and parameters, so no code object travels. Code
+that was shipped is a wheel, whose digest the slot checks before it imports anything from it. The
 settings decide which state backend its operators get, which is set up on this machine; the backends
 themselves are the package `state`.
 """
@@ -21,6 +22,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import StateBackendType, StateOptions
 from pipelines.flows.finding import find_flow
+from pipelines.packages.loading import LoadedCode, activate
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.subtask_building import AckingWires, SubtaskBuilder
 from pipelines.runtime.subtask.acking.acker_task import AckerTask
@@ -101,11 +103,24 @@ class Deployment:
     close: Callable[[], None]  # once no subtask runs any more
 
 
-def built_pipeline(message: Deploy) -> Pipeline:
-    """From the flow's name and parameters, with the run's own listings. Raises Rejected."""
-    beginning = Beginning.unpacked(message.beginning)
+def built_pipeline(message: Deploy, packages: Path | None = None) -> Pipeline:
+    """From the flow's name and parameters, with the run's own listings. `packages`: the directory
+    where the host puts what it sends to its slots; None: it sends nothing. Raises Rejected."""
+    beginning, code = Beginning.unpacked(message.beginning), _sent_code(message, packages)
     with listing_once(beginning.directories):
-        return find_flow(message.pipeline).build(message.parameters)
+        return find_flow(message.pipeline, code).build(message.parameters)
+
+
+def _sent_code(message: Deploy, packages: Path | None) -> LoadedCode | None:
+    """The very code that the manifests of the run name. None: an installed package has it."""
+    if message.code is None:
+        return None
+    if packages is None:
+        raise Rejected(
+            f"The package {message.code.described} was not sent to this slot; install it on every"
+            " machine, and start the pipeline without --code."
+        )
+    return activate(message.code, packages)
 
 
 def deploy(

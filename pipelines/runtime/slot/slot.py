@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
@@ -72,8 +73,11 @@ replaced should not live on for it."""
 log = logging.getLogger(__name__)
 
 
-def run_slot(address: SlotAddress, slot: int) -> None:
-    """Serve until the final checkpoint; otherwise never return: the process exits."""
+def run_slot(address: SlotAddress, slot: int, packages: Path | None = None) -> None:
+    """Serve until the final checkpoint; otherwise never return: the process exits.
+
+    `packages`: the directory where the host puts packages that it sends; None: it sends none.
+    """
     pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
     _keep_freed_memory()
     tls = load_tls(address.networking)
@@ -85,7 +89,7 @@ def run_slot(address: SlotAddress, slot: int) -> None:
     connection.settimeout(None)
     clock = SystemClock()
     link = ControlLink(connection, MASTER_DECODER, clock.monotonic_ms)
-    SlotHost(address, slot, link, hosts, tls, clock).serve()
+    SlotHost(address, slot, link, hosts, tls=tls, clock=clock, packages=packages).serve()
 
 
 def _keep_freed_memory() -> None:
@@ -116,10 +120,13 @@ class SlotHost:
         slot: int,
         link: ControlLink[FromMaster],
         hosts: tuple[str, str],  # the one that reaches the data port, the one that it listens on
+        *,
         tls: Tls | None,
         clock: Clock,
+        packages: Path | None,
     ) -> None:
         self._address = address
+        self._packages = packages
         self._attempt = address.attempt
         self._slot = slot
         self._link = link
@@ -208,7 +215,7 @@ class SlotHost:
         self.reach(FaultPoint.RESTORING)
         self._deployment = deploy(
             message,
-            built_pipeline(message),
+            built_pipeline(message, self._packages),
             attempt=self._attempt,
             subtask=self._slot,
             network=self._network,

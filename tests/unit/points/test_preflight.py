@@ -1,5 +1,6 @@
 """The preflight: what it says about a point that is whole, and about each thing that is not."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.flows.finding import VARIABLE, find_flow
+from pipelines.packages.store import CodeStore, stored_code
 from pipelines.points.comparison import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.points.stored_output import StoredCommittables
 from pipelines.points.verdict import Check, Measured, Outcome, Verdict
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.shipped_packages import shop_wheel
 from tests.takeovers import held
 from tests.unit.points.stored_views import (
     EVENTS,
@@ -193,6 +197,40 @@ def test_positions_that_make_no_sense_are_refused(
     assert "'events' make no sense" in verdict.refusals[0]
 
 
+@pytest.mark.parametrize(
+    ("wrote", "outcome", "said"),
+    [
+        (
+            "1.0",
+            Outcome.FINE,
+            r"^The point was written by the same code: shipped-shop 1.0 \(",
+        ),
+        (
+            "1.1",
+            Outcome.NOTE,
+            r"^The code has changed: shipped-shop 1.1 \(.*\) wrote the point",
+        ),
+        (
+            None,
+            Outcome.NOTE,
+            "^It is not known if the code has changed: an installed package",
+        ),
+    ],
+)
+def test_a_start_says_if_the_code_has_changed(
+    tmp_path: Path, data: Path, wrote: str | None, outcome: Outcome, said: str
+) -> None:
+    store = CodeStore(tmp_path / "jobs")
+    codes = {each: store.add(shop_wheel(tmp_path, each)) for each in ("1.0", "1.1")}
+    point = written_by(codes.get(wrote or ""), savepoint_of_views(tmp_path, data))
+
+    verdict = asked(point, data, flow="orders", code=stored_code(codes["1.0"], tmp_path / "jobs"))
+
+    found = [each for each in verdict.findings if each.check is Check.CODE]
+    assert [each.outcome for each in found] == [outcome]
+    assert re.search(said, found[0].text)
+
+
 def test_what_the_pipeline_itself_lacks_is_said(tmp_path: Path, data: Path) -> None:
     point = savepoint_of_views(tmp_path, data)
 
@@ -313,6 +351,14 @@ def with_operator(root: Path, data: Path, added: OperatorSnapshot) -> Path:
     first = manifest.subtasks[0]
     grown = msgspec.structs.replace(first, operators=[*first.operators, added])
     changed = msgspec.structs.replace(manifest, subtasks=[grown, *manifest.subtasks[1:]])
+    (point / "manifest.json").unlink()
+    store.publish(str(point), changed)
+    return point
+
+
+def written_by(code: ShippedCode | None, point: Path) -> Path:
+    store = FileSystemCheckpointStore([str(point)])
+    changed = msgspec.structs.replace(store.manifest(str(point)), code=code)
     (point / "manifest.json").unlink()
     store.publish(str(point), changed)
     return point

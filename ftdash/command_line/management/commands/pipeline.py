@@ -19,6 +19,7 @@ from django.utils import timezone
 from ftdash.checkpoints.answers import Savepoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import savepoints
+from ftdash.command_line.management.packages import package_store
 from ftdash.command_line.tables import write_table
 from ftdash.installed_command import InstalledCommand, explained
 from ftdash.jobs.answers import RequestView
@@ -41,6 +42,7 @@ from pipelines.domain.commands import (
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import ClaimMode, SavepointFormat
 
 
@@ -122,6 +124,7 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
 def _add_submit(submit: ArgumentParser) -> None:
     submit.add_argument("name")
     submit.add_argument("--flow", help="default: the flow of the same name")
+    _add_code(submit)
     submit.add_argument("--parallelism", type=int, default=1)
     submit.add_argument("--max-parallelism", type=int, default=DEFAULT_MAX_PARALLELISM)
     submit.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')
@@ -173,7 +176,17 @@ def _add_point(parser: ArgumentParser) -> None:
         action="store_true",
         help="leave behind state of operators that the pipeline does not have any more",
     )
+    _add_code(parser)
     _add_parameters(parser)
+
+
+def _add_code(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--code",
+        metavar="PACKAGE",
+        help="the package that holds the flow: a wheel, a folder, or the sha256 of a package that"
+        " was added (default: the one that the pipeline has, or an installed one)",
+    )
 
 
 def _add_parameters(parser: ArgumentParser) -> None:
@@ -265,7 +278,8 @@ class Command(InstalledCommand):
         for run in runs:
             indent = "  " * run.depth
             origin = f" from checkpoint {run.restored_checkpoint_id}" if run.restored_from else ""
-            self.stdout.write(f"{indent}{run.pipeline}/{run.run_id}{origin}  {run.state}")
+            code = f"  {run.code}" if run.code else ""
+            self.stdout.write(f"{indent}{run.pipeline}/{run.run_id}{origin}  {run.state}{code}")
             for point in run.points:
                 forks = f"  -> {', '.join(point.forks)}" if point.forks else ""
                 if forks or point.is_available:
@@ -312,15 +326,17 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
     }
     match options["action"]:
         case "submit":
+            code = _code(options)
             return services.submit_pipeline(
                 name=name,
-                flow=options["flow"] or name,
+                flow=options["flow"] or _only_flow(code) or name,
                 parallelism=options["parallelism"],
                 max_parallelism=options["max_parallelism"],
                 parameters=_pairs(options["parameter"], "--parameter"),
                 settings=_pairs(options["set"], "--set"),
                 master=options["master"],
                 allows_faults=options["allow_faults"],
+                code=code,
                 **who,
             )
         case "label":
@@ -368,7 +384,19 @@ def _restore(options: dict[str, Any]) -> Restore:
         parallelism=options["parallelism"],
         parameters=_pairs(options["parameter"], "--parameter"),
         allow_non_restored_state=options["allow_non_restored_state"],
+        code=_code(options),
     )
+
+
+def _code(options: dict[str, Any]) -> ShippedCode | None:
+    """The package that was named, which is in the store from now on."""
+    return package_store().find(options["code"]) if options["code"] else None
+
+
+def _only_flow(code: ShippedCode | None) -> str | None:
+    """Of a package that declares one pipeline."""
+    declared = [] if code is None else list(package_store().wheel(code).flows)
+    return declared[0] if len(declared) == 1 else None
 
 
 def _of_savepoint(options: dict[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def deployment_of(
         replayed_sources=spec.replayed_sources,
         shows_failed_records=settings.shows_failed_records,
         beginning=context.beginning.packed,
+        code=spec.code,
     )
 
 

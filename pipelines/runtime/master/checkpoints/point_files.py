@@ -247,6 +247,7 @@ def manifest_of(
         ancestors=ancestors,
         operator_ids={node.uid: operator_id(node.uid) for node in context.pipeline.graph.nodes},
         subtasks=list(effect.snapshots),
+        code=context.spec.code,
     )
 
 

@@ -1,0 +1,45 @@
+"""`manage.py package ...`: the packages of authors that this installation sends to its slots."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from django.core.management.base import CommandError
+
+from ftdash.command_line.management.packages import package_store
+from ftdash.installed_command import InstalledCommand, explained
+from pipelines.domain.errors import Rejected
+
+if TYPE_CHECKING:
+    from pipelines.domain.shipped_code import ShippedCode
+
+
+class Command(InstalledCommand):
+    help = "Add and list packages that hold pipelines."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        everywhere = ArgumentParser(add_help=False)
+        everywhere.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+        add = actions.add_parser(
+            "add", parents=[everywhere], help="keep a package, to start pipelines from it"
+        )
+        add.add_argument("path", type=Path, help="a wheel, or the folder of a package")
+        actions.add_parser("list", parents=[everywhere], help="all packages that were added")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        store = package_store()
+        try:
+            is_new = options["action"] == "add"
+            found = [store.add(options["path"].expanduser())] if is_new else list(store.listed())
+        except Rejected as refusal:
+            raise CommandError(explained(refusal), returncode=2) from refusal
+        self._show(found, as_json=options["json"])
+
+    def _show(self, found: "list[ShippedCode]", *, as_json: bool) -> None:
+        if as_json:
+            self.stdout.write(msgspec.json.encode(found).decode())
+            return
+        for each in found:
+            self.stdout.write(f"{each.package}  {each.version}  {each.file}  {each.sha256}")

@@ -1,0 +1,4 @@
+"""Packages of authors that ftdash sends to drivers and slots, without installing them there.
+
+Decides what a package may be, where an installation keeps it, and which code a process imports.
+"""

@@ -1,0 +1,136 @@
+"""Imports a shipped package in this process, and no other package under its names.
+
+A driver and a slot belong to one run: they `activate` its code for good. A process of the control
+plane works for many runs, whose packages may have the same names and different versions. It imports
+each of them by itself (`LoadedCode.in_use`).
+"""
+
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from pipelines.domain.errors import Rejected, check
+from pipelines.domain.shipped_code import ShippedCode
+from pipelines.packages.wheel import Wheel, digest_of, read_wheel
+
+LOADED_MAX = 16
+"""Packages that one process of the control plane keeps imported."""
+
+_switching = threading.RLock()
+_in_use: list["LoadedCode"] = []  # the one that imports go to is the last
+
+
+class LoadedCode:
+    """A finder for the modules of one wheel.
+
+    Guarantee: while it is in use, each name that the wheel has at its top level means the module in
+    the wheel, also if a package of that name is installed or was imported before. No other name is
+    affected.
+    """
+
+    def __init__(self, wheel: Wheel) -> None:
+        self.wheel = wheel
+        self._entry = str(wheel.path if wheel.is_pure else _unpacked(wheel.path))
+        self._modules: dict[str, ModuleType] = {}  # imported, while not in use
+
+    @property
+    def code(self) -> ShippedCode:
+        return self.wheel.code
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Imports within it go to the wheel; afterwards the names mean what they meant before."""
+        with _switching:
+            if _in_use and _in_use[-1] is self:
+                yield
+                return
+            hidden = self._enter()
+            try:
+                yield
+            finally:
+                self._leave(hidden)
+
+    def _enter(self) -> dict[str, ModuleType]:
+        hidden = _taken(self.wheel.modules)
+        sys.modules.update(self._modules)
+        sys.meta_path.insert(0, self)
+        _in_use.append(self)
+        return hidden
+
+    def _leave(self, hidden: dict[str, ModuleType]) -> None:
+        _in_use.pop()
+        sys.meta_path.remove(self)
+        self._modules = _taken(self.wheel.modules)
+        sys.modules.update(hidden)
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """What `sys.meta_path` asks; a package finds its own modules."""
+        if path is not None or fullname not in self.wheel.modules:
+            return None
+        return PathFinder.find_spec(fullname, [self._entry], target)
+
+
+@lru_cache(LOADED_MAX)
+def load(code: ShippedCode, directory: Path) -> LoadedCode:
+    """The wheel of that digest in `directory`. Raises Rejected if there is no such wheel."""
+    file = directory / code.file
+    if not file.is_file():
+        raise Rejected(
+            f"The package {code.described} is not in {directory}; add it again with"
+            " `manage.py package add`."
+        )
+    found = digest_of(file)
+    if found != code.sha256:
+        raise Rejected(
+            f"{file} is not the package of this run: its sha256 is {found}, and that of"
+            f" {code.package} {code.version} is {code.sha256}. Delete the file and add the package"
+            " again."
+        )
+    return LoadedCode(read_wheel(file))
+
+
+def activate(code: ShippedCode, directory: Path) -> LoadedCode:
+    """From now on the process runs this code. Raises Rejected, see `load`."""
+    with _switching:
+        if _in_use and _in_use[-1].code == code:
+            return _in_use[-1]
+        check(not _in_use, "a process runs the code of one run", code=code.described)
+        loaded = load(code, directory)
+        loaded._enter()
+        return loaded
+
+
+def _taken(names: Iterable[str]) -> dict[str, ModuleType]:
+    """Takes the modules of these names, and those within them, out of what is imported."""
+    top = frozenset(names)
+    found = {name for name in sys.modules if name.partition(".")[0] in top}
+    return {name: sys.modules.pop(name) for name in found}
+
+
+def _unpacked(wheel: Path) -> Path:
+    """Compiled modules cannot be imported from an archive. Another process may do the same."""
+    place = wheel.with_name(f"{wheel.name}.unpacked")
+    if place.is_dir():
+        return place
+    with tempfile.TemporaryDirectory(prefix=".", dir=wheel.parent) as unfinished:
+        whole = Path(unfinished) / place.name
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(whole)
+        try:
+            whole.rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise
+    return place

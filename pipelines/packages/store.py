@@ -1,0 +1,77 @@
+"""Keeps the wheels of an installation under their digests, below the directory of all jobs.
+
+A wheel that is in the store never changes, so a run can be started again from what it was started
+with. `<jobs root>/.code/<sha256>/<file name>`; no pipeline's name begins with a dot.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipelines.disk.files import create_if_absent, entries_of, make_directory, make_durable
+from pipelines.domain.errors import Rejected
+from pipelines.domain.shipped_code import ShippedCode
+from pipelines.packages.folder import pack
+from pipelines.packages.loading import LoadedCode, load
+from pipelines.packages.wheel import Wheel, read_wheel
+
+DIRECTORY = ".code"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_START_OF_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+class CodeStore:
+    def __init__(self, jobs_root: Path) -> None:
+        self._directory = jobs_root / DIRECTORY
+
+    def add(self, given: Path) -> ShippedCode:
+        """Keeps a wheel, or the package in a folder; adding it again changes nothing.
+
+        Raises Rejected if it is neither, or cannot run here.
+        """
+        if not given.is_dir():
+            return self._add(given)
+        with tempfile.TemporaryDirectory(prefix="ftdash-package-") as place:
+            return self._add(pack(given, Path(place)))
+
+    def place_of(self, code: ShippedCode) -> Path:
+        """The directory that holds the wheel, and nothing but it."""
+        return self._directory / code.sha256
+
+    def file_of(self, code: ShippedCode) -> Path:
+        return self.place_of(code) / code.file
+
+    def wheel(self, code: ShippedCode) -> Wheel:
+        return read_wheel(self.file_of(code))
+
+    def listed(self) -> Iterator[ShippedCode]:
+        """By name and version. Leaves out a directory that is not of the store."""
+        digests = [each for each in entries_of(self._directory) if _DIGEST.fullmatch(each.name)]
+        wheels = [file for each in digests for file in entries_of(each) if file.suffix == ".whl"]
+        found = [read_wheel(file).code for file in wheels]
+        yield from sorted(found, key=lambda code: (code.package, code.version, code.sha256))
+
+    def find(self, given: str) -> ShippedCode:
+        """What people write: the path of a wheel or folder, which is added, or how a digest in the
+        store begins. Raises Rejected."""
+        if _START_OF_DIGEST.fullmatch(given) and not Path(given).exists():
+            known = [code for code in self.listed() if code.sha256.startswith(given)]
+            if len(known) != 1:
+                how_many = "no package" if not known else f"{len(known)} packages"
+                raise Rejected(f"There is {how_many} here whose sha256 begins with {given}.")
+            return known[0]
+        return self.add(Path(given).expanduser())
+
+    def _add(self, wheel: Path) -> ShippedCode:
+        code = read_wheel(wheel).code
+        place = self.place_of(code)
+        make_directory(place)
+        create_if_absent(self.file_of(code), wheel.read_bytes())
+        make_durable(place)
+        return code
+
+
+def stored_code(code: ShippedCode | None, jobs_root: Path) -> LoadedCode | None:
+    """To build a pipeline here. None: an installed package has it. Raises Rejected, see `load`."""
+    return None if code is None else load(code, CodeStore(jobs_root).place_of(code))
