@@ -24,6 +24,7 @@ from pipelines.operators.processing.process import (
 from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.user_metrics import Counter, Gauge, Histogram
 from pipelines.operators.windowing.lateness import LATE
+from pipelines.operators.windowing.processing_time import processing_time
 from pipelines.operators.windowing.windows import session, sliding, tumbling
 from pipelines.state.descriptors import (
     AggregateFunction,
@@ -87,6 +88,7 @@ __all__ = [
     "mean",
     "min",
     "monotonous",
+    "processing_time",
     "session",
     "sliding",
     "sum",

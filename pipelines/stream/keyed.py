@@ -5,7 +5,7 @@ A keyed stream cut into windows of event time.
 Two streams on their way into one operator.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -26,6 +26,12 @@ from pipelines.operators.processing.process import (
 from pipelines.operators.processing.reduce import Reduce, ReduceFunction
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
+from pipelines.operators.windowing.around import ONE_KEY, Around, WithOneKey
+from pipelines.operators.windowing.processing_time import (
+    PROCESSING_TIME,
+    InProcessingTime,
+    ProcessingTimeWindows,
+)
 from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
 from pipelines.operators.windowing.window_aggregate import (
     WindowAggregate,
@@ -47,14 +53,33 @@ if TYPE_CHECKING:
     from pipelines.stream.streams import Stream
 
 
+WHOLE_SUFFIX = ".whole"
+"""Added to the uid of windows over a whole stream, it names the step before the exchange."""
+
+
 @dataclass(frozen=True, slots=True)
 class WindowedStream:
-    """Late rows are counted; read them with `result.side_output("late", uid=...)`."""
+    """Late rows are counted; read them with `result.side_output("late", uid=...)`.
+
+    Without `keys`, the windows hold the whole stream, and one subtask works on them.
+    """
 
     stream: "Stream"
     keys: tuple[str, ...]
     windows: Windows
     lateness_ms: int = 0
+    is_in_processing_time: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        stream: "Stream",
+        keys: tuple[str, ...],
+        windows: Windows | ProcessingTimeWindows,
+    ) -> "WindowedStream":
+        if isinstance(windows, ProcessingTimeWindows):
+            return cls(stream, keys, windows.windows, is_in_processing_time=True)
+        return cls(stream, keys, windows)
 
     def allowed_lateness(self, lateness: timedelta) -> "WindowedStream":
         """Keeps windows that long beyond their end; each row that comes then updates the result.
@@ -64,26 +89,36 @@ class WindowedStream:
         lateness_ms = lateness // timedelta(milliseconds=1)
         if lateness_ms < 0:
             raise Rejected(f"A lateness of {lateness_ms} ms cannot be allowed; give 0 or more.")
+        if self.is_in_processing_time and lateness_ms:
+            raise Rejected("In processing time no record is late: leave out allowed_lateness.")
         return replace(self, lateness_ms=lateness_ms)
 
-    def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate] | None = None,
+        /,
+        *,
+        uid: str,
+        **named: Aggregate,
+    ) -> "Stream":
         """Keys, the window and one column per aggregate, once per key and window.
 
         `window_start` names a tumbling window and is the event time of its result. Any other window
         has `window_start`, `window_end` and `window_time`, its last millisecond, as the event time.
+        A mapping gives columns any name; keywords are shorter.
         """
-        keys, windows, late = self.keys, self.windows, self.lateness_ms
-        time = event_time_of(self.stream)
+        keys, windows, late = self.operator_keys, self.windows, self.lateness_ms
+        every, time = all_named(aggregates, named, uid), self.operator_time
         if isinstance(windows, SessionWindows):
             sessions = windows
             create: Callable[[], Operator] = lambda: SessionAggregate(  # noqa: E731
-                keys, time, sessions, aggregates, late
+                keys, time, sessions, every, late
             )
-            return self._added(uid, create, WINDOW_TIME)
+            return self.added(uid, create, WINDOW_TIME)
         aligned = windows
-        return self._added(
+        return self.added(
             uid,
-            lambda: WindowAggregate(keys, time, aligned, aggregates, late),
+            lambda: WindowAggregate(keys, time, aligned, every, late),
             WINDOW_START if aligned.is_tumbling else WINDOW_TIME,
         )
 
@@ -125,24 +160,71 @@ class WindowedStream:
         where an aggregate will do, it costs far less. `time_column` is the event time of what the
         function returns, if it has one; it must not lie before the window.
         """
-        keys, windows, late = self.keys, self.windows, self.lateness_ms
-        time = event_time_of(self.stream)
+        keys, windows, late = self.operator_keys, self.windows, self.lateness_ms
+        if self.is_in_processing_time and windows.overlap:
+            raise Rejected(
+                f"{uid!r} applies a function to windows of processing time that overlap, which is"
+                " not possible. Use aggregate, or windows that do not overlap."
+            )
+        names, time = self.stream.schema.names, self.operator_time
+        call: WindowFunction = lambda window, rows: function(  # noqa: E731
+            window, rows.select(names)
+        )
         if isinstance(windows, SessionWindows):
             sessions = windows
-            return self._added(
+            return self.added(
                 uid,
-                lambda: SessionRows(keys, time, sessions, function, schema, late),
+                lambda: SessionRows(keys, time, sessions, call, schema, late),
                 time_column,
             )
         aligned = windows
-        return self._added(
-            uid, lambda: WindowRows(keys, time, aligned, function, schema, late), time_column
+        return self.added(
+            uid, lambda: WindowRows(keys, time, aligned, call, schema, late), time_column
         )
 
-    def _added(self, uid: str, create: Callable[[], Operator], time_column: str | None) -> "Stream":
-        inputs = (self.stream.connection(self.keys),)
-        node = self.stream.environment.add_operator(uid, create, inputs)
+    @property
+    def operator_keys(self) -> tuple[str, ...]:
+        """The key of the operator over these windows; see `operators.windowing.around`."""
+        return self.keys or (ONE_KEY,)
+
+    @property
+    def operator_time(self) -> str:
+        """Its event time. Raises Rejected naming the stream if it has none."""
+        return PROCESSING_TIME if self.is_in_processing_time else event_time_of(self.stream)
+
+    def added(self, uid: str, create: Callable[[], Operator], time_column: str | None) -> "Stream":
+        """`create` makes an operator for `operator_keys` and `operator_time`."""
+        environment, windows = self.stream.environment, self.windows
+        if self.is_in_processing_time:
+            by_event_time = create
+            create = lambda: InProcessingTime(by_event_time(), windows)  # noqa: E731
+            time_column = None
+        if self.keys:
+            node = environment.add_operator(uid, create, (self.stream.connection(self.keys),))
+            return self.stream.derived(node, time_column)
+        by_one_key = create
+        with_key = environment.add_operator(
+            uid + WHOLE_SUFFIX, WithOneKey, (self.stream.connection(),)
+        )
+        node = environment.add_operator(
+            uid,
+            lambda: Around(by_one_key(), ONE_KEY),
+            (Connection(with_key, (ONE_KEY,), time_column=self.stream.time_column),),
+        )
         return self.stream.derived(node, time_column)
+
+
+def all_named(
+    aggregates: Mapping[str, Aggregate] | None, named: Mapping[str, Aggregate], uid: str
+) -> dict[str, Aggregate]:
+    """Those of a mapping, then those by keyword. Raises Rejected for a name that both have."""
+    given = dict(aggregates or {})
+    twice = sorted(given.keys() & named.keys())
+    if twice:
+        raise Rejected(
+            f"{uid!r} names the column {twice[0]!r} in the mapping and as a keyword; give it once."
+        )
+    return {**given, **named}
 
 
 def event_time_of(stream: "Stream") -> str:
@@ -244,8 +326,8 @@ class KeyedStream:
         connections = self.stream.connection(self.keys), other.connection()
         return ConnectedStreams(self.stream, other, *connections)
 
-    def window(self, windows: Windows) -> "WindowedStream":
-        return WindowedStream(self.stream, self.keys, windows)
+    def window(self, windows: Windows | ProcessingTimeWindows) -> "WindowedStream":
+        return WindowedStream.of(self.stream, self.keys, windows)
 
     def process(
         self,
@@ -322,17 +404,26 @@ class KeyedStream:
         """The row with the greatest value, of each key, whenever there is a new one."""
         return best_row(self.stream, self.keys, Order(column, descending=True), uid)
 
-    def aggregate(self, *, uid: str, **aggregates: Aggregate) -> "Stream":
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate] | None = None,
+        /,
+        *,
+        uid: str,
+        **named: Aggregate,
+    ) -> "Stream":
         """Running totals: each batch emits the new results of the keys that it touched.
 
         Combines records before the exchange wherever that makes them fewer. Of a changelog, count,
         sum and mean subtract the rows that it takes back; a key that has none left has the count 0.
+        A mapping gives columns any name; keywords are shorter.
         """
         environment = self.stream.environment
-        stream = with_marks(self.stream, self.keys, aggregates, uid)
+        every = all_named(aggregates, named, uid)
+        stream = with_marks(self.stream, self.keys, every, uid)
         with naming(uid):
             aggregation = Aggregation.of(
-                self.keys, aggregates, stream.schema, of_changes=stream.is_changelog
+                self.keys, every, stream.schema, of_changes=stream.is_changelog
             )
         local = environment.add_operator(
             uid + LOCAL_SUFFIX, lambda: LocalAggregate(aggregation), (stream.connection(),)

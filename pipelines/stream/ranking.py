@@ -66,30 +66,22 @@ def first_rows(
 def first_rows_of_windows(
     windowed: "WindowedStream", order: Order, n: int, rank: str | None, uid: str
 ) -> "Stream":
-    stream, keys, windows = windowed.stream, windowed.keys, windowed.windows
+    keys, windows = windowed.operator_keys, windowed.windows
     with naming(uid):
         if windowed.lateness_ms:
             raise Rejected(
                 "Its result comes once, when the window ends, and late rows cannot change it; leave"
                 " out allowed_lateness."
             )
-        if stream.time_column is None:
-            raise Rejected(f"{stream.node!r} has no event time, so it cannot be put into windows.")
-    time = stream.time_column
+        time = windowed.operator_time
     if isinstance(windows, SessionWindows):
         sessions = windows
-        return _keyed(
-            stream,
-            keys,
-            lambda: SessionTopN(keys, time, sessions, order, n, rank),
-            WINDOW_TIME,
-            uid,
+        return windowed.added(
+            uid, lambda: SessionTopN(keys, time, sessions, order, n, rank), WINDOW_TIME
         )
     aligned = windows
     time_column = WINDOW_START if aligned.is_tumbling else WINDOW_TIME
-    return _keyed(
-        stream, keys, lambda: WindowTopN(keys, time, aligned, order, n, rank), time_column, uid
-    )
+    return windowed.added(uid, lambda: WindowTopN(keys, time, aligned, order, n, rank), time_column)
 
 
 def best_row(stream: "Stream", keys: tuple[str, ...], order: Order, uid: str) -> "Stream":

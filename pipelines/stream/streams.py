@@ -33,6 +33,7 @@ from pipelines.operators.stateless import (
     RowPredicate,
 )
 from pipelines.operators.timestamps import AssignTimestamps
+from pipelines.operators.windowing.processing_time import ProcessingTimeWindows
 from pipelines.operators.windowing.windows import Windows
 from pipelines.stream.joins import (
     JoinInputs,
@@ -40,7 +41,7 @@ from pipelines.stream.joins import (
     join_in_interval,
     join_in_windows,
 )
-from pipelines.stream.keyed import ConnectedStreams, KeyedStream, check_together
+from pipelines.stream.keyed import ConnectedStreams, KeyedStream, WindowedStream, check_together
 from pipelines.stream.ranking import distinct_rows
 from pipelines.stream.refusals import naming
 
@@ -221,6 +222,10 @@ class Stream:
 
     def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)
+
+    def window_all(self, windows: Windows | ProcessingTimeWindows) -> WindowedStream:
+        """Windows over the whole stream: one subtask works on all records, at any parallelism."""
+        return WindowedStream.of(self, (), windows)
 
     def rebalance(self) -> "Stream":
         """The next operator's subtasks get equal shares, whichever subtask a record comes from."""

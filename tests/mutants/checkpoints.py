@@ -137,6 +137,17 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a clock that goes back at a recovery starts no window of processing time again": (
+        Mutant(
+            "pipelines/operators/windowing/processing_time.py",
+            "self._reached_ms = max(self._reached_ms, now_ms)",
+            "self._reached_ms = now_ms",
+            (
+                "tests/unit/stream/test_more_windows.py::test_windows_of_processing_tim"
+                "e_hold_what_came_in_them_over_restores"
+            ),
+        ),
+    ),
     ("a checkpoint completes only when all acknowledged and its manifest is durable"): (
         Mutant(
             "pipelines/protocol/coordination.py",

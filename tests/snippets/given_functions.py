@@ -1,5 +1,6 @@
 """Streams and names that the page's fragments use, and a run of what they declare."""
 
+import builtins
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,8 @@ from pipelines.stream import (
     ValueStateDescriptor,
     bounded_out_of_orderness,
     count,
+    processing_time,
+    sliding,
     sum,
     tumbling,
 )
@@ -39,6 +42,8 @@ __all__ = [
     "bounded_out_of_orderness",
     "count",
     "pc",
+    "processing_time",
+    "sliding",
     "sum",
     "timedelta",
     "tumbling",
@@ -94,6 +99,8 @@ def check(names: dict[str, Any]) -> None:
     names["numbers"].collect(uid="numbers-read")
     names["totals"].collect(uid="windows")
     names["late"].collect(uid="too-late")
+    names["per_minute"].collect(uid="by-clock")
+    names["overall"].collect(uid="of-all")
     hourly = names["visits"].key_by("user").window(tumbling(hours=1))
     hourly.aggregate(n=count(), uid="hourly").collect(uid="visits-read")
     for uid, function in ("by-batch", names["Totals"]()), ("by-row", names["Alarm"]()):
@@ -106,5 +113,7 @@ def check(names: dict[str, Any]) -> None:
     assert {row["rate"] for row in result.rows("rated-rows")} == {3}
     assert result.table("numbers-read").num_rows == 100
     assert [row["user"] for row in result.rows("visits-read")] == ["a", "b"]
+    assert builtins.sum(row["visits"] for row in result.rows("by-clock")) == 100
+    assert max(row["visits"] for row in result.rows("of-all")) == 60
     assert {row["visits"] for row in result.rows("windows")} == {20, 30}
     assert max(row["total"] for row in result.rows("by-batch-rows")) == 1 + 99 * 25 + 24

@@ -44,6 +44,11 @@ class TumblingWindows:
         """True if a window's start is enough to name it, and enough as its result's event time."""
         return True
 
+    @property
+    def overlap(self) -> bool:
+        """True if a row may belong to several windows."""
+        return self.slide_ms < self.size_ms
+
     def panes(self, times_ms: Longs) -> Longs:
         return _floor(times_ms, self.pane_ms, self.offset_ms)
 
@@ -94,39 +99,55 @@ class SessionWindows:
     def is_tumbling(self) -> bool:
         return False
 
+    @property
+    def overlap(self) -> bool:
+        return False
+
 
 Windows: TypeAlias = AlignedWindows | SessionWindows
 
-_NO_OFFSET = timedelta()
+_NOTHING = timedelta()
 
 
 def tumbling(
+    size: timedelta = _NOTHING,
+    /,
     *,
     days: int = 0,
     hours: int = 0,
     minutes: int = 0,
     seconds: int = 0,
     milliseconds: int = 0,
-    offset: timedelta = _NO_OFFSET,
+    offset: timedelta = _NOTHING,
 ) -> TumblingWindows:
-    """Raises Rejected unless the windows have a positive size."""
-    size = timedelta(
+    """Give a timedelta or units: what is given adds up. Raises Rejected unless it is positive."""
+    size += timedelta(
         days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
     )
     return TumblingWindows(_positive_ms(size, "A window", "size"), _ms(offset))
 
 
-def sliding(size: timedelta, *, every: timedelta, offset: timedelta = _NO_OFFSET) -> SlidingWindows:
+def sliding(size: timedelta, *, every: timedelta, offset: timedelta = _NOTHING) -> SlidingWindows:
     """Windows of `size` that start `every` so often. Raises Rejected unless both are positive."""
     size_ms = _positive_ms(size, "A window", "size")
     return SlidingWindows(size_ms, _ms(offset), every_ms=_positive_ms(every, "A slide", "length"))
 
 
 def session(
-    *, days: int = 0, hours: int = 0, minutes: int = 0, seconds: int = 0, milliseconds: int = 0
+    gap: timedelta = _NOTHING,
+    /,
+    *,
+    days: int = 0,
+    hours: int = 0,
+    minutes: int = 0,
+    seconds: int = 0,
+    milliseconds: int = 0,
 ) -> SessionWindows:
-    """Sessions that end after this much silence. Raises Rejected unless the gap is positive."""
-    gap = timedelta(
+    """Sessions that end after this much silence, given as a timedelta or in units.
+
+    Raises Rejected unless the gap is positive.
+    """
+    gap += timedelta(
         days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
     )
     return SessionWindows(_positive_ms(gap, "A session's gap", "length"))
