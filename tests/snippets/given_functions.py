@@ -79,7 +79,11 @@ class Rates(BaseHTTPRequestHandler):
         pass
 
 
-service = ThreadingHTTPServer(("127.0.0.1", 0), Rates)
+class Service(ThreadingHTTPServer):
+    request_queue_size = 128  # a hundred calls come at once; refused ones would be late
+
+
+service = Service(("127.0.0.1", 0), Rates)
 URL = f"http://127.0.0.1:{service.server_address[1]}"
 threading.Thread(target=service.serve_forever, daemon=True).start()
 
