@@ -30,7 +30,7 @@ from pipelines.protocol.effects import Complete, Finalize, SubtaskId
 from pipelines.protocol.triggering import PERIODIC
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
-from pipelines.storage.state_file import digest_of
+from pipelines.storage.manifests import digest_of
 
 BARS = (at_least("acks_per_s", 100_000), at_least("flat_ratio", 0.5))
 SUBTASKS = (100, 1_000, 10_000)

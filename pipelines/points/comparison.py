@@ -36,7 +36,7 @@ from pipelines.points.contents import (
     shown_rows,
 )
 from pipelines.points.fit import declared_states
-from pipelines.storage.state_file import files_of
+from pipelines.storage.manifests import files_of
 from pipelines.storage.store import CheckpointStore
 
 Numbers = npt.NDArray[np.int64]

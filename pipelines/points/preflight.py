@@ -29,7 +29,7 @@ from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.published_output import Start, published_up_to, repeats
 from pipelines.points.verdict import Check, Finding, Measured, Outcome, Verdict
 from pipelines.protocol.compatibility import Compatibility, Target, compare
-from pipelines.storage.state_file import files_of
+from pipelines.storage.manifests import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from pipelines.disk.files import RunningDigest, blocks_of, make_directory, make_durable
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.manifests import MANIFEST, missing, problem_of_name, seal, unseal
 from pipelines.storage.roots import StorageRoots
 from pipelines.storage.state_file import (
-    MANIFEST,
     decoded,
     encoded,
     file_name,
@@ -29,13 +29,9 @@ from pipelines.storage.state_file import (
     handle_of,
     has_layout,
     mapped,
-    missing,
     problem_of_content,
     problem_of_layout,
     problem_of_length,
-    problem_of_name,
-    seal,
-    unseal,
 )
 from pipelines.storage.store import (
     Damage,

@@ -17,21 +17,17 @@ import pyarrow as pa
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.manifests import MANIFEST, missing, problem_of_name, seal, unseal
 from pipelines.storage.state_file import (
-    MANIFEST,
     decoded,
     encoded,
     file_name,
     handle_from,
     handle_of,
     has_layout,
-    missing,
     problem_of_content,
     problem_of_layout,
     problem_of_length,
-    problem_of_name,
-    seal,
-    unseal,
 )
 from pipelines.storage.store import Damage, Publication, WatchVerification, damages_of
 

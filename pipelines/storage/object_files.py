@@ -21,14 +21,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import FileHandle
+from pipelines.storage.manifests import problem_of_name
 from pipelines.storage.roots import ObjectPrefix
-from pipelines.storage.state_file import (
-    Piece,
-    handle_from,
-    problem_of_content,
-    problem_of_length,
-    problem_of_name,
-)
+from pipelines.storage.state_file import Piece, handle_from, problem_of_content, problem_of_length
 from pipelines.storage.store import taken
 
 MACHINE_ROLE_ADDRESS = "//169.254.169.254/"

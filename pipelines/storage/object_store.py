@@ -16,19 +16,16 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.manifests import MANIFEST, missing, seal, unseal
 from pipelines.storage.object_files import ObjectFiles, ObjectStoreLimits
 from pipelines.storage.roots import ObjectPrefix, StorageRoots
 from pipelines.storage.state_file import (
-    MANIFEST,
     decoded,
     encoded,
     file_name,
     has_layout,
     mapped,
-    missing,
     problem_of_layout,
-    seal,
-    unseal,
 )
 from pipelines.storage.store import (
     Damage,

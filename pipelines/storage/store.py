@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.snapshots import FileHandle, Manifest
-from pipelines.storage.state_file import MANIFEST, files_of
+from pipelines.storage.manifests import MANIFEST, files_of
 
 SHARED = "shared"
 

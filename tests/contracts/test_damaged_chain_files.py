@@ -18,7 +18,7 @@ from pipelines.protocol.restart import Choice, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost, shared_names
 from pipelines.runtime.master.damage_memory import DamageMemory
-from pipelines.storage.state_file import files_of
+from pipelines.storage.manifests import files_of
 from pipelines.storage.store import shared_location
 from tests.contracts.held_points import KEYED_STATES, USERS, HeldPoint, held_run
 from tests.contracts.stored_points import (

@@ -14,7 +14,7 @@ from pipelines.domain.events import RequestEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.snapshots import FORMAT_VERSION
 from pipelines.domain.status import SavepointFormat
-from pipelines.storage.state_file import digest_of
+from pipelines.storage.manifests import digest_of
 from tests.processes.host import hosted_run
 from tests.processes.numbers import committed
 

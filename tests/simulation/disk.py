@@ -18,7 +18,7 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.runtime.master.output.leftovers import named_by
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import files_of
+from pipelines.storage.manifests import files_of
 from pipelines.storage.store import Damage, Publication, WatchVerification, location_of
 
 Fails = Callable[[str], bool]

@@ -160,7 +160,7 @@ def manifest_bytes(path: str) -> bytes:
     """The manifest with its digest, as stored. Raises Rejected if it cannot be read."""
     if not scheme_of(path):
         return _content(path)
-    from pipelines.storage.state_file import seal
+    from pipelines.storage.manifests import seal
     from pipelines.storage.stores import CheckpointStores
 
     try:

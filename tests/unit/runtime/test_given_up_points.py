@@ -17,7 +17,7 @@ from pipelines.domain.status import RecoveryPhase
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.start.starting_point import StartingPointChooser
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import MANIFEST
+from pipelines.storage.manifests import MANIFEST
 from tests.unit.runtime.scripted_slots import ScriptedRun, ScriptedSlots, commit_failed
 
 REQUESTED = {"request_id": RequestId("point"), "requested_by": "ann", "reason": "upgrade"}

@@ -29,7 +29,7 @@ from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, S
 from pipelines.runtime.control import Begin, Declined, Deploy, SourcesEnded
 from pipelines.runtime.faults import Faults
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import MANIFEST
+from pipelines.storage.manifests import MANIFEST
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.scripted_slots import ScriptedRun, commit_failed
 

@@ -27,7 +27,7 @@ from pipelines.runtime.master.checkpoints.shared_file_deletion import discard_cl
 from pipelines.runtime.master.checkpoints.underway import Underway
 from pipelines.runtime.master.job_events import FilesMissing, LocationPrepared, ManifestWritten
 from pipelines.runtime.master.run_context import RunContext
-from pipelines.storage.state_file import files_of
+from pipelines.storage.manifests import files_of
 from pipelines.storage.store import Damage, Publication, shared_location
 
 NOT_OWNED = "this driver no longer owns the run"

@@ -31,8 +31,9 @@ from pipelines.protocol.shared_files import shared_name
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, KeyTime
 from pipelines.state.backend import FrozenState, StoredIncrement
+from pipelines.storage.manifests import files_of_subtask
 from pipelines.storage.memory import check_travels
-from pipelines.storage.state_file import SEPARATOR, file_stem, files_of_subtask
+from pipelines.storage.state_file import SEPARATOR, file_stem
 from pipelines.storage.store import CheckpointStore, shared_location
 
 

@@ -59,7 +59,7 @@ from pipelines.runtime.master.job_events import (
     WorkFailed,
 )
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import MANIFEST
+from pipelines.storage.manifests import MANIFEST
 from pipelines.storage.store import Publication
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.hosted import MemorySink

@@ -23,7 +23,7 @@ from pipelines.runtime.master.checkpoints.shared_file_deletion import (
     discard_claimed,
 )
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import MANIFEST
+from pipelines.storage.manifests import MANIFEST
 from pipelines.storage.store import shared_location
 from tests.unit.runtime.points import manifest_of, operator_of
 

@@ -17,7 +17,8 @@ from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import FrozenState
-from pipelines.storage.state_file import file_stem, files_of_subtask
+from pipelines.storage.manifests import files_of_subtask
+from pipelines.storage.state_file import file_stem
 from pipelines.storage.store import CheckpointStore
 from tests.unit.runtime.points import store_in
 

@@ -17,7 +17,7 @@ from pipelines.runtime.subtask.chains.chain_node import ChainPlace, OperatorCut
 from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import files_of
+from pipelines.storage.manifests import files_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM
 from tests.unit.runtime.points import RUN, manifest_of, operator_of, store_in
 
