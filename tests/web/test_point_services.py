@@ -229,6 +229,11 @@ def test_what_cannot_be_restored_is_refused_by_name_and_starts_nothing(
 ) -> None:
     torn = Path(point(data, home="torn"))
     (torn / "manifest.json").write_text('{"pipeline": "fli')
+    rewritten = Path(point(data, home="rewritten"))
+    manifest = (rewritten / "manifest.json").read_text()
+    (rewritten / "manifest.json").write_text(
+        manifest.replace('"max_parallelism":128', '"max_parallelism":256')
+    )
     altered = Path(point(data, home="altered"))
     file = max(altered.glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-1])
@@ -237,7 +242,8 @@ def test_what_cannot_be_restored_is_refused_by_name_and_starts_nothing(
 
     for path, sentence in [
         (str(torn.with_name("nowhere")), "There is no recovery point at .*nowhere"),
-        (str(torn), "manifest.json is damaged"),
+        (str(torn), "manifest.json is truncated or altered: .* Choose another point"),
+        (str(rewritten), "manifest.json was altered: its digest does not match. Choose another"),
         (str(altered), f"into 'views': .*{file.name} has .* bytes"),
         (str(tmp_path / "elsewhere"), "outside the configured storage"),
         (str(link / "elsewhere"), "outside the configured storage"),

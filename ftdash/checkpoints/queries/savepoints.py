@@ -3,8 +3,8 @@
 Facts are read from rows; the disk is asked only if the manifest is there. Contents are read from
 the point. A page of a state's rows is read within seconds or not at all; see
 `pipelines.points.browsing`. Arrow is loaded only when a person looks into a point. Of a point that
-is to be restored only the head is read, to refuse a wrong one before anything starts: the driver
-that restores it verifies that every file is there and unaltered.
+is to be restored only the manifest is read, with its digest, to refuse a wrong one before anything
+starts: the driver that restores it verifies that every file is there and unaltered.
 """
 
 import stat
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
 from django.core.paginator import Paginator
 from django.db.models import QuerySet, Sum
 
@@ -31,9 +30,9 @@ from ftdash.jobs.models import PointInspection, PointLabel, Request, Run
 from ftdash.jobs.validation import check_place, loaded_code, roots
 from ftdash.times import watermark_moment
 from pipelines.domain.commands import AnyCommand, SavepointCommand
-from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 from pipelines.points.contents import (
     OperatorInside,
@@ -43,6 +42,7 @@ from pipelines.points.contents import (
     ShelfLife,
     Wanted,
 )
+from pipelines.storage.manifests import MANIFEST, seal, unseal
 
 ROWS_PER_PAGE = 50
 PAGE_S = 2.0
@@ -118,25 +118,6 @@ def shelf_life_of(point: Savepoint) -> ShelfLife:
     )
 
 
-MANIFEST_NAME = "manifest.json"
-
-
-class PointHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of `domain.snapshots.Manifest` that decides whether a run may start from it."""
-
-    pipeline: str  # the flow that wrote it
-    run_id: RunId
-    checkpoint_id: CheckpointId
-    kind: CheckpointKind
-    max_parallelism: int
-
-
-class _Sealed(msgspec.Struct, frozen=True):
-    """The manifest's file: the manifest and its digest."""
-
-    manifest: PointHead
-
-
 def may_be_read(path: str) -> bool:
     """True if its manifest is there, as far as the page can tell: the page cannot wait for an
     object store, and a disk that does not answer has lost nothing."""
@@ -144,61 +125,51 @@ def may_be_read(path: str) -> bool:
     if scheme:
         return scheme in OBJECT_SCHEMES
     try:
-        return stat.S_ISREG((Path(path) / MANIFEST_NAME).stat().st_mode)
+        return stat.S_ISREG((Path(path) / MANIFEST).stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True
 
 
-def read_head(path: str) -> PointHead:
-    """Raises Rejected if there is no recovery point at `path`."""
-    return _head_of_objects(path) if scheme_of(path) else _head_of_files(path)
+def read_manifest(path: str) -> Manifest:
+    """Raises Rejected if there is no recovery point at `path`, or its manifest was altered."""
+    if scheme_of(path):
+        return _manifest_of_objects(path)
+    try:
+        return unseal(str(Path(path) / MANIFEST), _content(path))
+    except CorruptSnapshot as error:
+        raise Rejected(f"{error} Choose another point.") from error
 
 
 def manifest_bytes(path: str) -> bytes:
     """The manifest with its digest, as stored. Raises Rejected if it cannot be read."""
     if not scheme_of(path):
         return _content(path)
-    from pipelines.storage.manifests import seal
-    from pipelines.storage.stores import CheckpointStores
-
-    try:
-        return seal(CheckpointStores([path], max_memory_state_bytes=0).manifest(path))
-    except (CorruptSnapshot, Retryable) as error:
-        raise Rejected(f"{path} cannot be used: {error}") from error
+    return seal(_manifest_of_objects(path))
 
 
-def _head_of_objects(path: str) -> PointHead:
+def _manifest_of_objects(path: str) -> Manifest:
     # The stores load Arrow, which takes longer than a page should; most points are files.
     from pipelines.storage.stores import CheckpointStores
 
     try:
-        manifest = CheckpointStores([path], max_memory_state_bytes=0).manifest(path)
+        return CheckpointStores([path], max_memory_state_bytes=0).manifest(path)
     except (CorruptSnapshot, Retryable) as error:
         raise Rejected(f"{path} cannot be used: {error}") from error
-    return msgspec.convert(manifest, PointHead, from_attributes=True)
-
-
-def _head_of_files(path: str) -> PointHead:
-    try:
-        return msgspec.json.decode(_content(path), type=_Sealed).manifest
-    except UNDECODABLE as error:
-        manifest = Path(path) / MANIFEST_NAME
-        raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error
 
 
 def _content(path: str) -> bytes:
     try:
-        return (Path(path) / MANIFEST_NAME).read_bytes()
+        return (Path(path) / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Rejected(
-            f"There is no recovery point at {path}: its {MANIFEST_NAME} is missing; choose another"
+            f"There is no recovery point at {path}: its {MANIFEST} is missing; choose another"
             " point."
         ) from error
     except OSError as error:
         raise Rejected(
-            f"{Path(path) / MANIFEST_NAME} cannot be read at the moment ({error.strerror}); try"
+            f"{Path(path) / MANIFEST} cannot be read at the moment ({error.strerror}); try"
             " again when the storage answers."
         ) from error
 

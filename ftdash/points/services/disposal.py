@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.checkpoints.queries.savepoints import read_head
+from ftdash.checkpoints.queries.savepoints import read_manifest
 from ftdash.jobs.models import (
     TERMINAL_STATUSES,
     PointLabel,
@@ -31,7 +31,7 @@ from pipelines.domain.status import CheckpointKind, ClaimMode
 
 def check_disposable(path: str) -> None:
     """Raises Rejected if there is no savepoint at `path`, or if a run still needs it."""
-    if read_head(path).kind is not CheckpointKind.SAVEPOINT:
+    if read_manifest(path).kind is not CheckpointKind.SAVEPOINT:
         raise Rejected(f"{path} is no savepoint; its run deletes it when newer ones replace it.")
     if run := needed_by(path):
         raise Rejected(
@@ -46,7 +46,7 @@ def written_by(path: str) -> str:
     row = Checkpoint.objects.filter(path=path).select_related("run__pipeline").first()
     if row is not None:
         return row.run.pipeline.name
-    run = Run.objects.filter(run_id=read_head(path).run_id).select_related("pipeline").first()
+    run = Run.objects.filter(run_id=read_manifest(path).run_id).select_related("pipeline").first()
     if run is None:
         raise Rejected(f"{path} was written by no pipeline of this installation.")
     return run.pipeline.name

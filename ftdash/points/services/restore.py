@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from ftdash.checkpoints.answers import Reading
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
-from ftdash.checkpoints.queries.savepoints import read_head, reading_of
+from ftdash.checkpoints.queries.savepoints import read_manifest, reading_of
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.damage import on_damage_found, passing_on_damage
 from ftdash.jobs.directories import quarantine_directory, run_directory
@@ -191,7 +191,7 @@ def restore(
     check_possible(RestorePipeline, row)
     check_place(path)
     check_claimable(path, claim_mode)
-    head = read_head(path)
+    manifest = read_manifest(path)
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
     parameters = {**row.parameters, **(asked.parameters or {})}
     code = asked.code or row.shipped_code
@@ -214,8 +214,8 @@ def restore(
             restored_from=path,
             claim_mode=claim_mode,
             allow_non_restored_state=asked.allow_non_restored_state,
-            first_checkpoint_id=head.checkpoint_id + 1,
-            parent=Run.objects.filter(run_id=head.run_id).first(),
+            first_checkpoint_id=manifest.checkpoint_id + 1,
+            parent=Run.objects.filter(run_id=manifest.run_id).first(),
             replayed_sources=sorted(replayed),
         )
         command = RestorePipeline(
