@@ -157,8 +157,8 @@ def _options(cache: Cache) -> Options:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_level_zero_file_num_compaction_trigger(LEVEL_ZERO_FILES)
-    # Ingestions wait for no merges anyway. A snapshot would: it writes the memtable, which is empty,
-    # once a write would not have to wait. Until then the whole process stands still.
+    # Ingestions wait for no merges anyway. A snapshot would: it writes the memtable, though that is
+    # empty, once a write would not have to wait. Until then the whole process stands still.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     options.set_soft_pending_compaction_bytes_limit(0)
