@@ -55,6 +55,7 @@ OWN = {
     "malformed": "tests.processes.malformed",
     "forgetful": "tests.processes.forgetful",
     "ends": "tests.processes.ends",
+    "asking": "tests.processes.asking",
     "event_times": "tests.processes.event_times",
     "views": "tests.processes.views",
     "wide_rows": "tests.processes.wide_rows",
