@@ -32,7 +32,7 @@ from bench.benchmark import Benchmark, Fields, at_least, progress
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors import BlackHole
 from pipelines.domain.elements import Records, Watermark
 from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid, channel_id
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode

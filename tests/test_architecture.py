@@ -9,7 +9,9 @@ from typing import get_args
 
 import pytest
 
+from pipelines import connectors, stream
 from pipelines.domain.commands import AnyCommand
+from pipelines.flows.finding import installed_flows
 
 ROOT = Path(__file__).parents[1]
 FILES_OF_A_TRIP_MAX = 35
@@ -89,6 +91,9 @@ NOT_WITHIN = {  # directory -> what of its own package lies in another process, 
 }
 FACADE = Path("pipelines/connectors/__init__.py")
 """Names the connectors of all kinds, and imports each when it is used."""
+
+AUTHORS_DOORS = ("pipelines.stream", "pipelines.connectors", "pipelines.testing", "pipelines.local")
+"""What the author of a pipeline imports."""
 
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
@@ -197,6 +202,36 @@ def test_module_keeps_the_rules(path: Path) -> None:
         check_names_arguments(node)
         if package in DOORS:
             check_asks_no_table(node)
+
+
+def test_our_pipelines_import_what_any_author_may() -> None:
+    modules = {each.partition(":")[0] for each in installed_flows().values()}
+    paths = [path for path in FILES if module_of(path) in modules]
+
+    private = {
+        (path.name, node.module)
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pipelines.")
+        if node.module not in AUTHORS_DOORS and node.module != "pipelines.flows"
+        if not (node.module or "").startswith("pipelines.flows.")
+    }
+    assert len(paths) == len(modules) >= 3
+    assert private == set()
+
+
+def test_lab_and_benchmarks_take_from_the_authors_doors_what_these_have() -> None:
+    behind = [
+        (str(path.relative_to(ROOT)), f"{node.module}.{each.name}")
+        for path in [*ROOT.glob("pipelines/lab/*.py"), *ROOT.glob("bench/*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+        for door in (stream, connectors)
+        if (node.module or "").startswith(f"{door.__name__}.") and each.name in door.__all__
+    ]
+
+    assert behind == []
 
 
 def test_no_modules_of_the_dashboard_import_each_other() -> None:

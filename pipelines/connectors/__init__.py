@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pipelines.connectors.postgres.two_phase import PostgresTwoPhase as PostgresTwoPhase
     from pipelines.connectors.redis.hashes import RedisHashes as RedisHashes
     from pipelines.connectors.redis.streams import RedisStreams as RedisStreams
+    from pipelines.connectors.source import GrowingSource as GrowingSource
     from pipelines.connectors.sql.upsert import SqlUpsert as SqlUpsert
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "ExactlyOnceFiles",
     "ExactlyOnceKafka",
     "GrowingDirectory",
+    "GrowingSource",
     "JsonLinesFiles",
     "JsonValues",
     "KafkaAddress",
@@ -74,6 +76,7 @@ _PLACES = {
     "ExactlyOnceFiles": "files.sink",
     "ExactlyOnceKafka": "kafka.transactions",
     "GrowingDirectory": "files.growing_directory",
+    "GrowingSource": "source",
     "JSON_LINES": "files.sink",
     "JsonLinesFiles": "files.json_lines",
     "JsonValues": "kafka.reader",

@@ -10,13 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.files.parquet import ParquetFiles
-from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.connectors.sql.upsert import SqlUpsert
-from pipelines.domain.errors import Rejected
-from pipelines.domain.parameters import Parameter
-from pipelines.stream import Environment, Pipeline, count, max, mean, tumbling
-from pipelines.stream.declaration import Flow
+from pipelines.connectors import ExactlyOnceFiles, ParquetFiles, SqlUpsert
+from pipelines.stream import (
+    Environment,
+    Flow,
+    Parameter,
+    Pipeline,
+    Rejected,
+    count,
+    max,
+    mean,
+    tumbling,
+)
 
 TIME = pa.timestamp("ms", tz="UTC")
 FLIGHTS = pa.schema(

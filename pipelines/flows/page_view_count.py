@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.csv import CsvFiles
-from pipelines.connectors.generator import BlackHole
-from pipelines.domain.errors import Rejected
-from pipelines.domain.parameters import Parameter
-from pipelines.stream import Environment, Pipeline, count
-from pipelines.stream.declaration import Flow
+from pipelines.connectors import BlackHole, CsvFiles
+from pipelines.stream import Environment, Flow, Parameter, Pipeline, Rejected, count
 
 COLUMNS = ("app_id", "user_id", "ts")
 KEYS = COLUMNS[:2]

@@ -16,21 +16,30 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
-from pipelines.connectors.kafka.reader import JsonValues
-from pipelines.connectors.kafka.topics import KafkaTopics
-from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
-from pipelines.connectors.postgres.insert import PostgresInsert
-from pipelines.connectors.redis.hashes import RedisHashes
-from pipelines.connectors.redis.streams import RedisStreams
-from pipelines.connectors.source import GrowingSource
-from pipelines.connectors.sql.upsert import SqlUpsert
-from pipelines.domain.errors import Rejected
-from pipelines.domain.parameters import Parameter
+from pipelines.connectors import (
+    JSON_LINES,
+    ExactlyOnceFiles,
+    ExactlyOnceKafka,
+    GrowingSource,
+    JsonValues,
+    KafkaTopics,
+    PostgresInsert,
+    RedisHashes,
+    RedisStreams,
+    SqlUpsert,
+)
 from pipelines.flows import page_view_logs as servers
 from pipelines.flows.page_view_feed import OUT_OF_ORDER_MS, VIEWS
-from pipelines.stream import Environment, Pipeline, Stream, count, tumbling
-from pipelines.stream.declaration import Flow
+from pipelines.stream import (
+    Environment,
+    Flow,
+    Parameter,
+    Pipeline,
+    Rejected,
+    Stream,
+    count,
+    tumbling,
+)
 
 NAME = "page_views"
 UNNAMED = "(no app)"

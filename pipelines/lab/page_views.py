@@ -26,19 +26,19 @@ from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommi
 from pipelines.disk.files import create_if_absent
 from pipelines.domain.guarantees import AT_LEAST_ONCE, EXACTLY_ONCE
 from pipelines.domain.ids import CheckpointId, RunId
-from pipelines.domain.parameters import Parameter
 from pipelines.domain.snapshots import Json
 from pipelines.lab.view_input import ViewInput, wall_ms
 from pipelines.operators.operator import Operator
 from pipelines.stream import (
     BatchProcessFunction,
     Environment,
+    Flow,
+    Parameter,
     Pipeline,
     ProcessContext,
+    Stream,
     ValueStateDescriptor,
 )
-from pipelines.stream.declaration import Flow
-from pipelines.stream.streams import Stream
 
 COLUMNS = ("view", "app", "views", "happened_ms")
 ROW = np.dtype([(name, np.int64) for name in (*COLUMNS, "visible_ms")])

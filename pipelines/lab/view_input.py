@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.generator import Draws
+from pipelines.connectors import Draws
 from pipelines.disk.files import create_if_absent
 
 FROM, TO = 0.4, 0.8

@@ -12,6 +12,7 @@ from pipelines.connectors.watermark_strategy import (
     generated_by,
     monotonous,
 )
+from pipelines.domain.errors import Rejected
 from pipelines.domain.parameters import Parameter
 from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
 from pipelines.operators.aggregating.count_distinct import count_distinct
@@ -66,6 +67,7 @@ __all__ = [
     "Pipeline",
     "ProcessContext",
     "ReducingStateDescriptor",
+    "Rejected",
     "RowContext",
     "RuntimeContext",
     "Secret",
