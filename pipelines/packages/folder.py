@@ -99,7 +99,7 @@ def _metadata(project: _Project) -> Iterator[tuple[str, str]]:
     yield "METADATA", head + requires
     yield (
         "WHEEL",
-        "Wheel-Version: 1.0\nGenerator: ftdash\nRoot-Is-Purelib: true\n" + ("Tag: py3-none-any\n"),
+        "Wheel-Version: 1.0\nGenerator: ftdash\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     )
     groups = (
         "".join((f"[{group}]\n", *(f"{name} = {value}\n" for name, value in entries.items())))

@@ -18,6 +18,7 @@ MOMENTS = "The newest moments of the charts"
 LAB = "What each mode lost, doubled and cost"
 PHASES = "Phases of each subtask"
 RECOVERIES = "Recoveries, newest first"
+USER_MOMENTS = "The metrics of functions at the newest moments"
 CLOCK = r"\d\d:\d\d:\d\d"
 
 TABLES = {
@@ -47,6 +48,7 @@ TABLES = {
             "backpressured": (MOMENTS, "join", "10 % backpressured"),
             "idle": (MOMENTS, "join", "40 % idle"),
             "watermarks": (MOMENTS, "join", "watermark 2013-01-01"),
+            "user-metrics": (USER_MOMENTS, "Greatest", "91"),
         },
     ),
     "pipelines": (
