@@ -71,7 +71,15 @@ SINKS: dict[str, Callable[[Path], Sink]] = {
     "SqlUpsert": lambda home: SqlUpsert(POSTGRES, "sums", ("key",), pipeline="p"),
     "WriteAheadKafka": lambda home: WriteAheadKafka(KAFKA, "sums", pipeline="p"),
 }
-NO_ENDS = {"Draws", "JSON_LINES", "JsonValues", "KafkaAddress", "PARQUET", "RawValues"}
+NO_ENDS = {
+    "Draws",
+    "GrowingSource",
+    "JSON_LINES",
+    "JsonValues",
+    "KafkaAddress",
+    "PARQUET",
+    "RawValues",
+}
 OF_SERVERS = [name for name in SINKS if name.startswith(("Postgres", "Redis", "Sql"))]
 OF_KAFKA = ["ExactlyOnceKafka", "WriteAheadKafka"]
 

@@ -26,7 +26,12 @@ from pipelines.protocol.acking import Ids, Numbers
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_node import ChainNode
 from pipelines.runtime.subtask.chains.exchange import Exchange
-from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_located, located
+from pipelines.runtime.subtask.operator_failure import (
+    OperatorFailed,
+    is_located,
+    is_of_the_world,
+    located,
+)
 
 Target = Callable[[pa.RecordBatch, Numbers | None], None]
 """Takes a batch, and the row in work that each of its rows descends from; None: all of them."""
@@ -188,7 +193,7 @@ class ChainDelivery(WorkInHand):
         if batch is None:
             is_of_record = _is_of_record(node, self.origins)
             return located(node.uid, self.origins, error, is_of_record=is_of_record)
-        row = _failing_row(node, batch, error)
+        row = self._failing_row(node, batch, error)
         origins = self._origins_at(node, batch, error, row)
         return located(
             node.uid,
@@ -197,6 +202,22 @@ class ChainDelivery(WorkInHand):
             is_of_record=_is_of_record(node, origins),
             record=batch.slice(row, 1) if row >= 0 else None,
         )
+
+    def _failing_row(self, node: ChainNode, batch: pa.RecordBatch, error: Exception) -> int:
+        """The row of `batch` at which the node itself failed; -1: unknown, or it is another node.
+
+        The search calls the author's function again. So it is left out where the world is at fault
+        and the row would name no record.
+        """
+        if node.operator is None or is_located(error):
+            return -1
+        names_records = self._reads_sources(node) or len(self._parts) != 1
+        if is_of_the_world(error) and not names_records:
+            return -1
+        row = node.operator.failing_row(batch)
+        # What fails in an asynchronous operator may be a request of an earlier batch.
+        is_the_only_one = batch.num_rows == 1 and not isinstance(node.operator, AsyncOperator)
+        return 0 if row < 0 and is_the_only_one else row
 
     def _origins_at(
         self, node: ChainNode, batch: pa.RecordBatch, error: Exception, row: int
@@ -235,16 +256,6 @@ class ChainDelivery(WorkInHand):
         if rows != (origin.records if offsets is None else len(offsets)):
             return (origin,)
         return (origin.at_row(row) if offsets is None else origin.at_offset(int(offsets[row])),)
-
-
-def _failing_row(node: ChainNode, batch: pa.RecordBatch, error: Exception) -> int:
-    """The row of `batch` at which the node itself failed; -1: unknown, or it is another node."""
-    if node.operator is None or is_located(error):
-        return -1
-    row = node.operator.failing_row(batch)
-    # What fails in an asynchronous operator may be a request of an earlier batch.
-    is_the_only_one = batch.num_rows == 1 and not isinstance(node.operator, AsyncOperator)
-    return 0 if row < 0 and is_the_only_one else row
 
 
 def _is_of_record(node: ChainNode, origins: Origins) -> bool:
