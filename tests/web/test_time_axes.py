@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 KOLKATA = timezone(timedelta(hours=5, minutes=30))
-CHARTS = {"": 3, "checkpoints/": 4, "metrics/": 5}
+CHARTS = {"": 3, "checkpoints/": 4, "metrics/": 6}
 """How many with a time axis are on which page of a pipeline."""
 
 WITH_TIME_AXIS = """() => [...document.querySelectorAll(".js-plotly-plot")].map(
