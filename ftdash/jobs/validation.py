@@ -21,6 +21,7 @@ from pipelines.storage.roots import StorageRoots, check_placement, configured_ro
 if TYPE_CHECKING:
     from pipelines.flows.finding import Flow
     from pipelines.packages.loading import LoadedCode
+    from pipelines.packages.store import CodeStore
 
 FLOW_LENGTH_MAX = 80
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -90,6 +91,13 @@ def found_flow(flow: str, code: ShippedCode | None) -> "Flow":
     from pipelines.flows.finding import find_flow
 
     return find_flow(flow, loaded_code(code))
+
+
+def package_store() -> "CodeStore":
+    """The packages of this installation."""
+    from pipelines.packages.store import CodeStore
+
+    return CodeStore(Path(configuration.JOBS_ROOT))
 
 
 def loaded_code(code: ShippedCode | None) -> "LoadedCode | None":

@@ -10,7 +10,7 @@ from pipelines.domain.accepted_text import holds_password
 
 MASK = "***"
 SHORTEST = 4
-"""A shorter secret is part of too many words, and nobody can use it as one."""
+"""A shorter secret is part of too many words, and too easily guessed to be one."""
 
 _NAMED_SECRET = re.compile(
     r"(^|[._-])(password|passwd|pwd|secret|token|credentials?|api[._-]?key|private[._-]?key)s?$",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from django.core.management.base import CommandError
 
-from ftdash.command_line.management.packages import package_store
 from ftdash.installed_command import InstalledCommand, explained
+from ftdash.jobs.validation import package_store
 from pipelines.domain.errors import Rejected
 
 if TYPE_CHECKING:

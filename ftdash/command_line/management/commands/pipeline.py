@@ -19,11 +19,11 @@ from django.utils import timezone
 from ftdash.checkpoints.answers import Savepoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import savepoints
-from ftdash.command_line.management.packages import package_store
 from ftdash.command_line.tables import write_table
 from ftdash.installed_command import InstalledCommand, explained
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.models import RequestPhase
+from ftdash.jobs.validation import package_store
 from ftdash.points.queries.lineage import LineageRun, lineage
 from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
@@ -302,7 +302,7 @@ class Command(InstalledCommand):
             return
         self._show([summary], False, "", "")
         self._show(points, False, "Recovery points", "It has no point to be restored from.")
-        self._show(requests, False, "Requests", "Nobody has asked for anything yet.")
+        self._show(requests, False, "Requests", "No request was made yet.")
 
     def _show(self, rows: Sequence[Any], as_json: bool, title: str, nothing: str) -> None:
         if as_json:
