@@ -1,11 +1,16 @@
-"""Builds joins of two streams: within windows, within an interval of time, or for ever."""
+"""Builds joins of two streams: within windows, an interval of time, for ever, or to a table."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.operators.joining.stream_join import JOIN_TIME, Interval, IntervalJoin, StreamJoin
+from pipelines.operators.joining.temporal_join import (
+    EventTimeTemporalJoin,
+    ProcessingTimeTemporalJoin,
+)
 from pipelines.operators.joining.window_join import (
     JoinedColumns,
     JoinKind,
@@ -43,9 +48,13 @@ class JoinInputs:
     @property
     def left_time(self) -> str:
         """The left event time as the output names it."""
+        return self.output_name(self.times[0])
+
+    def output_name(self, left_column: str) -> str:
+        """The name that a column of the left stream has in the output."""
         left, right = self.left.schema, self.right.schema
         columns = JoinedColumns.of(self.on, left, right, self.suffixes)
-        return columns.output_name(self.times[0], left)
+        return columns.output_name(left_column, left)
 
     def added(self, create: "Callable[[], Operator]") -> Uid:
         inputs = (self.left.connection(self.on), self.right.connection(self.on))
@@ -72,6 +81,26 @@ def join_for_ever(inputs: JoinInputs, kind: JoinKind, ttl: timedelta | None) -> 
     on, suffixes = inputs.on, inputs.suffixes
     node = inputs.added(lambda: StreamJoin(on, kind, ttl_ms, suffixes))
     return inputs.left.derived(node, None)
+
+
+def join_to_versions(inputs: JoinInputs, kind: JoinKind) -> "Stream":
+    """Raises Rejected if a stream has no event time."""
+    for stream in (inputs.left, inputs.right):
+        if stream.time_column is None:
+            raise Rejected(
+                f"{inputs.uid!r} joins in event time, and {stream.node!r} has none. Put"
+                " assign_timestamps in front, or set in_processing_time=True."
+            )
+    on, suffixes, times = inputs.on, inputs.suffixes, inputs.times
+    node = inputs.added(lambda: EventTimeTemporalJoin(on, times, kind, suffixes))
+    return inputs.left.derived(node, inputs.left_time)
+
+
+def join_to_newest(inputs: JoinInputs, kind: JoinKind) -> "Stream":
+    on, suffixes = inputs.on, inputs.suffixes
+    node = inputs.added(lambda: ProcessingTimeTemporalJoin(on, kind, suffixes))
+    time = inputs.left.time_column
+    return inputs.left.derived(node, None if time is None else inputs.output_name(time))
 
 
 def _within(

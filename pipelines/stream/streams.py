@@ -40,6 +40,8 @@ from pipelines.stream.joins import (
     join_for_ever,
     join_in_interval,
     join_in_windows,
+    join_to_newest,
+    join_to_versions,
 )
 from pipelines.stream.keyed import ConnectedStreams, KeyedStream, WindowedStream, check_together
 from pipelines.stream.ranking import distinct_rows
@@ -313,6 +315,32 @@ class Stream:
         with naming(uid):
             interval = Interval.of(lower, upper)
         return join_in_interval(inputs, interval)
+
+    def temporal_join(
+        self,
+        table: "Stream",
+        *,
+        on: list[str],
+        how: str = "inner",
+        in_processing_time: bool = False,
+        suffixes: tuple[str, str] = NO_SUFFIXES,
+        uid: str,
+    ) -> "Stream":
+        """Join each row to the version of its key in a changing table; `how` is inner or left.
+
+        Each row of `table` is a version of its key, from its event time until that of the next
+        one. A row of this stream waits until event time, the slower one of both streams, has
+        reached it, and takes the version of that time. A silent table holds it back: give the
+        table's source an idleness timeout.
+        With `in_processing_time`, it takes at once the version that arrived last.
+        `suffixes` are added to the names of other columns that both sides have.
+        """
+        inputs = self._joined(table, on, suffixes, uid)
+        with naming(uid):
+            kind = JoinKind.of(how)
+        if in_processing_time:
+            return join_to_newest(inputs, kind)
+        return join_to_versions(inputs, kind)
 
     def _joined(
         self, other: "Stream", on: list[str], suffixes: tuple[str, str], uid: str

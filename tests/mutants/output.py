@@ -44,6 +44,44 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a row gets the version of its key that is valid at its event time, whatever arrives first": (
+        Mutant(
+            "pipelines/operators/joining/temporal_join.py",
+            "order = np.lexsort((position, times, index))\n    latest",
+            "order = np.lexsort((position, index))\n    latest",
+            (
+                "tests/unit/operators/test_temporal_join.py"
+                "::test_each_row_gets_the_version_of_its_time"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/joining/temporal_join.py",
+            "is_of_key = (latest >= 0) & (index[version] == index[order])",
+            "is_of_key = latest >= 0",
+            (
+                "tests/unit/operators/test_temporal_join.py"
+                "::test_each_row_gets_the_version_of_its_time"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/joining/temporal_join.py",
+            "is_new = newest >= held.num_rows",
+            "is_new = newest > held.num_rows",
+            (
+                "tests/unit/operators/test_temporal_join.py"
+                "::test_each_row_gets_the_version_of_its_time"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/joining/temporal_join.py",
+            "times < self._time.of(rows), side=LATE_SIDES[0]",
+            "times < self._time.watermark_ms, side=LATE_SIDES[0]",
+            (
+                "tests/unit/operators/test_temporal_join.py"
+                "::test_a_row_late_before_a_cut_is_late_after_it"
+            ),
+        ),
+    ),
     "of all rows of a key the chosen ones are left: the first `n`, the first, the last, the best": (
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",

@@ -32,6 +32,7 @@ from pipelines.stream import (
 
 __all__ = [
     "LATE",
+    "UTC",
     "AsyncFunction",
     "BatchProcessFunction",
     "CsvFiles",
@@ -41,6 +42,7 @@ __all__ = [
     "aiohttp",
     "bounded_out_of_orderness",
     "count",
+    "datetime",
     "pc",
     "processing_time",
     "sliding",
