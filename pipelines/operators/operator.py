@@ -40,7 +40,7 @@ class SideOutput:
     """Source: Flink's `OutputTag`. `time_column` None: its records have no event time."""
 
     schema: pa.Schema
-    time_column: str | None
+    time_column: str | None = None
 
 
 class Lineage:

@@ -9,7 +9,7 @@ Source: Flink's `MapFunction`, `FlatMapFunction` and `FilterFunction`.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -21,8 +21,9 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.operators.changelog import pass_changes_on
 from pipelines.operators.columns import field_of
-from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.rows import Row, RowOutput, rows_of
+from pipelines.operators.side_outputs import BatchSides, RowSides
 
 
 def first_failing_row(function: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> int:
@@ -48,6 +49,8 @@ def _fails(function: Callable[[pa.RecordBatch], object], rows: pa.RecordBatch) -
 BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Arrow in, Arrow out. Pure: after a recovery it sees records again."""
 
+BatchMappingWithSides = Callable[[pa.RecordBatch, BatchSides], pa.RecordBatch]
+
 
 class BatchFunction(Operator):
     """Guarantee: the operators after it see only batches of `schema`."""
@@ -71,6 +74,32 @@ class BatchFunction(Operator):
 
     def failing_row(self, batch: pa.RecordBatch) -> int:
         return first_failing_row(self._function, batch)
+
+
+class BatchFunctionWithSides(BatchFunction):
+    """Its function gets the side outputs, too."""
+
+    def __init__(
+        self, function: BatchMappingWithSides, schema: pa.Schema, sides: Mapping[str, SideOutput]
+    ) -> None:
+        super().__init__(self._called, schema)
+        self._with_sides = function
+        self._declared = dict(sides)
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return self._declared
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._sides = BatchSides(context.uid, self._declared, context.collect_side)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        """Emits nothing while it looks for the row."""
+        self._sides = BatchSides(self.context.uid, self._declared, lambda name, rows: None)
+        return super().failing_row(batch)
+
+    def _called(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._with_sides(batch, self._sides)
 
 
 class ConnectedFunctions(Operator):
@@ -107,6 +136,7 @@ def _columns(schema: pa.Schema) -> str:
 
 RowMapping = Callable[[Row], Row]
 RowFlatMapping = Callable[[Row], Iterable[Row]]
+RowFlatMappingWithSides = Callable[[Row, RowSides], Iterable[Row]]
 RowPredicate = Callable[[Row], bool]
 
 
@@ -137,6 +167,30 @@ class FlatMapRows(Operator):
 
     def failing_row(self, batch: pa.RecordBatch) -> int:
         return self._row_in_work
+
+
+class FlatMapRowsWithSides(FlatMapRows):
+    """Its function gets the side outputs, too."""
+
+    def __init__(
+        self,
+        function: RowFlatMappingWithSides,
+        schema: pa.Schema,
+        sides: Mapping[str, SideOutput],
+    ) -> None:
+        super().__init__(lambda row: function(row, self._sides), schema)
+        self._declared = dict(sides)
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return self._declared
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._sides = RowSides(context.uid, self._declared, context.collect_side)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        super().on_batch(port, batch)
+        self._sides.flush()
 
 
 class MapRows(FlatMapRows):

@@ -23,6 +23,7 @@ from pipelines.operators.processing.process import (
     KeyedProcessFunction,
 )
 from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
+from pipelines.operators.side_outputs import BatchSides, RowSides
 from pipelines.operators.user_metrics import Counter, Gauge, Histogram
 from pipelines.operators.windowing.lateness import LATE
 from pipelines.operators.windowing.processing_time import processing_time
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncFunction",
     "BatchAggregateFunction",
     "BatchProcessFunction",
+    "BatchSides",
     "ConnectedStreams",
     "Counter",
     "Environment",
@@ -69,6 +71,7 @@ __all__ = [
     "ReducingStateDescriptor",
     "Rejected",
     "RowContext",
+    "RowSides",
     "RuntimeContext",
     "Secret",
     "SideOutput",

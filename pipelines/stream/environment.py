@@ -17,6 +17,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import check_parallelism
 from pipelines.operators.operator import Operator, SideOutput
+from pipelines.operators.side_outputs import check_sides
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.refusals import naming
 from pipelines.stream.streams import Stream
@@ -111,7 +112,9 @@ class Environment:
         with naming(uid):
             operator = create()
             self._schemas[node] = operator.output_schema(schemas)
-            for name, side in operator.side_outputs(schemas).items():
+            sides = operator.side_outputs(schemas)
+            check_sides(sides)
+            for name, side in sides.items():
                 self._side_outputs[node, name] = side
             if operator.emits_changes([self._is_changelog(each) for each in inputs]):
                 self._changelogs.add(node)

@@ -1,8 +1,9 @@
 """A stream: each method adds one operator and returns what it emits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -16,19 +17,24 @@ from pipelines.operators.asynchronous.async_map import AsyncMapBatches, AsyncMap
 from pipelines.operators.asynchronous.request_loop import AsyncCall, AsyncFunction, RequestPolicy
 from pipelines.operators.joining.stream_join import Interval
 from pipelines.operators.joining.window_join import NO_SUFFIXES, JoinKind
+from pipelines.operators.operator import SideOutput
 from pipelines.operators.pandas_function import PandasFunction, PandasMapping
 from pipelines.operators.processing.process import BatchProcessFunction, Process
 from pipelines.operators.stateless import (
     AsRecords,
     BatchFunction,
+    BatchFunctionWithSides,
     BatchMapping,
+    BatchMappingWithSides,
     Filter,
     FilterRows,
     FlatMapRows,
+    FlatMapRowsWithSides,
     MapRows,
     PassOn,
     Predicate,
     RowFlatMapping,
+    RowFlatMappingWithSides,
     RowMapping,
     RowPredicate,
 )
@@ -92,9 +98,39 @@ class Stream:
         """Keep the rows where a pyarrow expression, or a function of the batch, is true."""
         return self._chained(uid, lambda: Filter(predicate), self.time_column)
 
-    def map_batches(self, function: BatchMapping, schema: pa.Schema, *, uid: str) -> "Stream":
-        """Arrow batch in, Arrow batch of `schema` out. Event time stays if its column does."""
-        return self._chained(uid, lambda: BatchFunction(function, schema), self._time_in(schema))
+    @overload
+    def map_batches(
+        self, function: BatchMapping, schema: pa.Schema, *, side_outputs: None = None, uid: str
+    ) -> "Stream": ...
+
+    @overload
+    def map_batches(
+        self,
+        function: BatchMappingWithSides,
+        schema: pa.Schema,
+        *,
+        side_outputs: Mapping[str, SideOutput],
+        uid: str,
+    ) -> "Stream": ...
+
+    def map_batches(
+        self,
+        function: Any,
+        schema: pa.Schema,
+        *,
+        side_outputs: Mapping[str, SideOutput] | None = None,
+        uid: str,
+    ) -> "Stream":
+        """Arrow batch in, Arrow batch of `schema` out. Event time stays if its column does.
+
+        With `side_outputs`, the function gets a second argument, `sides`, and may also emit
+        batches by `sides.output(name, batch)`. Read them with `result.side_output(name, uid=...)`.
+        """
+        create = lambda: BatchFunction(function, schema)  # noqa: E731
+        if side_outputs is not None:
+            declared = side_outputs
+            create = lambda: BatchFunctionWithSides(function, schema, declared)  # noqa: E731
+        return self._chained(uid, create, self._time_in(schema))
 
     def map_pandas(self, function: PandasMapping, schema: pa.Schema, *, uid: str) -> "Stream":
         """DataFrame in, DataFrame of `schema` out; `map_batches` saves the conversion.
@@ -108,9 +144,39 @@ class Stream:
         """Row in, row of `schema` out, as dictionaries; `map_batches` is much faster."""
         return self._chained(uid, lambda: MapRows(function, schema), self._time_in(schema))
 
-    def flat_map(self, function: RowFlatMapping, schema: pa.Schema, *, uid: str) -> "Stream":
-        """Row in, any number of rows of `schema` out; `map_batches` is much faster."""
-        return self._chained(uid, lambda: FlatMapRows(function, schema), self._time_in(schema))
+    @overload
+    def flat_map(
+        self, function: RowFlatMapping, schema: pa.Schema, *, side_outputs: None = None, uid: str
+    ) -> "Stream": ...
+
+    @overload
+    def flat_map(
+        self,
+        function: RowFlatMappingWithSides,
+        schema: pa.Schema,
+        *,
+        side_outputs: Mapping[str, SideOutput],
+        uid: str,
+    ) -> "Stream": ...
+
+    def flat_map(
+        self,
+        function: Any,
+        schema: pa.Schema,
+        *,
+        side_outputs: Mapping[str, SideOutput] | None = None,
+        uid: str,
+    ) -> "Stream":
+        """Row in, any number of rows of `schema` out; `map_batches` is much faster.
+
+        With `side_outputs`, the function gets a second argument, `sides`, and may also emit rows
+        by `sides.output(name, row)`. Read them with `result.side_output(name, uid=...)`.
+        """
+        create = lambda: FlatMapRows(function, schema)  # noqa: E731
+        if side_outputs is not None:
+            declared = side_outputs
+            create = lambda: FlatMapRowsWithSides(function, schema, declared)  # noqa: E731
+        return self._chained(uid, create, self._time_in(schema))
 
     def filter_rows(self, predicate: RowPredicate, *, uid: str) -> "Stream":
         """Keep the rows for which a function of the row is true; `filter` is much faster."""
@@ -349,7 +415,8 @@ class Stream:
         return JoinInputs(left=self, right=other, on=tuple(on), suffixes=suffixes, uid=uid)
 
     def side_output(self, name: str, *, uid: str) -> "Stream":
-        """This side output of the operator behind the stream. Raises Rejected if it has none."""
+        """This side output of the operator behind the stream: late rows, or what its function
+        emits by name. Raises Rejected if it has none of that name."""
         environment = self.environment
         time_column = environment.side_output_of(self.node, name).time_column
         node = environment.add_operator(uid, PassOn, (Connection(self.node, side=name),))

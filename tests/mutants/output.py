@@ -82,6 +82,36 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a row of a function is in its result or in the side output that it declared; the search for a"
+    " failing row emits nothing": (
+        Mutant(
+            "pipelines/operators/side_outputs.py",
+            "if not batch.schema.equals(schema):",
+            "if False:",
+            (
+                "tests/unit/operators/test_side_outputs.py"
+                "::test_other_columns_than_declared_are_refused"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/stateless.py",
+            "        super().on_batch(port, batch)\n        self._sides.flush()\n",
+            "        super().on_batch(port, batch)\n",
+            (
+                "tests/unit/operators/test_side_outputs.py"
+                "::test_an_author_reads_side_outputs_in_the_harness"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/stateless.py",
+            "BatchSides(self.context.uid, self._declared, lambda name, rows: None)",
+            "self._sides",
+            (
+                "tests/unit/operators/test_side_outputs.py"
+                "::test_the_search_for_the_failing_row_emits_nothing"
+            ),
+        ),
+    ),
     "of all rows of a key the chosen ones are left: the first `n`, the first, the last, the best": (
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",

@@ -23,10 +23,11 @@ from pipelines.domain.elements import Firing
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
 from pipelines.operators.columns import field_of
-from pipelines.operators.operator import Collector, Operator, OperatorContext, SideOutput
+from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.processing.row_states import CurrentKeys
 from pipelines.operators.rows import Row, RowOutput, rows_of
+from pipelines.operators.side_outputs import RowSides
 from pipelines.state.arrow_types import check_key_type
 from pipelines.state.timers import FiredTimers, Timers
 
@@ -35,7 +36,7 @@ class BatchProcessFunction:
     """The default flavour. Each subtask has a copy; what it keeps outside of state is lost."""
 
     side_outputs: Mapping[str, SideOutput] = {}
-    """The side outputs that `context.collect_side` accepts, by name."""
+    """The side outputs that `context.output` accepts, by name."""
 
     def open(self, context: ProcessContext) -> None:
         """Ask for states here and nowhere else: restored rows are loaded after this call."""
@@ -131,7 +132,8 @@ class RowProcess(BatchProcessFunction):
         self._runtime = RuntimeContext(context, current)
         self._function.open(self._runtime)
         self._output = RowOutput(self._uid, self._schema, context.collect)
-        self._context = RowContext(context, current, self._side_outputs(context))
+        sides = RowSides(context.uid, self.side_outputs, context.output)
+        self._context = RowContext(context, current, sides)
 
     def initialize_state(self, context: ProcessContext) -> None:
         with self._no_key():
@@ -205,16 +207,6 @@ class RowProcess(BatchProcessFunction):
         self._context.flush()
         self._output.flush()
 
-    def _side_outputs(self, context: ProcessContext) -> dict[str, RowOutput]:
-        return {
-            name: RowOutput(self._uid, side.schema, _into(context, name))
-            for name, side in self.side_outputs.items()
-        }
-
-
-def _into(context: ProcessContext, side: str) -> Collector:
-    return lambda batch: context.collect_side(side, batch)
-
 
 MAX_ROUNDS = 100_000
 """The most rounds of timers that register timers which are due at once: more would never end."""
@@ -250,7 +242,9 @@ class Process(Operator):
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._process = ProcessContext(context, self._key_schema(inputs), self._schema)
+        self._process = ProcessContext(
+            context, self._key_schema(inputs), self._schema, self._function.side_outputs
+        )
         self._function.open(self._process)
 
     def on_restored(self) -> None:

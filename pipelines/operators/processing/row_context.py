@@ -6,7 +6,7 @@ row function on the current key.
 Source: Flink's `RuntimeContext`, `KeyedProcessFunction.Context` and `TimerService`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import Redistribution
 from pipelines.operators.columns import Groups, group
-from pipelines.operators.operator import OperatorContext
+from pipelines.operators.operator import OperatorContext, SideOutput
 from pipelines.operators.processing.row_collections import RowListState, RowMapState
 from pipelines.operators.processing.row_states import (
     CurrentKeys,
@@ -26,7 +27,8 @@ from pipelines.operators.processing.row_states import (
     RowState,
     RowValueState,
 )
-from pipelines.operators.rows import Row, RowOutput, python_values
+from pipelines.operators.rows import Row, python_values
+from pipelines.operators.side_outputs import BatchSides, RowSides
 from pipelines.operators.stateless import check_declared
 from pipelines.operators.user_metrics import OperatorMetrics
 from pipelines.state.descriptors import (
@@ -51,8 +53,15 @@ class ProcessContext:
     Without a key there are no keyed states and no timers.
     """
 
-    def __init__(self, context: OperatorContext, key: pa.Schema, output: pa.Schema) -> None:
+    def __init__(
+        self,
+        context: OperatorContext,
+        key: pa.Schema,
+        output: pa.Schema,
+        sides: Mapping[str, SideOutput],
+    ) -> None:
         self._context = context
+        self._sides = BatchSides(context.uid, sides, context.collect_side)
         self._key = key
         self._output = output
         self.key_columns: tuple[str, ...] = tuple(key.names)
@@ -110,6 +119,10 @@ class ProcessContext:
         return self._context.operator_state.broadcast(descriptor)
 
     @property
+    def uid(self) -> Uid:
+        return self._context.uid
+
+    @property
     def subtask(self) -> int:
         return self._context.subtask
 
@@ -139,9 +152,10 @@ class ProcessContext:
         check_declared(self._context.uid, batch.schema, self._output)
         self._context.collect(batch)
 
-    def collect_side(self, name: str, batch: pa.RecordBatch) -> None:
+    def output(self, name: str, batch: pa.RecordBatch) -> None:
+        """Emits a batch into a side output that the function has declared. Raises Rejected."""
         self._check_may_emit()
-        self._context.collect_side(name, batch)
+        self._sides.output(name, batch)
 
     def count(self, name: str, increment: int = 1) -> None:
         """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
@@ -308,9 +322,7 @@ class TimerService:
 class RowContext:
     """The context of one record or one timer."""
 
-    def __init__(
-        self, context: ProcessContext, current: CurrentKeys, sides: dict[str, RowOutput]
-    ) -> None:
+    def __init__(self, context: ProcessContext, current: CurrentKeys, sides: RowSides) -> None:
         event = RowTimers(context.event_timers, current)
         processing = RowTimers(context.processing_timers, current)
         self._context = context
@@ -335,10 +347,8 @@ class RowContext:
         return self._service
 
     def output(self, name: str, row: Row) -> None:
-        """Emits a row into a side output that the function has declared."""
-        if name not in self._sides:
-            raise Rejected(f"There is no side output {name!r}; declared are {list(self._sides)}.")
-        self._sides[name].add([row])
+        """Emits a row into a side output that the function has declared. Raises Rejected."""
+        self._sides.output(name, row)
 
     def count(self, name: str, increment: int = 1) -> None:
         """Adds to a counter of the operator, which is in its metrics and in every snapshot."""
@@ -363,5 +373,4 @@ class RowContext:
     def flush(self) -> None:
         for timers in self._timers:
             timers.flush()
-        for side in self._sides.values():
-            side.flush()
+        self._sides.flush()
