@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pipelines.connectors.in_process import Collect as Collect
     from pipelines.connectors.in_process import Print as Print
     from pipelines.connectors.kafka.connection import KafkaAddress as KafkaAddress
-    from pipelines.connectors.kafka.reader import JsonValues as JsonValues
-    from pipelines.connectors.kafka.reader import RawValues as RawValues
     from pipelines.connectors.kafka.topics import KafkaTopics as KafkaTopics
     from pipelines.connectors.kafka.transactions import ExactlyOnceKafka as ExactlyOnceKafka
+    from pipelines.connectors.kafka.values import JsonValues as JsonValues
+    from pipelines.connectors.kafka.values import RawValues as RawValues
     from pipelines.connectors.kafka.write_ahead import WriteAheadKafka as WriteAheadKafka
     from pipelines.connectors.postgres.insert import PostgresInsert as PostgresInsert
     from pipelines.connectors.postgres.two_phase import PostgresTwoPhase as PostgresTwoPhase
@@ -79,7 +79,7 @@ _PLACES = {
     "GrowingSource": "source",
     "JSON_LINES": "files.sink",
     "JsonLinesFiles": "files.json_lines",
-    "JsonValues": "kafka.reader",
+    "JsonValues": "kafka.values",
     "KafkaAddress": "kafka.connection",
     "KafkaTopics": "kafka.topics",
     "PARQUET": "files.sink",
@@ -87,7 +87,7 @@ _PLACES = {
     "PostgresInsert": "postgres.insert",
     "PostgresTwoPhase": "postgres.two_phase",
     "Print": "in_process",
-    "RawValues": "kafka.reader",
+    "RawValues": "kafka.values",
     "RedisHashes": "redis.hashes",
     "RedisStreams": "redis.streams",
     "SeededGenerator": "generator",

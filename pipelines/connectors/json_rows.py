@@ -174,6 +174,30 @@ def decode_lines(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     raise MalformedLine(line, "it does not fit together with the lines before it")
 
 
+def decode_each_line(
+    lines: Sequence[bytes], schema: pa.Schema
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """The rows of the lines that fit, and for each other line what is wrong with it.
+
+    Lines that do not fit are found by halving: each line is parsed log(n) times at most.
+    """
+    parts: list[pa.RecordBatch] = []
+    problems: dict[int, str] = {}
+    left = [(0, len(lines))]
+    while left:
+        start, end = left.pop()
+        try:
+            parts.append(_decoded(lines[start:end], schema))
+        except pa.ArrowInvalid as error:
+            middle = (start + end) // 2
+            if middle == start:
+                problems[start] = _problem(error)
+            else:
+                left += [(middle, end), (start, middle)]
+    rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
+    return rows, problems
+
+
 def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     """Raises ArrowInvalid."""
     if not lines:

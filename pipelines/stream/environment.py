@@ -18,6 +18,12 @@ from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import check_parallelism
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.operators.side_outputs import check_sides
+from pipelines.stream.dead_letters import (
+    SeparateDeadLetters,
+    check_letters_are_read,
+    keeps_dead_letters,
+    separator_of,
+)
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.refusals import naming
 from pipelines.stream.streams import Stream
@@ -41,7 +47,10 @@ class Environment:
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
     ) -> Stream:
-        """`watermarks` None: as far out of order as the source says, and never idle."""
+        """`watermarks` None: as far out of order as the source says, and never idle.
+
+        A source that keeps dead letters has them in the side output `dead_letters`.
+        """
         node = Uid(uid)
         if watermarks is not None:
             if source.timestamp_column is None:
@@ -50,6 +59,8 @@ class Environment:
         self._nodes.append(Node(node, NodeKind.SOURCE))
         self._sources[node] = source
         self._schemas[node] = source.schema
+        if keeps_dead_letters(source):
+            node = self.add_operator(separator_of(node), SeparateDeadLetters, (Connection(node),))
         return Stream(self, node, source.timestamp_column)
 
     def from_arrow(
@@ -92,6 +103,7 @@ class Environment:
         check_parallelism(1, self.max_parallelism)
         graph = JobGraph.of(self._nodes, self.max_parallelism)
         check_places(self._sinks)
+        check_letters_are_read(self._sources, graph)
         return Pipeline(
             graph=graph,
             sources=dict(self._sources),

@@ -16,8 +16,8 @@ from pipelines.connectors.files.growing_directory import (
     parquet_directory,
 )
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.reader import JsonValues
 from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.values import JsonValues
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import Batch, GrowingSource, LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress

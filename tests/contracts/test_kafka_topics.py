@@ -12,8 +12,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from pipelines.connectors.kafka import fetched as kafka_waiting
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.reader import RAW, JsonValues, RawValues, partition_of
+from pipelines.connectors.kafka.reader import partition_of
 from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.values import RAW, JsonValues, RawValues
 from pipelines.connectors.reachability import check_still_there, named_problems_of
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, StartAt
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress

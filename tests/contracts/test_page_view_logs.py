@@ -6,8 +6,8 @@ import pytest
 
 from ftdash.embedded import page_views as demonstration
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.reader import JsonValues
 from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.values import JsonValues
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.domain.errors import Rejected

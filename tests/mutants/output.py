@@ -3,6 +3,33 @@
 from tests.mutants.mutant import Mutant
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
+    "a record that cannot be decoded is a dead letter once, with the checkpoint of its offset, and"
+    " moves no event time on": (
+        Mutant(
+            "pipelines/stream/dead_letters.py",
+            "self.context.collect(rows.filter(is_record))",
+            "self.context.collect(rows)",
+            (
+                "tests/unit/stream/test_dead_letters.py::test_each_record_leaves_by_one_of_the_two"
+                "_outputs_once_under_kills"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/dead_letters.py",
+            "np.cumsum(~is_letter) - 1",
+            "np.arange(row_count) % max(1, decoded.num_rows)",
+            (
+                "tests/unit/connectors/kafka/test_values.py::test_dead_letters_keep_their_place_and"
+                "_the_others_their_order"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/sources/split_reading.py",
+            "batch.filter(times.is_valid()) if times.null_count else batch",
+            "batch",
+            "tests/unit/stream/test_dead_letters.py::test_a_dead_letter_moves_no_event_time_on",
+        ),
+    ),
     "an author's test finds a pipeline that kills change, and repeats it from its seed": (
         Mutant(
             "pipelines/testing/exactly_once.py",

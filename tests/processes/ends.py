@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pipelines.connectors.generator import Draws, SeededGenerator
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.reader import RawValues
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.values import RawValues
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink

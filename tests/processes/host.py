@@ -52,6 +52,7 @@ OWN = {
     "secretive": "tests.processes.secretive",
     "timed": "tests.processes.timed",
     "poisoned": "tests.processes.poisoned",
+    "dead_letters": "tests.processes.dead_letters",
     "malformed": "tests.processes.malformed",
     "forgetful": "tests.processes.forgetful",
     "ends": "tests.processes.ends",

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.reader import JsonValues, RawValues
 from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.values import JsonValues, RawValues
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.domain.parameters import Parameter

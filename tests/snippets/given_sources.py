@@ -4,9 +4,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors import DataFrameRows, JsonValues, KafkaAddress, KafkaTopics
+from pipelines.connectors import (
+    DataFrameRows,
+    ExactlyOnceKafka,
+    JsonValues,
+    KafkaAddress,
+    KafkaTopics,
+)
 from pipelines.stream import Environment
 
-__all__ = ["DataFrameRows", "JsonValues", "KafkaAddress", "KafkaTopics", "Path", "pa"]
+__all__ = [
+    "DataFrameRows",
+    "ExactlyOnceKafka",
+    "JsonValues",
+    "KafkaAddress",
+    "KafkaTopics",
+    "Path",
+    "pa",
+]
 
 env = Environment()

@@ -6,14 +6,12 @@ client would skip it. A partition that delivers faster than it is read is paused
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from pipelines.connectors.json_rows import MalformedLine, before_malformed, decode_lines
+from pipelines.connectors.dead_letters import DeadLetter, with_letters
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.fetched import (
     BATCH_ROWS,
@@ -22,9 +20,9 @@ from pipelines.connectors.kafka.fetched import (
     by_partition,
     place_of,
 )
-from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, UnreadableText
+from pipelines.connectors.kafka.values import NO_TIME, ValueFormat
+from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
 from pipelines.connectors.split_progress import SplitProgress, sum_known
-from pipelines.connectors.watermark_strategy import NoEventTime, check_has_event_time
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
@@ -43,59 +41,6 @@ NO_GROUP = {"group.id": "ftdash"}
 
 CONFIRM_TIMEOUT_S = 0.5
 
-NO_TIME = -1
-RAW = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("at", pa.timestamp("ms", tz="UTC"))]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class JsonValues:
-    """Each value is a JSON object. A record without a value is a deletion, and is left out."""
-
-    schema: pa.Schema
-
-    def decoded(self, fetched: Fetched) -> pa.RecordBatch:
-        """Raises MalformedLine with the row."""
-        return decode_lines([value or b"" for value in fetched.values], self.schema)
-
-    def records_among(self, fetched: Fetched) -> Fetched:
-        return fetched.with_values()
-
-    def row_of_text(self, text: str) -> pa.RecordBatch:
-        """Raises UnreadableText."""
-        try:
-            return decode_lines([text.encode()], self.schema)
-        except MalformedLine as error:
-            raise UnreadableText(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class RawValues:
-    """Key and value unchanged, and the time that Kafka keeps with a record, null without one."""
-
-    schema: pa.Schema = RAW
-
-    def decoded(self, fetched: Fetched) -> pa.RecordBatch:
-        at, has_none = self.schema.field("at").type, fetched.times_ms == NO_TIME
-        columns = [
-            pa.array(fetched.keys, pa.binary()),
-            pa.array(fetched.values, pa.binary()),
-            pa.array(fetched.times_ms, at, mask=has_none),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def records_among(self, fetched: Fetched) -> Fetched:
-        return fetched
-
-    def row_of_text(self, text: str) -> pa.RecordBatch:
-        """A value alone: a quarantine has no more of a record that could not be read."""
-        values = {"key": None, "value": text.encode(), "at": None}
-        return pa.RecordBatch.from_pylist([values], schema=self.schema)
-
-
-ValueFormat = JsonValues | RawValues
-
 
 class TopicsReader:
     def __init__(
@@ -106,10 +51,13 @@ class TopicsReader:
         *,
         read_committed: bool,
         group: Mapping[str, Any] = NO_GROUP,
+        dead_letters: bool = False,
     ) -> None:
         """`group`: the client's settings of its group, although it reads without one."""
         self._address = address
         self._format = format
+        self._decoder = format.open()
+        self._keeps_dead_letters = dead_letters
         self._timestamp_column = timestamp_column
         self._refusal: KafkaError | None = None
         self._admin: KafkaAdmin | None = None  # kept, because every cut asks it
@@ -138,10 +86,12 @@ class TopicsReader:
         self._consumer.incremental_assign([partition])
         while at.end_offset is None or at.offset < at.end_offset:
             fetched = self._take(at, waiting)
-            try:
-                batch = self._decoded(at.name, fetched)
-            except MalformedRecord as error:
-                yield from self._before_malformed(error, split, fetched)
+            batch, malformed = self._decoded(at.name, fetched)
+            if malformed is not None:
+                if len(batch.offsets):
+                    yield batch
+                self._release(split)
+                raise malformed
             if len(fetched):
                 at = msgspec.structs.replace(at, offset=int(batch.offsets[-1]) + 1)
             if waiting.end > at.offset:
@@ -150,18 +100,6 @@ class TopicsReader:
             self._pending[at.name] = self._records_behind(at)
             yield batch
         self._release(split)
-
-    def _before_malformed(
-        self, met: MalformedRecord, split: SplitProgress, fetched: Fetched
-    ) -> Iterator[LoggedRecords]:
-        """Always raises MalformedRecord."""
-        try:
-            yield from before_malformed(
-                met, lambda rows: self._decoded(split.name, fetched.divided(rows)[0])
-            )
-        except MalformedRecord:
-            self._release(split)
-            raise
 
     def _release(self, split: SplitProgress) -> None:
         """Unassigns the partition, which may be read again from another offset on."""
@@ -257,22 +195,25 @@ class TopicsReader:
             # which.
         return self._address.translated(error)
 
-    def _decoded(self, name: str, fetched: Fetched) -> LoggedRecords:
+    def _decoded(self, name: str, fetched: Fetched) -> tuple[LoggedRecords, MalformedRecord | None]:
+        """All records, with dead letters among them if they are kept; otherwise the records before
+        the first one that cannot be decoded, and that one."""
+        decoded = self._decoder.decoded(fetched).with_event_time(self._timestamp_column)
         offsets = fetched.offsets
-        try:
-            batch = self._format.decoded(fetched)
-            check_has_event_time(
-                batch,
-                self._timestamp_column,
-                lambda row: f"The record at {_place(name, offsets, row)}",
-            )
-        except MalformedLine as error:
-            place = _place(name, offsets, error.line)
-            sentence = f"The record at {place} is malformed: {error}."
-            raise _malformed(sentence, fetched, error.line) from error
-        except NoEventTime as error:
-            raise _malformed(str(error), fetched, error.row) from error
-        return LoggedRecords(batch, offsets)
+        sentences = {
+            row: problem.sentence(_place(name, offsets, row))
+            for row, problem in decoded.problems.items()
+        }
+        if self._keeps_dead_letters:
+            letters = {
+                row: letter_of(name, fetched, row, sentence) for row, sentence in sentences.items()
+            }
+            return LoggedRecords(with_letters(decoded.rows, letters, len(fetched)), offsets), None
+        if not sentences:
+            return LoggedRecords(decoded.rows, offsets), None
+        first = min(sentences)
+        before = LoggedRecords(decoded.rows.slice(0, first), offsets[:first])
+        return before, _malformed(sentences[first], fetched, first)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in REFUSALS:
@@ -282,6 +223,19 @@ class TopicsReader:
 def _malformed(sentence: str, fetched: Fetched, row: int) -> MalformedRecord:
     text, offset = fetched.values[row] or b"", int(fetched.offsets[row])
     return MalformedRecord(sentence, row=row, offset=offset, text=text)
+
+
+def letter_of(name: str, fetched: Fetched, row: int, sentence: str) -> DeadLetter:
+    place, at_ms = partition_of(name), int(fetched.times_ms[row])
+    return DeadLetter(
+        topic=place.topic,
+        partition=place.partition,
+        offset=int(fetched.offsets[row]),
+        at_ms=None if at_ms == NO_TIME else at_ms,
+        key=fetched.keys[row],
+        value=fetched.values[row],
+        error=sentence,
+    )
 
 
 def name_of(partition: TopicPartition) -> str:

@@ -28,16 +28,17 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from pipelines.connectors.dead_letters import COLUMN, with_column
 from pipelines.connectors.kafka.connection import TURN_S, KafkaAddress, KafkaAdmin, answer_turns
 from pipelines.connectors.kafka.reader import (
     TopicsReader,
-    ValueFormat,
     check_same_topic,
     name_of,
     partition_of,
     range_gone,
 )
 from pipelines.connectors.kafka.sink import check_group, check_topic
+from pipelines.connectors.kafka.values import ValueFormat
 from pipelines.connectors.source import StartAt
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import check_event_time
@@ -129,6 +130,7 @@ class TellingTopicsReader(TopicsReader):
         *,
         read_committed: bool,
         group: str,
+        dead_letters: bool = False,
     ) -> None:
         self._group = group
         self._succeeded_count = 0
@@ -140,6 +142,7 @@ class TellingTopicsReader(TopicsReader):
             timestamp_column,
             read_committed=read_committed,
             group={"group.id": group, "on_commit": self._on_commit},
+            dead_letters=dead_letters,
         )
 
     def tell(self, splits: Sequence[SplitProgress]) -> None:
@@ -183,6 +186,8 @@ class KafkaTopics:
 
     `is_bounded`: the run ends with the records that existed when it began. `group`: a consumer
     group to which completed checkpoints commit their offsets, for tools that show lag.
+    `dead_letters`: records that cannot be decoded go to the side output `dead_letters`; otherwise
+    such a record fails the run.
     """
 
     address: KafkaAddress
@@ -196,6 +201,7 @@ class KafkaTopics:
     read_committed: bool = True
     look_every: timedelta = LOOK_EVERY
     group: str | None = None
+    dead_letters: bool = False
 
     def __post_init__(self) -> None:
         check_event_time(self.schema, self.timestamp_column)
@@ -208,7 +214,7 @@ class KafkaTopics:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.format.schema
+        return with_column(self.format.schema) if self.dead_letters else self.format.schema
 
     @property
     def concurrent_splits(self) -> int:
@@ -292,10 +298,14 @@ class KafkaTopics:
         return range_gone(split, oldest)
 
     def row_of_text(self, text: str) -> pa.RecordBatch:
-        return self.format.row_of_text(text)
+        row = self.format.row_of_text(text)
+        return row.append_column(COLUMN, pa.nulls(1, pa.binary())) if self.dead_letters else row
 
     def open(self) -> TopicsReader:
         parts = (self.address, self.format, self.timestamp_column)
+        committed, letters = self.read_committed, self.dead_letters
         if self.group is None:
-            return TopicsReader(*parts, read_committed=self.read_committed)
-        return TellingTopicsReader(*parts, read_committed=self.read_committed, group=self.group)
+            return TopicsReader(*parts, read_committed=committed, dead_letters=letters)
+        return TellingTopicsReader(
+            *parts, read_committed=committed, dead_letters=letters, group=self.group
+        )

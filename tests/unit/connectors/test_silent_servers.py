@@ -12,8 +12,8 @@ from django.db.utils import ConnectionHandler
 from ftdash.settings import database_at
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
-from pipelines.connectors.kafka.reader import JsonValues
 from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.values import JsonValues
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.split_progress import SplitProgress

@@ -106,7 +106,9 @@ class OpenSplit:
         self.silent_since_ms = None
         distance = self.on_passed(taken)
         if self.time_column is not None:
-            self.generator.on_batch(taken.records, times_of(taken.records, self.time_column))
+            records = with_event_time(taken.records, self.time_column)
+            if records.num_rows:
+                self.generator.on_batch(records, times_of(records, self.time_column))
         return distance
 
     def on_passed(self, taken: Taken) -> int:
@@ -141,6 +143,12 @@ class OpenSplit:
             return MIN_WATERMARK_MS
         first_ms = int(times_of(self.held.records.slice(0, 1), self.time_column)[0])
         return first_ms - self.strategy.out_of_orderness_ms - 1
+
+
+def with_event_time(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
+    """Without dead letters (`connectors.dead_letters`), which move no event time on."""
+    times = batch.column(column)
+    return batch.filter(times.is_valid()) if times.null_count else batch
 
 
 def times_of(batch: pa.RecordBatch, column: str) -> Times:

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.reader import JsonValues
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.values import JsonValues
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.domain.errors import Rejected
 from tests.hostile_names import HOSTILE, LONG, NUL

@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,54 +21,15 @@ from pipelines.connectors.kafka import fetched as kafka_waiting
 from pipelines.connectors.kafka import reader as kafka_reader
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.fetched import WaitingRecords, fetched_of
-from pipelines.connectors.kafka.reader import JsonValues, RawValues, TopicsReader, check_same_topic
+from pipelines.connectors.kafka.reader import TopicsReader, check_same_topic
 from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.values import JsonValues, RawValues
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.unit.connectors.kafka.fake_consumer import FakeConsumer
 
 SCHEMA = pa.schema([("key", pa.int64())])
 ADDRESS = KafkaAddress("nowhere:1")
-
-
-class FakeConsumer:
-    """Delivers what is in `log`, in order, but nothing of a paused partition."""
-
-    def __init__(self) -> None:
-        self.log: list[Message] = []
-        self.paused: set[str] = set()
-        self.extent = (OFFSET_INVALID, OFFSET_INVALID)
-        self.told: list[KafkaError] = []
-        self.tell: Callable[[KafkaError], None] = lambda _: None
-
-    def made(self, settings: dict[str, Any]) -> "FakeConsumer":
-        self.tell = settings["error_cb"]
-        return self
-
-    def consume(self, num_messages: int, timeout: float) -> list[Message]:
-        while self.told:
-            self.tell(self.told.pop())
-        ready = [m for m in self.log if f"{m.topic()}-{m.partition()}" not in self.paused]
-        delivered = ready[:num_messages]
-        self.log = [m for m in self.log if not any(m is one for one in delivered)]
-        return delivered
-
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        pass
-
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        pass
-
-    def get_watermark_offsets(self, partition: TopicPartition, cached: bool) -> tuple[int, int]:
-        return self.extent
-
-    def pause(self, partitions: list[TopicPartition]) -> None:
-        self.paused |= {f"{each.topic}-{each.partition}" for each in partitions}
-
-    def resume(self, partitions: list[TopicPartition]) -> None:
-        self.paused -= {f"{each.topic}-{each.partition}" for each in partitions}
 
 
 class RefusingAdmin:
