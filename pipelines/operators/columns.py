@@ -99,7 +99,7 @@ def group(batch: pa.RecordBatch, columns: list[str]) -> Groups:
         distinct, index = _encode(keys.column(0))
         return Groups(pa.RecordBatch.from_arrays([distinct], schema=keys.schema), index)
     index = _combined_index(keys)
-    return Groups(keys.take(pa.array(_one_row_each(index))), index)
+    return Groups(keys.take(pa.array(one_row_each(index))), index)
 
 
 def _combined_index(keys: pa.RecordBatch) -> Longs:
@@ -116,7 +116,7 @@ def _encode(column: pa.Array) -> tuple[pa.Array, Longs]:
     return encoded.dictionary, np.asarray(encoded.indices.to_numpy()).astype(np.int64)
 
 
-def _one_row_each(index: Longs) -> Longs:
+def one_row_each(index: Longs) -> Longs:
     """One row of each group, in the order of groups; any will do, because their keys are equal."""
     rows = np.empty(int(index.max(initial=-1)) + 1, np.int64)
     rows[index] = np.arange(len(index))

@@ -18,6 +18,7 @@ from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import check_parallelism
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.operators.side_outputs import check_sides
+from pipelines.stream.combining import with_combiners
 from pipelines.stream.dead_letters import (
     SeparateDeadLetters,
     check_letters_are_read,
@@ -43,6 +44,7 @@ class Environment:
     _watermarks: dict[Uid, WatermarkStrategy] = field(default_factory=dict)
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
     _changelogs: set[Uid] = field(default_factory=set)
+    _combiners: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
 
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
@@ -104,7 +106,7 @@ class Environment:
         graph = JobGraph.of(self._nodes, self.max_parallelism)
         check_places(self._sinks)
         check_letters_are_read(self._sources, graph)
-        return Pipeline(
+        pipeline = Pipeline(
             graph=graph,
             sources=dict(self._sources),
             operators=dict(self._operators),
@@ -114,6 +116,11 @@ class Environment:
             watermarks=dict(self._watermarks),
             pace=self.pace,
         )
+        return with_combiners(pipeline, self._combiners)
+
+    def combine_before(self, node: Uid, create: Callable[[], Operator]) -> None:
+        """`create` makes a step that may combine rows before the exchange in front of `node`."""
+        self._combiners[node] = create
 
     def add_operator(
         self, uid: str, create: Callable[[], Operator], inputs: tuple[Connection, ...]

@@ -27,6 +27,7 @@ from pipelines.operators.processing.reduce import Reduce, ReduceFunction
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
 from pipelines.operators.windowing.around import ONE_KEY, Around, WithOneKey
+from pipelines.operators.windowing.combining import CombineInPanes
 from pipelines.operators.windowing.processing_time import (
     PROCESSING_TIME,
     InProcessingTime,
@@ -116,11 +117,16 @@ class WindowedStream:
             )
             return self.added(uid, create, WINDOW_TIME)
         aligned = windows
-        return self.added(
+        results = self.added(
             uid,
             lambda: WindowAggregate(keys, time, aligned, every, late),
             WINDOW_START if aligned.is_tumbling else WINDOW_TIME,
         )
+        if not self.is_in_processing_time:
+            self.stream.environment.combine_before(
+                results.node, lambda: CombineInPanes(keys, time, aligned, every)
+            )
+        return results
 
     def top_n(
         self,

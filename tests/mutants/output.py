@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+_COMBINED = "tests/unit/operators/test_combining.py::test_"
+
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a record that cannot be decoded is a dead letter once, with the checkpoint of its offset, and"
     " moves no event time on": (
@@ -175,6 +177,33 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
                 "tests/unit/operators/test_deduplicate.py::test_the_first_row_of_each_key_is"
                 "_emitted_once"
             ),
+        ),
+    ),
+    "windows whose rows are combined before the exchange are the same windows, and the same records"
+    " are late": (
+        Mutant(
+            "pipelines/operators/windowing/combining.py",
+            "            columns.append(WINDOW_START)\n",
+            "            pass\n",
+            _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/lateness.py",
+            "int(longs(rows.column(COMBINED_ROWS)).sum())",
+            "int(rows.num_rows)",
+            _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/combining.py",
+            "            columns.append(_HAS_TIME)\n",
+            "            pass\n",
+            _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
+        ),
+        Mutant(
+            "pipelines/stream/combining.py",
+            "LATE not in pipeline.graph.side_outputs_of(uid)",
+            "True",
+            _COMBINED + "the_side_output_of_late_rows_has_whole_rows_so_nothing_is_combined",
         ),
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (

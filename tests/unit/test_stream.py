@@ -73,7 +73,10 @@ def test_windowed_aggregates_run_behind_an_exchange_by_key_with_their_sinks_chai
 
     pipeline = env.build()
 
-    assert vertices(pipeline) == {"events": ("events",), "hourly": ("hourly", "one", "two")}
+    assert vertices(pipeline) == {
+        "events": ("events", "hourly.local"),
+        "hourly": ("hourly", "one", "two"),
+    }
     assert pipeline.graph.vertex(Uid("hourly")).inputs[0].hash_by == ("key",)
     assert pipeline.schemas[Uid("two")].names == ["key", "window_start", "n"]
 
@@ -185,7 +188,7 @@ def test_late_rows_are_a_stream_of_their_own_with_the_schema_and_time_of_the_inp
 
     assert vertices(env.build()) == {
         "events": ("events",),
-        "hourly": ("hourly", "out", "late"),
+        "hourly": ("hourly", "out", "late", "rest.local"),
         "rest": ("rest", "r"),
     }
     assert (late.schema, late.time_column) == (SCHEMA, "time")

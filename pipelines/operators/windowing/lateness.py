@@ -29,6 +29,9 @@ RECORDS_WITHOUT_TIME = "records_without_time"
 RECORDS_OUTSIDE_WINDOWS = "records_outside_windows"
 """Counts rows in the gaps between windows, if windows start less often than they are long."""
 
+COMBINED_ROWS = "__combined_rows"
+"""The column that says how many rows were combined into one; see `combining`."""
+
 
 @dataclass(slots=True)
 class WindowEntry:
@@ -77,7 +80,8 @@ class WindowEntry:
         if self.windows.slide_ms <= self.windows.size_ms:
             return rows, times, newest
         is_within = times < newest + self.windows.size_ms
-        self.context.count(RECORDS_OUTSIDE_WINDOWS, int(np.count_nonzero(~is_within)))
+        outside = rows.filter(pa.array(~is_within))
+        self.context.count(RECORDS_OUTSIDE_WINDOWS, count_of(outside))
         return rows.filter(pa.array(is_within)), times[is_within], newest[is_within]
 
 
@@ -87,7 +91,8 @@ def with_time(
     """The rows with event time, and their times in milliseconds; counts the other rows."""
     event_time = batch.column(time_column)
     if event_time.null_count:
-        context.count(RECORDS_WITHOUT_TIME, event_time.null_count)
+        without = batch.filter(pc.is_null(event_time))
+        context.count(RECORDS_WITHOUT_TIME, count_of(without))
         batch = batch.filter(pc.is_valid(event_time))
     return batch, longs(batch.column(time_column))
 
@@ -99,13 +104,24 @@ def without_late(
     is_late: npt.NDArray[np.bool_],
     side: str = LATE,
 ) -> tuple[pa.RecordBatch, Longs]:
-    """Count the late rows, send them to the side output, and return the others."""
+    """Count the late rows, send them to the side output, and return the others.
+
+    Combined rows have no side output: where it is read, no rows are combined.
+    """
     if not is_late.any():
         return rows, times
     late = rows.filter(pa.array(is_late))
-    context.count(LATE_RECORDS, late.num_rows)
-    context.collect_side(side, late)
+    context.count(LATE_RECORDS, count_of(late))
+    if COMBINED_ROWS not in late.schema.names:
+        context.collect_side(side, late)
     return rows.filter(pa.array(~is_late)), times[~is_late]
+
+
+def count_of(rows: pa.RecordBatch) -> int:
+    """How many records the rows are made of."""
+    if COMBINED_ROWS in rows.schema.names:
+        return int(longs(rows.column(COMBINED_ROWS)).sum())
+    return int(rows.num_rows)
 
 
 class WindowOperator(Operator):

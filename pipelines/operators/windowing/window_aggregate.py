@@ -26,7 +26,6 @@ from pipelines.operators.aggregating.aggregation import Aggregation, check_disti
 from pipelines.operators.columns import (
     Longs,
     by_value,
-    check_event_time,
     group,
     in_slices,
     longs,
@@ -36,6 +35,7 @@ from pipelines.operators.columns import (
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.rows import row_list
 from pipelines.operators.stateless import check_declared
+from pipelines.operators.windowing.combining import lifted, windowed_aggregation
 from pipelines.operators.windowing.lateness import AlignedOperator
 from pipelines.operators.windowing.windows import (
     BOUNDS,
@@ -54,7 +54,8 @@ _EMITTED = "__emitted"
 class WindowAggregate(AlignedOperator):
     """Emits keys, `window_start`, aggregates; by window, then by key.
 
-    Unless windows are tumbling they may overlap; then `window_end` and `window_time` follow.
+    Takes rows, and batches of combined rows (`combining`). Unless windows are tumbling they may
+    overlap; then `window_end` and `window_time` follow.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class WindowAggregate(AlignedOperator):
             return
         panes = with_window(in_time, self._windows.panes(times))
         groups = group(panes, self._aggregation.key_names)
-        reduced = self._aggregation.reduce(self._aggregation.lift(panes), groups)
+        reduced = self._aggregation.reduce(lifted(self._aggregation, panes), groups)
         keys, reduced = self._by_window(groups.keys, reduced)
         self._aggregation.fold(self._open_windows, keys, reduced)
         if self._lateness_ms:
@@ -159,12 +160,7 @@ class WindowAggregate(AlignedOperator):
         return with_flag(descriptor, _EMITTED)
 
     def _bind(self, schema: pa.Schema) -> Aggregation:
-        check_event_time(schema, self._time_column)
-        windowed = with_window(pa.RecordBatch.from_pylist([], schema=schema), _NO_STARTS).schema
-        return Aggregation.of((*self._keys, WINDOW_START), self._aggregates, windowed)
-
-
-_NO_STARTS: Longs = np.empty(0, np.int64)
+        return windowed_aggregation(self._keys, self._time_column, self._aggregates, schema)
 
 
 def with_flag(descriptor: TableDescriptor, flag: str) -> TableDescriptor:

@@ -21,7 +21,7 @@ def test_two_sources_meet_in_a_join_and_end_in_two_sinks(tmp_path: Path) -> None
     assert {vertex.uid: vertex.nodes for vertex in graph.vertices} == {
         "flights": ("flights", "departed"),
         "weather": ("weather",),
-        "weather-at-departure": ("weather-at-departure",),
+        "weather-at-departure": ("weather-at-departure", "hourly-delay.local"),
         "hourly-delay": ("hourly-delay", "delay-files", "delay-table"),
     }
     joined, hourly = graph.vertex(Uid("weather-at-departure")), graph.vertex(Uid("hourly-delay"))

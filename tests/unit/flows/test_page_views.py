@@ -31,7 +31,7 @@ def test_views_are_counted_in_windows_and_in_total_behind_an_exchange_by_app(
     graph = build(tmp_path).graph
 
     assert {vertex.uid: vertex.nodes for vertex in graph.vertices} == {
-        "views": ("views", "with-app", "views-in-total.local"),
+        "views": ("views", "with-app", "views-in-total.local", "views-per-window.local"),
         "views-per-window": ("views-per-window", "windows-files"),
         "views-in-total": ("views-in-total", "totals-files"),
     }
