@@ -4,7 +4,7 @@ from pathlib import Path
 
 import trustme
 
-from pipelines.channels.tls import Tls
+from pipelines.channels.handshake import Tls
 from pipelines.domain.run import TlsFiles
 
 

@@ -28,10 +28,9 @@ from pipelines.channels.guarded_port import (
     audience_of,
     tune,
 )
-from pipelines.channels.handshake import Claim, Connection, verify_token
+from pipelines.channels.handshake import Claim, Connection, Tls, verify_token
 from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.tls import Tls
 from pipelines.channels.wire import (
     BACKWARD,
     FORWARD,

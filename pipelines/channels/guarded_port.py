@@ -15,9 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipelines.channels.channel import PeerAddress
-from pipelines.channels.handshake import Claim, Connection, HandshakeRefused, Refusal, prove_token
+from pipelines.channels.handshake import (
+    Claim,
+    Connection,
+    HandshakeRefused,
+    Refusal,
+    Tls,
+    prove_token,
+)
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.tls import Tls
 from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 

@@ -20,9 +20,8 @@ from pipelines.channels.connection import DataServer, IncomingConnection, Outgoi
 from pipelines.channels.credit import CreditedOutput, cost_of
 from pipelines.channels.gate import GATE_CLOSED, Gate, Writer
 from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial, start_thread
-from pipelines.channels.handshake import Claim, Connection
+from pipelines.channels.handshake import Claim, Connection, Tls
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.tls import Tls
 from pipelines.domain.elements import Element
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.ids import Attempt, ChannelId

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipelines.channels.tls import Tls
+from pipelines.channels.handshake import Tls
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverNetworking, SlotNetworking, TlsFiles

@@ -625,7 +625,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/channels/tls.py",
+            "pipelines/channels/handshake.py",
             "context.verify_mode = ssl.CERT_REQUIRED",
             "context.verify_mode = ssl.CERT_NONE",
             (

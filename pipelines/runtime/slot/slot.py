@@ -22,10 +22,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.guarded_port import RefusedConnection
-from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
+from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, Tls, prove_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
-from pipelines.channels.tls import Tls
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint

@@ -13,10 +13,9 @@ import pytest
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial
-from pipelines.channels.handshake import HandshakeRefused, Refusal
+from pipelines.channels.handshake import HandshakeRefused, Refusal, Tls, TlsConnection
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
-from pipelines.channels.tls import Tls, TlsConnection
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt
 from tests.certificates import Authority

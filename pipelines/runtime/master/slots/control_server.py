@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipelines.channels.guarded_port import Guard, GuardedPort, OncePerSlot, RefusedConnection
-from pipelines.channels.handshake import Claim, Connection, Refusal, verify_token
+from pipelines.channels.handshake import Claim, Connection, Refusal, Tls, verify_token
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.tls import Tls
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverNetworking

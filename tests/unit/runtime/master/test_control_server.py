@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.channels.handshake import HandshakeRefused, prove_token
-from pipelines.channels.tls import Tls
+from pipelines.channels.handshake import HandshakeRefused, Tls, prove_token
 from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
