@@ -35,7 +35,6 @@ from pipelines.state.backend import (
 from pipelines.state.hashing import KeyGroups, as_integers, is_integer_like
 from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import Mask, snapshot_schema
-from pipelines.state.on_disk.row_codec import Packed, RowCodec, bytes_list, sort_order, take
 from pipelines.state.on_disk.sorted_files import (
     CutDatabase,
     CutReader,
@@ -49,7 +48,14 @@ from pipelines.state.on_disk.sorted_files import (
     SortedRows,
     WholeDatabase,
 )
-from pipelines.state.on_disk.stored_database import decoded_rows
+from pipelines.state.on_disk.stored_database import (
+    Packed,
+    RowCodec,
+    bytes_list,
+    decoded_rows,
+    sort_order,
+    take,
+)
 from pipelines.state.on_disk.working_rows import WorkingRows
 
 PART_ROWS = 1 << 13  # how many exist as Python objects at a time

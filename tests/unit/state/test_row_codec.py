@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.state.on_disk.row_codec import RowCodec, bytes_list, sort_order, take
+from pipelines.state.on_disk.stored_database import RowCodec, bytes_list, sort_order, take
 
 FIXED = pa.schema([("a", pa.int64()), ("b", pa.bool_()), ("c", pa.float32()), ("d", pa.date32())])
 MIXED = pa.schema(
