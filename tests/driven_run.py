@@ -25,8 +25,7 @@ from pipelines.domain.events import (
     SlotConnected,
 )
 from pipelines.domain.ids import CheckpointId, RunId
-from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import RunDirectory, RunSpec, ShippedCode
 from pipelines.domain.status import JobStatus
 
 ROOT = Path(__file__).parents[1]

@@ -9,12 +9,12 @@ from typing import Self
 import msgspec
 from django.db import models
 
-from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
 from pipelines.domain.commands import ADDRESS, AnyCommand, Command
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, JobStatus
+from pipelines.domain.texts import LABEL_LENGTH_MAX
 
 
 class DesiredState(models.TextChoices):

@@ -10,12 +10,12 @@ from django.conf import settings as configuration
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
-from pipelines.domain.accepted_text import check_no_secrets
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.texts import check_no_secrets
 from pipelines.storage.roots import StorageRoots, check_placement, configured_roots
 
 if TYPE_CHECKING:

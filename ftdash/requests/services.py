@@ -30,7 +30,6 @@ from ftdash.requests.asking import (
     store,
     store_start,
 )
-from pipelines.domain.accepted_text import check_no_secrets, checked_label
 from pipelines.domain.commands import (
     AllowFaults,
     Cancel,
@@ -43,8 +42,9 @@ from pipelines.domain.commands import (
 from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.settings.parsing import changed_settings, parse_settings
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.texts import check_no_secrets, checked_label
 
 
 def ask(

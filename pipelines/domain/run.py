@@ -1,9 +1,13 @@
 """What one run gets at its start, where its files are, and how its processes communicate.
 
 The control plane writes `run.json` before it starts a driver with `python -m pipelines.spark.driver
-RUN_DIR`; nothing else is passed between the two. The run's own directory (journal, lease, requests)
-is always on a shared file system. About once a second the driver shows there that it lives and gets
-on. Snapshots lie at a path or a URL: checkpoints by run, savepoints by pipeline.
+RUN_DIR`; nothing else is passed between the two. It names the values of the pipeline's parameters
+and the author's package that the run executes, which every manifest names too. So a point says
+which code wrote it.
+
+The run's own directory (journal, lease, requests) is always on a shared file system. About once a
+second the driver shows there that it lives and gets on. Snapshots lie at a path or a URL:
+checkpoints by run, savepoints by pipeline.
 
 Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`, and its options
 `jobmanager.rpc.address`, `taskmanager.host`, their bind hosts, `security.ssl.internal`.
@@ -18,8 +22,33 @@ import msgspec
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import CheckpointStorage, Settings
-from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import ClaimMode
+
+DIGITS_SHOWN = 12
+
+
+class ShippedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """One wheel. The same digest means the same code."""
+
+    package: str
+    version: str
+    file: str  # the name of the wheel
+    sha256: str  # of the wheel, hexadecimal
+
+    @property
+    def described(self) -> str:
+        return f"{self.package} {self.version} (sha256 {self.sha256[:DIGITS_SHOWN]})"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Values are text. `default` None: the parameter is required."""
+
+    name: str
+    default: str | None
+    help: str
+    choices: tuple[str, ...] = ()  # empty: any text that the pipeline can read
+    is_secret: bool = False  # its text names the place that keeps the secret
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

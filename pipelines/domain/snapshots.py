@@ -15,7 +15,7 @@ from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, Redistribution
 from pipelines.domain.ledger import OutputShare
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 3

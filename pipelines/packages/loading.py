@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pipelines.domain.errors import Rejected, check
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.packages.wheel import Wheel, digest_of, read_wheel
 
 LOADED_MAX = 16

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipelines.disk.files import create_if_absent, entries_of, make_directory, make_durable
 from pipelines.domain.errors import Rejected
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.packages.folder import pack
 from pipelines.packages.loading import LoadedCode, load
 from pipelines.packages.wheel import Wheel, read_wheel

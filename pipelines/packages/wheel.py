@@ -18,7 +18,7 @@ from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 
 GROUP = "ftdash.pipelines"
 """The group of entry points in which a package declares its pipelines."""

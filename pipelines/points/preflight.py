@@ -18,9 +18,8 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import published_again
-from pipelines.domain.run import RunDirectory
+from pipelines.domain.run import RunDirectory, ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.finding import find_flow
 from pipelines.packages.loading import LoadedCode

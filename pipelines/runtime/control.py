@@ -21,8 +21,8 @@ from pipelines.domain.events import RestoreProgress, SubtaskSample
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.poison import Isolation
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.settings import BarrierOptions, Heartbeat, InputOptions, StateOptions
-from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.fencing import CommitPermit

@@ -13,7 +13,7 @@ from pipelines.connectors.watermark_strategy import (
     monotonous,
 )
 from pipelines.domain.errors import Rejected
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
 from pipelines.operators.aggregating.count_distinct import count_distinct
 from pipelines.operators.asynchronous.request_loop import AsyncFunction

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, get_type_hints
 
 from pipelines.domain.errors import BrokenCode, InvariantViolated, Rejected, Retryable
-from pipelines.domain.masking import masked
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
+from pipelines.domain.texts import masked
 from pipelines.stream.environment import Environment
 from pipelines.stream.parameters import declared_parameters, read_parameters
 from pipelines.stream.pipeline import Pipeline

@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import msgspec
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.masking import masked, remember_secret
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.domain.settings.readers import duration_ms
+from pipelines.domain.texts import masked, remember_secret
 
 SECRET_FORMS = "env:NAME, file:PATH or credential:NAME"
 CREDENTIALS = "CREDENTIALS_DIRECTORY"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import JobStatus
 from pipelines.packages.store import CodeStore
 from tests.driven_run import StartedRun, started_run

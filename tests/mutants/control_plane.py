@@ -34,7 +34,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "a revealed secret is in no log, journal, page or snapshot": (
         Mutant(
-            "pipelines/domain/masking.py",
+            "pipelines/domain/texts.py",
             "    for secret in sorted(_revealed, key=len, reverse=True):",
             "    for secret in sorted(_revealed, key=len):",
             "tests/unit/domain/test_masking.py::test_a_secret_that_holds_another_is_hidden_whole",

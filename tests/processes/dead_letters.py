@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pipelines.connectors import ExactlyOnceKafka, JsonValues, KafkaAddress, KafkaTopics
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.operators.stateless import BatchFunction
 from pipelines.stream import (

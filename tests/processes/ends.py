@@ -18,7 +18,7 @@ from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
 from pipelines.domain.ids import CheckpointId, RunId
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.domain.snapshots import Json
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow

@@ -18,7 +18,7 @@ from pipelines.connectors.files.growing_directory import json_lines_directory
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import AnySource
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 

@@ -17,7 +17,7 @@ from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.values import JsonValues, RawValues
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import redis
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline, count, sum, tumbling
 from pipelines.stream.declaration import Flow
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pipelines.connectors.files.quarantine import quarantined_records
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import MalformedRecord
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.stream import Environment, KeyedProcessFunction, Pipeline, ValueStateDescriptor

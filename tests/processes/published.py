@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 from tests.processes.numbers import Numbers

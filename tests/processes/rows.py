@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline, count, sum, tumbling
 from pipelines.stream.declaration import Flow
 from tests.processes.numbers import TOTAL, Numbers

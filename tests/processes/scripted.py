@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.stateless import BatchFunction
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow

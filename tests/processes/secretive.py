@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.stream import (
     Environment,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.key_groups import Redistribution
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.domain.snapshots import Manifest
 from pipelines.points.browsing import rows_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore

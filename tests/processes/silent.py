@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 from tests.processes.numbers import BATCH_RECORDS, SCHEMA, Numbers

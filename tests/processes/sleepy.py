@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import LATE, Environment, Pipeline, count, monotonous, sum, tumbling
 from pipelines.stream.declaration import Flow
 from tests.processes.numbers import KEYS, SCHEMA, STEP_MS, WINDOW_MS

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.generator import BlackHole
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow
 

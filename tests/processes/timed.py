@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.stream import (
     BatchProcessFunction,

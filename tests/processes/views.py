@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.lab.page_views import counted_views
 from pipelines.lab.view_input import ViewInput
 from pipelines.stream import Environment, Pipeline

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipelines.connectors.generator import BlackHole
 from pipelines.domain.graph import Connection
-from pipelines.domain.parameters import Parameter
+from pipelines.domain.run import Parameter
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.backend import TableDescriptor
 from pipelines.stream import Environment, Pipeline, Stream

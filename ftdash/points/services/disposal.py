@@ -22,11 +22,11 @@ from ftdash.jobs.models import (
 )
 from ftdash.jobs.validation import check_place, roots
 from ftdash.requests.asking import Question, already_asked, end_request, pipeline_named, store
-from pipelines.domain.accepted_text import checked_label
 from pipelines.domain.commands import DisposeSavepoint, LabelSavepoint
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, ClaimMode
+from pipelines.domain.texts import checked_label
 
 
 def check_disposable(path: str) -> None:

@@ -41,9 +41,8 @@ from ftdash.runs.queries.planning import measured
 from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.domain.run import scheme_of
+from pipelines.domain.run import ShippedCode, scheme_of
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.shipped_code import ShippedCode
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Outcome, Verdict
 

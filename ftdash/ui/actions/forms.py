@@ -10,10 +10,10 @@ from django import forms
 
 from ftdash.jobs.answers import PipelinePage
 from ftdash.requests import services
-from pipelines.domain.accepted_text import LABEL_LENGTH_MAX
 from pipelines.domain.commands import AllowFaults, Command, RunCommand
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import SavepointFormat
+from pipelines.domain.texts import LABEL_LENGTH_MAX
 
 REASON_LENGTH_MAX = 500
 FORMATS = (

@@ -18,13 +18,13 @@ from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.actions.page import REFUSED
-from pipelines.domain.accepted_text import holds_password
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.texts import holds_password
 
 if TYPE_CHECKING:
-    from pipelines.domain.parameters import Parameter
+    from pipelines.domain.run import Parameter
 
 EXAMPLE = "execution.checkpointing.interval: 500 ms"
 HELP = "One per line; every other setting keeps its default. All settings are listed below."

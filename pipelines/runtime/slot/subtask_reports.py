@@ -18,9 +18,9 @@ from pipelines.domain.elements import Barrier
 from pipelines.domain.events import SubtaskSample
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.masking import masked
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
+from pipelines.domain.texts import masked
 from pipelines.runtime.control import (
     Aborted,
     Acknowledged,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.domain.masking import MASK, is_secret_value, masked
+from pipelines.domain.texts import MASK, is_secret_value, masked
 
 ENGINE = str(Path(__file__).parents[2])
 AUTHORS = tuple(f"{ENGINE}/{place}/" for place in ("flows", "lab"))

@@ -9,7 +9,7 @@ from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.elements import Firing, Origins, RecordOrigin
 from pipelines.domain.errors import CorruptSnapshot, DamagedFile, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.masking import masked
+from pipelines.domain.texts import masked
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.domain.accepted_text import LABEL_LENGTH_MAX, checked_label
 from pipelines.domain.errors import Rejected
+from pipelines.domain.texts import LABEL_LENGTH_MAX, checked_label
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipelines.domain import masking
-from pipelines.domain.masking import is_secret_value, masked, remember_secret
+from pipelines.domain import texts
+from pipelines.domain.texts import is_secret_value, masked, remember_secret
 
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_revealed", set())
+    monkeypatch.setattr(texts, "_revealed", set())
 
 
 @pytest.mark.parametrize(

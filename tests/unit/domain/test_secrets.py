@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.domain.accepted_text import check_no_secrets
 from pipelines.domain.errors import Rejected
+from pipelines.domain.texts import check_no_secrets
 
 
 @pytest.mark.parametrize(

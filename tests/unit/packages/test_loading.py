@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.errors import BrokenCode, InvariantViolated, Rejected
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.flows.finding import find_flow
 from pipelines.packages.loading import LoadedCode, activate
 from pipelines.packages.store import CodeStore, stored_code

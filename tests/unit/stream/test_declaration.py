@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import pytest
 
 from pipelines.connectors.generator import BlackHole
-from pipelines.domain import masking
+from pipelines.domain import texts
 from pipelines.domain.errors import BrokenCode, Rejected
 from pipelines.stream import Environment, Secret, flow
 from pipelines.stream.parameters import declared_parameters, read_parameters
@@ -125,7 +125,7 @@ def test_a_systemd_credential_is_read_from_the_services_directory(
 def test_a_revealed_secret_is_in_no_log_and_in_no_error_of_the_build(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(masking, "_revealed", set())
+    monkeypatch.setattr(texts, "_revealed", set())
     monkeypatch.setenv("PRICES", "hunter-in-logs")
     monkeypatch.setattr(logging, "_logRecordFactory", logging.getLogRecordFactory())
 

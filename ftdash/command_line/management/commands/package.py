@@ -12,7 +12,7 @@ from ftdash.jobs.validation import package_store
 from pipelines.domain.errors import Rejected
 
 if TYPE_CHECKING:
-    from pipelines.domain.shipped_code import ShippedCode
+    from pipelines.domain.run import ShippedCode
 
 
 class Command(InstalledCommand):

@@ -42,7 +42,7 @@ from pipelines.domain.commands import (
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.shipped_code import ShippedCode
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, SavepointFormat
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.shipped_code import ShippedCode
 from pipelines.packages import loading
 from pipelines.packages.store import CodeStore
 from pipelines.runtime.control import Deploy

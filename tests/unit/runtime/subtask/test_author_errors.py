@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from pipelines.domain import masking
+from pipelines.domain import texts
 from pipelines.domain.ids import Attempt, RunId
-from pipelines.domain.masking import remember_secret
+from pipelines.domain.texts import remember_secret
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed, Message
 from pipelines.runtime.slot.subtask_reports import SubtaskReports
@@ -153,7 +153,7 @@ def test_no_record_is_shown_where_any_of_a_batch_may_be_at_fault() -> None:
 
 
 def test_a_revealed_secret_is_in_no_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_revealed", set())
+    monkeypatch.setattr(texts, "_revealed", set())
     failure = failure_of(by_rows)
     remember_secret("hunter2")
 

@@ -1,13 +1,17 @@
-"""Checks text that people write before it is stored and shown: labels, and passwords by mistake.
+"""Texts of people, checked before they are stored; secrets, hidden in texts that leave a process.
 
 A label of a savepoint is a short line of text, which pages escape as usual. Text that holds a
 password is refused. The check looks for what people paste: addresses with a password in them, and
 settings of clients. It does not find passwords hidden in other ways.
+
+`masked` hides what this process has revealed (`stream.parameters.Secret`), and what looks like a
+secret, in texts that are stored, sent or shown.
 """
 
 import re
 import unicodedata
 from collections.abc import Mapping
+from urllib.parse import quote, quote_plus
 
 from pipelines.domain.errors import Rejected
 
@@ -47,3 +51,36 @@ def check_no_secrets(kind: str, values: Mapping[str, str]) -> None:
                 f"The {kind} {name!r} holds a password, and would be stored and shown; let the"
                 " pipeline read it from an environment variable."
             )
+
+
+MASK = "***"
+SHORTEST = 4
+"""A shorter secret is part of too many words, and too easily guessed to be one."""
+
+_NAMED_SECRET = re.compile(
+    r"(^|[._-])(password|passwd|pwd|secret|token|credentials?|api[._-]?key|private[._-]?key)s?$",
+    re.IGNORECASE,
+)
+_revealed: set[str] = set()
+"""Every spelling of each; only ever grows, and a set is added to in one step."""
+
+
+def remember_secret(value: str) -> bool:
+    """From now on `masked` hides it, in every spelling that texts of ours use. False: known."""
+    spellings = {value, repr(value)[1:-1], quote(value, safe=""), quote_plus(value)}
+    spellings |= {line.strip() for line in value.splitlines()}
+    new = {each for each in spellings if len(each) >= SHORTEST} - _revealed
+    _revealed.update(new)
+    return bool(new)
+
+
+def masked(text: str) -> str:
+    """The text without any secret that this process has revealed."""
+    for secret in sorted(_revealed, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+def is_secret_value(name: str, value: object) -> bool:
+    """True if a field of this name, or with this value, is taken to hold a secret."""
+    return _NAMED_SECRET.search(name) is not None or holds_password(str(value))
