@@ -6,7 +6,7 @@ from pathlib import Path
 
 TAG = "py3-none-any"
 SHOP = """
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.stream import Environment, flow
 from tests.processes.numbers import Numbers
 

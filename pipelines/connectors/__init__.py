@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pipelines.connectors.files.sink import JSON_LINES as JSON_LINES
     from pipelines.connectors.files.sink import PARQUET as PARQUET
     from pipelines.connectors.files.sink import ExactlyOnceFiles as ExactlyOnceFiles
-    from pipelines.connectors.generator import BlackHole as BlackHole
-    from pipelines.connectors.generator import Draws as Draws
-    from pipelines.connectors.generator import SeededGenerator as SeededGenerator
     from pipelines.connectors.in_process import ArrowRows as ArrowRows
+    from pipelines.connectors.in_process import BlackHole as BlackHole
     from pipelines.connectors.in_process import Collect as Collect
+    from pipelines.connectors.in_process import Draws as Draws
     from pipelines.connectors.in_process import Print as Print
+    from pipelines.connectors.in_process import SeededGenerator as SeededGenerator
     from pipelines.connectors.kafka.connection import KafkaAddress as KafkaAddress
     from pipelines.connectors.kafka.topics import KafkaTopics as KafkaTopics
     from pipelines.connectors.kafka.transactions import ExactlyOnceKafka as ExactlyOnceKafka
@@ -68,11 +68,11 @@ __all__ = [
 
 _PLACES = {
     "ArrowRows": "in_process",
-    "BlackHole": "generator",
+    "BlackHole": "in_process",
     "Collect": "in_process",
     "CsvFiles": "files.csv",
     "DataFrameRows": "files.data_frame",
-    "Draws": "generator",
+    "Draws": "in_process",
     "ExactlyOnceFiles": "files.sink",
     "ExactlyOnceKafka": "kafka.transactions",
     "GrowingDirectory": "files.growing_directory",
@@ -90,7 +90,7 @@ _PLACES = {
     "RawValues": "kafka.values",
     "RedisHashes": "redis.hashes",
     "RedisStreams": "redis.streams",
-    "SeededGenerator": "generator",
+    "SeededGenerator": "in_process",
     "SqlUpsert": "sql.upsert",
     "WriteAheadKafka": "kafka.write_ahead",
 }

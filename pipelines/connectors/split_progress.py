@@ -46,7 +46,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     Splits are opened in ascending order; if one is read at a time, event time ascends with them.
     All splits of the backlog lie before the frontier. `seen` is stored with the positions but is no
     part of the arithmetic: before a run is restored there, it is compared with the source
-    (`connectors.reachability`).
+    (`connectors.positions`).
     """
 
     backlog: tuple[tuple[int, int], ...]  # (split, offset next to read)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.generator import Draws
+from pipelines.connectors.in_process import Draws
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.flows.page_view_logs import KEPT_VIEWS, ViewLog, open_log
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.reachability import named_problems_of, problems_of
+from pipelines.connectors.positions import named_problems_of, problems_of
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource, ForgetsRecords, GrowingSource
 from pipelines.connectors.split_progress import NamedPositions, SplitPositions, SplitProgress

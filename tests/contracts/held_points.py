@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.connectors.split_progress import initial
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.key_groups import KeyGroupRange

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.positions import check_still_there
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource, KnowsPending, LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress

@@ -15,7 +15,7 @@ from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.reader import partition_of
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.values import RAW, JsonValues, RawValues
-from pipelines.connectors.reachability import check_still_there, named_problems_of
+from pipelines.connectors.positions import check_still_there, named_problems_of
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, StartAt
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Rejected, Retryable

@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.positions import check_still_there
 from pipelines.connectors.redis import connection as redis_connection
-from pipelines.connectors.redis.entry_text import offset_of
-from pipelines.connectors.redis.stream_extent import StreamMark
+from pipelines.connectors.redis.stream_entries import StreamMark, offset_of
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import MalformedRecord, StartAt
 from pipelines.connectors.split_progress import SplitProgress

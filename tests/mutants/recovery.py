@@ -268,7 +268,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "all slots and attempts begin with the same input": (
         Mutant(
-            "pipelines/connectors/beginning.py",
+            "pipelines/connectors/positions.py",
             (
                 "    if place not in listed:\n"
                 "        listed[place] = look()\n"
@@ -290,7 +290,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/beginning.py",
+            "pipelines/connectors/positions.py",
             ("    if listed is None:\n        return look()"),
             ("    if listed is None or listed:\n        return look()"),
             (
@@ -324,13 +324,13 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "a source names lost records and never skips them": (
         Mutant(
-            "pipelines/connectors/reachability.py",
+            "pipelines/connectors/positions.py",
             "if oldest > split.offset:",
             "if False:",
             ("tests/contracts/test_growing_source.py::test_what_is_gone_is_named_and_not_skipped"),
         ),
         Mutant(
-            "pipelines/connectors/redis/stream_extent.py",
+            "pipelines/connectors/redis/stream_entries.py",
             "return self.max_deleted + 1 if is_lost else 0",
             "return 0",
             (

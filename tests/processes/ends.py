@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from pipelines.connectors.generator import Draws, SeededGenerator
+from pipelines.connectors.in_process import Draws, SeededGenerator
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Pipeline
 from pipelines.stream.declaration import Flow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.connectors.files.target import FINAL
-from pipelines.connectors.redis.entry_text import offset_of
+from pipelines.connectors.redis.stream_entries import offset_of
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import FailureOccurred
 from tests.brokers.kafka_broker import KafkaBroker

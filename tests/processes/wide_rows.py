@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain.graph import Connection
 from pipelines.domain.run import Parameter
 from pipelines.operators.operator import Operator, OperatorContext

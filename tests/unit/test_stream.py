@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter, Superseded
 from pipelines.connectors.sql.upsert import SqlUpsert

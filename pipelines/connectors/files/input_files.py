@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.beginning import listed_once
+from pipelines.connectors.positions import listed_once
 from pipelines.disk.files import FOR_ALL, replace_atomically
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import redis
 from redis.exceptions import NoPermissionError
 
-from pipelines.connectors.redis.entry_text import id_of, offset_of
-from pipelines.connectors.redis.stream_extent import StreamExtent
+from pipelines.connectors.redis.stream_entries import StreamExtent, id_of, offset_of
 from pipelines.connectors.sink import host_of
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import patience_s

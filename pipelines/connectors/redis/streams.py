@@ -15,13 +15,15 @@ import pyarrow as pa
 
 from pipelines.connectors.json_rows import UnfitValue, before_malformed, typed
 from pipelines.connectors.redis.connection import Entry, RedisConnection
-from pipelines.connectors.redis.entry_text import offsets_of, row_of_fields, text_of_fields
-from pipelines.connectors.redis.stream_extent import (
+from pipelines.connectors.redis.stream_entries import (
     marked_offset,
+    offsets_of,
     oldest_of,
     passed_by,
     pending_of,
     range_gone,
+    row_of_fields,
+    text_of_fields,
 )
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, StartAt
 from pipelines.connectors.split_progress import SplitProgress, sum_known

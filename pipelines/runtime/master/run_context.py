@@ -23,8 +23,8 @@ import msgspec
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease
-from pipelines.connectors.beginning import Beginning, listing_once
 from pipelines.connectors.files.data_frame import DataFrameRows
+from pipelines.connectors.positions import Beginning, listing_once
 from pipelines.connectors.source import AnySource, BeginsOnce
 from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.clock import Clock

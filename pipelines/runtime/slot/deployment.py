@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
-from pipelines.connectors.beginning import Beginning, listing_once
+from pipelines.connectors.positions import Beginning, listing_once
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt

@@ -19,8 +19,8 @@ from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.credit import Debloating
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
-from pipelines.connectors.beginning import Beginning
 from pipelines.connectors.files.quarantine import ReplayedQuarantine
+from pipelines.connectors.positions import Beginning
 from pipelines.domain.clock import Clock
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import JobGraph, Vertex

@@ -5,12 +5,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.beginning import Beginning, listing_once
 from pipelines.connectors.files.growing_directory import json_lines_directory
 from pipelines.connectors.files.input_files import input_files, write_listing
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.values import JsonValues
+from pipelines.connectors.positions import Beginning, listing_once
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import BeginsOnce
 from pipelines.connectors.split_progress import SplitProgress

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.generator import Draws, SeededGenerator
+from pipelines.connectors.in_process import Draws, SeededGenerator
 from pipelines.connectors.watermark_strategy import EVENT_TIME
 from pipelines.domain.errors import Rejected
 

@@ -10,7 +10,7 @@ import pytest
 from pipelines.connectors.files.csv import CsvFiles
 from pipelines.connectors.files.input_files import write_listing
 from pipelines.connectors.files.parquet import ParquetFiles
-from pipelines.connectors.reachability import SplitMemory, problems_of
+from pipelines.connectors.positions import SplitMemory, problems_of
 from pipelines.connectors.source import Source, VersionedSplits
 from pipelines.connectors.split_progress import SplitPositions, initial, redistribute
 from pipelines.domain.ids import Uid

@@ -10,7 +10,7 @@ from pipelines.domain.errors import BrokenCode, Rejected
 from pipelines.flows.finding import VARIABLE, declared_flows, find_flow, installed_flows
 
 SHOP = """
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.stream import Environment, flow
 from tests.processes.numbers import Numbers
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import Rejected
 from pipelines.stream import AsyncFunction, Environment, Pipeline

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain.errors import Rejected
 from pipelines.stream import Environment
 from pipelines.testing import OperatorHarness

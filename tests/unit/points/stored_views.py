@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.reachability import SplitMemory
+from pipelines.connectors.positions import SplitMemory
 from pipelines.connectors.source import Source
 from pipelines.connectors.split_progress import SplitPositions, initial
 from pipelines.domain.ids import CheckpointId, RunId, Uid, operator_id

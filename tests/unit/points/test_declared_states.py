@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain.ids import Uid
 from pipelines.operators.processing.process import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext

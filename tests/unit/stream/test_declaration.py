@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain import texts
 from pipelines.domain.errors import BrokenCode, Rejected
 from pipelines.stream import Environment, Secret, flow

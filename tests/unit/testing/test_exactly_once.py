@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.generator import BlackHole
-from pipelines.connectors.in_process import CollectWriter
+from pipelines.connectors.in_process import BlackHole, CollectWriter
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint
 from pipelines.operators.processing.process import KeyedProcessFunction

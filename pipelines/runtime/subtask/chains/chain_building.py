@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pipelines.connectors.files.quarantine import QUARANTINED, quarantine_of
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.graph import NodeKind

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from pipelines.connectors.reachability import SplitMemory, check_still_there
+from pipelines.connectors.positions import SplitMemory, check_still_there
 from pipelines.connectors.source import (
     Batch,
     BeginsOnce,

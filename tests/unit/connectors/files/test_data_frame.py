@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.connectors.files.data_frame import NEWEST, DataFrameRows, name_of_part
 from pipelines.connectors.files.input_files import LISTING
-from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.positions import check_still_there
 from pipelines.connectors.split_progress import NamedPositions
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.snapshots import Json

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.growing_directory import GrowingDirectory, json_lines_directory
-from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.positions import check_still_there
 from pipelines.domain.errors import Rejected, Retryable
 
 SCHEMA = pa.schema([("id", pa.int64())])

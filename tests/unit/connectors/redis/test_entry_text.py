@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.connectors.files.quarantine import ReplayedQuarantine, quarantined
 from pipelines.connectors.json_rows import json_lines_of, record_text
-from pipelines.connectors.redis.entry_text import row_of_fields, text_of_fields
+from pipelines.connectors.redis.stream_entries import row_of_fields, text_of_fields
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import MalformedRecord, UnreadableText
 from pipelines.domain.ids import RunId, Uid

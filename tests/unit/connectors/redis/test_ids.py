@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.connectors.redis.entry_text import id_of, offset_of, offsets_of
+from pipelines.connectors.redis.stream_entries import id_of, offset_of, offsets_of
 from pipelines.domain.errors import Rejected
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.connectors.redis import streams as redis_reader
 from pipelines.connectors.redis.connection import Found
-from pipelines.connectors.redis.stream_extent import StreamExtent
+from pipelines.connectors.redis.stream_entries import StreamExtent
 from pipelines.connectors.redis.streams import StreamsReader
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from pipelines.connectors.redis.stream_extent import (
+from pipelines.connectors.redis.stream_entries import (
     MarkedEntry,
     StreamExtent,
     StreamMark,

@@ -11,7 +11,7 @@ from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter, last_event, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.data_frame import DataFrameRows
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.bus.lease import LeaseLost
-from pipelines.connectors.beginning import Beginning
 from pipelines.connectors.files.input_files import input_files
+from pipelines.connectors.positions import Beginning
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.run import RunDirectory

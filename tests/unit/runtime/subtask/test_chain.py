@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.connectors.generator import BlackHole
+from pipelines.connectors.in_process import BlackHole
 from pipelines.connectors.sink import Sink
 from pipelines.domain.elements import Barrier, RecordOrigin, Records
 from pipelines.domain.graph import EdgeKind
