@@ -133,7 +133,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "ftdash.ui.savepoints.page": {"RestorePipeline", "TakeSavepoint"},
     "ftdash.embedded.checked": {"StopWithSavepoint"},  # the demonstration ends a pipeline
     "pipelines.lab.lab": {"Cancel"},  # the lab ends a trial
-    "pipelines.local.driving": {"StopWithSavepoint"},  # `stop_after`
+    "pipelines.local.running": {"StopWithSavepoint"},  # `stop_after`
 }
 READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",

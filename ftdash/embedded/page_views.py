@@ -1,7 +1,7 @@
 """The demonstration `page_views`: generated views, counted into all configured systems.
 
 By default, views and counts are on a Redis of our own, and counts also in files. Systems that the
-environment names (see `pipelines.flows.page_view_logs`) are used as they are. The right totals are
+environment names (see `pipelines.flows.page_view_feed`) are used as they are. The right totals are
 counted from the views one after the other, without the engine, and each system is read with its own
 client. Of the pipeline this module knows only the names of the output.
 """
@@ -28,7 +28,7 @@ from ftdash.embedded.supervisor import Service
 from ftdash.requests import services
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.flows.page_view_logs import DATABASE, KAFKA, REDIS, is_configured
+from pipelines.flows.page_view_feed import DATABASE, KAFKA, REDIS, is_configured
 
 NAME = "page_views"
 INPUT = "page-views"
@@ -121,7 +121,7 @@ def systems() -> list[str]:
 
 
 def streams(name: str) -> list[str]:
-    from pipelines.flows.page_view_logs import stream_of
+    from pipelines.flows.page_view_feed import stream_of
 
     return [stream_of(name, split) for split in range(SPLITS)]
 
@@ -132,7 +132,7 @@ def files_output() -> Path:
 
 def provide_topics(views: str, prefix: str) -> None:
     """Raises Rejected if the brokers do not answer."""
-    from pipelines.flows.page_view_logs import kafka_address, provide_topic
+    from pipelines.flows.page_view_feed import kafka_address, provide_topic
 
     try:
         for topic in (views, f"{prefix}_windows", f"{prefix}_totals"):
@@ -143,7 +143,7 @@ def provide_topics(views: str, prefix: str) -> None:
 
 def has_views(name: str = INPUT) -> bool:
     """True if every split exists, so that a pipeline can read it."""
-    from pipelines.flows.page_view_logs import open_log
+    from pipelines.flows.page_view_feed import open_log
 
     try:
         log = open_log(source(), name)

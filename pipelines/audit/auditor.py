@@ -23,7 +23,6 @@ from pipelines.audit.file_output import FileOutput
 from pipelines.audit.history import Cut, FindJournal, History, Point, read_history
 from pipelines.audit.kafka_output import KafkaLogOutput, KafkaOutput
 from pipelines.audit.kafka_topic import RecordRows, TopicReading
-from pipelines.audit.redis_output import RedisOutput
 from pipelines.audit.report import (
     AuditReport,
     Covers,
@@ -37,7 +36,7 @@ from pipelines.audit.report import (
     run_of,
     weaker,
 )
-from pipelines.audit.table_output import TableOutput, Tags
+from pipelines.audit.table_output import RedisOutput, TableOutput, Tags
 from pipelines.bus.journal_segments import segments_of
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.kafka.sink import KafkaSink

@@ -28,7 +28,7 @@ from pipelines.connectors import (
     RedisStreams,
     SqlUpsert,
 )
-from pipelines.flows import page_view_logs as servers
+from pipelines.flows import page_view_feed as servers
 from pipelines.flows.page_view_feed import OUT_OF_ORDER_MS, VIEWS
 from pipelines.stream import (
     Environment,

@@ -3,7 +3,7 @@
 Rows come in the order in which they are stored, subtask by subtask. A page ends when it is full or
 its time is up, and says where the next one begins. Values become text for people; nothing stored is
 ever executed. A page refuses a state that is too large for it: read that one with Spark, by
-`pipelines.spark.state_reader`.
+`pipelines.spark.read_state`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -146,7 +146,7 @@ def _check_size(handle: StateHandle) -> None:
         raise Rejected(
             f"The state {handle.state!r} has a part of {bytes_of(handle):,} bytes, more than a page"
             f" reads ({PART_BYTES_MAX:,}); read it as a Spark DataFrame, with"
-            " pipelines.spark.state_reader.read_state."
+            " pipelines.spark.read_state."
         )
 
 

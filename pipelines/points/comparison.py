@@ -241,7 +241,7 @@ def _digests(handles: Sequence[StateHandle]) -> list[str]:
 def _too_large(where: str, bytes_max: int) -> str:
     return (
         f"It is too large to be compared here (more than {bytes_max:,} bytes {where}); compare both"
-        " as Spark DataFrames, with pipelines.spark.state_reader.read_state."
+        " as Spark DataFrames, with pipelines.spark.read_state."
     )
 
 

@@ -3,6 +3,6 @@
 The only package that imports pyspark.
 """
 
-from pipelines.spark.state_reader import read_state
+from pipelines.spark.data_frames import read_state
 
 __all__ = ["read_state"]

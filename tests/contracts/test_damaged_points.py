@@ -28,7 +28,7 @@ from pipelines.points.verdict import Verdict
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.start.starting_point import StartingPoint, StartingPointChooser
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
-from pipelines.spark.state_reader import handles_of
+from pipelines.spark.data_frames import handles_of
 from pipelines.storage.manifests import seal
 from pipelines.storage.state_file import handle_of
 from pipelines.storage.store import location_of

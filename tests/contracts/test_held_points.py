@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.points.browsing import rows_of
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
-from pipelines.spark.state_reader import handles_of
+from pipelines.spark.data_frames import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.contracts.held_points import (
     ALL_GROUPS,

@@ -11,13 +11,14 @@ from pipelines.connectors.kafka.values import JsonValues
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_feed import VIEWS, page_views
-from pipelines.flows.page_view_logs import (
+from pipelines.flows.page_view_feed import (
     KAFKA,
     REDIS,
+    VIEWS,
     KafkaViewLog,
     ViewLog,
     open_log,
+    page_views,
     provide_topic,
     stream_of,
 )
@@ -96,7 +97,7 @@ def test_the_demonstration_makes_its_topics_and_knows_when_they_have_views(
 
 
 def test_brokers_that_do_not_answer_are_named_in_a_sentence(monkeypatch) -> None:
-    monkeypatch.setattr("pipelines.flows.page_view_logs.ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("pipelines.flows.page_view_feed.ANSWER_TIMEOUT_S", 0.3)
     monkeypatch.setenv(KAFKA, "127.0.0.1:1")
 
     with pytest.raises(Rejected, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):

@@ -17,7 +17,7 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import StateFormat
 from pipelines.points.browsing import rows_of
 from pipelines.spark import read_state
-from pipelines.spark.state_reader import handles_of
+from pipelines.spark.data_frames import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.object_store import ObjectCheckpointStore
 from tests.contracts.held_points import OPERATOR_STATE, STATES, USERS, hold

@@ -21,14 +21,14 @@ from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import JobStatus
-from pipelines.flows.page_view_feed import page_views
-from pipelines.flows.page_view_logs import (
+from pipelines.flows.page_view_feed import (
     DATABASE,
     KAFKA,
     KAFKA_SECURITY,
     REDIS,
     KafkaViewLog,
     RedisViewLog,
+    page_views,
     provide_topic,
     stream_of,
 )

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ftdash.embedded.installation import free_port
-from pipelines.audit.redis_output import RedisOutput
 from pipelines.audit.report import Covers
+from pipelines.audit.table_output import RedisOutput
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.domain.errors import Rejected
 from tests.brokers.redis_broker import RedisBroker

@@ -22,8 +22,7 @@ from ftdash.embedded.page_views import (
 )
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.flows.finding import find_flow
-from pipelines.flows.page_view_feed import FIRST_MS
-from pipelines.flows.page_view_logs import provide_topic
+from pipelines.flows.page_view_feed import FIRST_MS, provide_topic
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.postgres_server import PostgresServer

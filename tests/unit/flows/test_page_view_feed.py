@@ -9,8 +9,15 @@ import redis
 
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.domain.errors import Retryable
-from pipelines.flows.page_view_feed import BATCH_VIEWS, OUT_OF_ORDER_MS, VIEWS, Feed, page_views
-from pipelines.flows.page_view_logs import RedisViewLog, stream_of
+from pipelines.flows.page_view_feed import (
+    BATCH_VIEWS,
+    OUT_OF_ORDER_MS,
+    VIEWS,
+    Feed,
+    RedisViewLog,
+    page_views,
+    stream_of,
+)
 from tests.brokers.redis_broker import redis_broker
 
 SEED = 3

@@ -20,7 +20,7 @@ from ftdash.embedded.outcome import Console, end_when_asked
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, new_token
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_logs import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+from pipelines.flows.page_view_feed import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
 DEFAULT_PORT = 8000
 EVENT_HOURS_PER_S = 24.0

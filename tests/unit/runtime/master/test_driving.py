@@ -17,7 +17,7 @@ from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
-from pipelines.flows.page_view_logs import REDIS
+from pipelines.flows.page_view_feed import REDIS
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
