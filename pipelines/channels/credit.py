@@ -158,7 +158,9 @@ class Outbox:
 
         Returns the batches that it has overtaken: the channel's state on this side.
         """
+        check(not self._has_ended, "no barrier overtakes the end of input", channel=self._channel)
         places = [i for i, e in enumerate(self._waiting) if _is_of(e, barrier.checkpoint_id)]
+        check(len(places) <= 1, "a channel has each barrier once", channel=self._channel)
         behind = list(self._waiting)[: places[0]] if places else list(self._waiting)
         for place in reversed(places):
             del self._waiting[place]

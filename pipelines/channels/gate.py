@@ -168,6 +168,9 @@ class Gate:
         return inlet.channel, element
 
     def coalesce(self, coalescing: Coalescing) -> None:
+        known = set(coalescing.inputs)
+        check(known >= set(self._inlets), "each channel belongs to an input", known=known)
+        check(coalescing.max_rows >= 1, "a run has rows", max_rows=coalescing.max_rows)
         with self._lock:
             self._coalescing = coalescing
 
@@ -229,6 +232,8 @@ class Gate:
 
     def record(self, checkpoint_id: CheckpointId, channels: Collection[ChannelId]) -> None:
         with self._lock:
+            is_free = self._recorder is None
+            check(is_free, "a gate records one checkpoint at a time", checkpoint_id=checkpoint_id)
             self._recorder = ChannelRecorder(checkpoint_id)
             for channel in channels:
                 queued = (element for element, _ in self._inlets[channel].elements)

@@ -21,6 +21,7 @@ from pipelines.domain.elements import (
     Watermark,
     WatermarkStatus,
 )
+from pipelines.domain.errors import check
 from pipelines.domain.ids import ChannelId, CheckpointId
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class ChannelRecorder:
         self.batches: dict[ChannelId, list[pa.RecordBatch]] = {}
 
     def begin(self, channel: ChannelId, queued: Iterable[Element]) -> None:
+        check(channel not in self.batches, "a channel is recorded once", channel=channel)
         self.batches[channel] = []
         self._awaited.add(channel)
         for element in queued:

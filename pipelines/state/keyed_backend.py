@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, check
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import (
@@ -117,6 +117,7 @@ class KeyedBackend:
         is_incremental: bool = False,
         hash_keys: HashKeys = key_hashes,
     ) -> None:
+        check(max_parallelism > key_groups.last, "key groups are of the run", own=key_groups)
         self._is_incremental = is_incremental
         self._incremental: dict[str, IncrementalState] = {}  # by name
         self._key_groups = key_groups
@@ -156,6 +157,8 @@ class KeyedBackend:
     def cut_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> list[FrozenState]:
+        is_older = confirmed_id < checkpoint_id
+        check(is_older, "an increment builds on an older checkpoint", confirmed=confirmed_id)
         return [
             self._incremental[name].freeze_increment(checkpoint_id, confirmed_id)
             if name in self._incremental

@@ -26,7 +26,7 @@ from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, Tls, prove_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import KillMoment
 from pipelines.runtime.clocks import SystemClock
@@ -209,6 +209,7 @@ class SlotHost:
                 deliver(order, self._deployed())
 
     def _deploy(self, message: Deploy) -> None:
+        check(self._deployment is None, "a slot is deployed once")
         self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]
         self._faults.follow(message.faults, self._slot)
         self.reach(FaultPoint.RESTORING)

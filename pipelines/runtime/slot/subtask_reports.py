@@ -15,6 +15,7 @@ from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
+from pipelines.domain.errors import check
 from pipelines.domain.events import SubtaskSample
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
@@ -138,6 +139,7 @@ class SubtaskReports:
     def ended(self, place: ChainPlace) -> None:
         del place
         with self._counting:
+            check(self._running_count > 0, "each subtask ends once", count=self._running_count)
             self._running_count -= 1
             self._have_all_ended = self._running_count == 0
         if self._have_all_ended:

@@ -9,6 +9,7 @@ from pipelines.channels.channel import HeldStep
 from pipelines.domain.checkpoint_failures import ChannelAlignment, HeldBack
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
+from pipelines.domain.errors import check
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 
@@ -111,11 +112,13 @@ class AlignmentTiming:
         return self._under_way[checkpoint_id]
 
     def of(self, checkpoint_id: CheckpointId) -> Alignment:
+        is_known = checkpoint_id in self._under_way
+        check(is_known, "a barrier comes before its cut", checkpoint_id=checkpoint_id)
         return self._under_way[checkpoint_id]
 
     def take(self, checkpoint_id: CheckpointId) -> Alignment:
         """Takes out a checkpoint that is over here; forgets all older ones, cut or given up."""
-        alignment = self._under_way[checkpoint_id]
+        alignment = self.of(checkpoint_id)
         self._newest_taken = checkpoint_id
         self._under_way = {n: a for n, a in self._under_way.items() if n > checkpoint_id}
         return alignment

@@ -8,6 +8,7 @@ from pipelines.connectors.sink import PrepareRefused
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, CancelCheckpoint
+from pipelines.domain.errors import check
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.settings import BarrierOptions
@@ -56,6 +57,7 @@ class SubtaskCheckpoints:
         self._options = options
         self._gathering: Gathering | None = None  # cut, not yet uploaded
         self._final_id: CheckpointId | None = None
+        self._cut_id = NO_CHECKPOINT  # the newest
         self._completed_id = NO_CHECKPOINT
 
     @property
@@ -151,6 +153,9 @@ class SubtaskCheckpoints:
         The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
         emitted in between. None: a sink could not prepare, and the checkpoint is declined.
         """
+        newest, checkpoint_id = self._cut_id, barrier.checkpoint_id
+        check(checkpoint_id > newest, "cuts ascend", checkpoint_id=checkpoint_id, newest=newest)
+        self._cut_id = checkpoint_id
         in_flight = self._chain.pass_on(barrier)
         self._reporter.reach(FaultPoint.CUTTING)
         if barrier.is_final:

@@ -60,6 +60,7 @@ class FrozenColumn:
 
     def keep(self, segment: int, preimage: Values) -> None:
         """The owner is about to overwrite `segment`. The lock is held."""
+        check(bool(self.shared[segment]), "a segment is kept once", segment=segment)
         self.shared[segment] = False
         self._preimages[segment] = preimage[: self._length - (segment << SEGMENT_BITS)]
 

@@ -300,6 +300,7 @@ class Flushes:
         """On return, `flush` and all before it are written. Raises what the database raises."""
         with self._writing:
             while not flush.is_done:
+                check(bool(self._waiting), "a flush waits until it is written")
                 self._waiting[0].run(self._files)
                 self._waiting.popleft()
 
@@ -391,6 +392,8 @@ def _copied(
 
 
 def _database_of(stored: Mapping[str, FileHandle]) -> StoredIncrement:
-    [manifest] = [name for name in stored if name.startswith(MANIFEST_PREFIX)]
+    manifests = [name for name in stored if name.startswith(MANIFEST_PREFIX)]
+    check(len(manifests) == 1, "a database has one manifest", found=manifests)
+    manifest = manifests[0]
     parts = tuple(StatePart(name=n, file=f) for n, f in stored.items() if n != manifest)
     return StoredIncrement(StateFormat.ROCKSDB, stored[manifest], parts)

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from pipelines.domain.errors import check
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import KillMoment
@@ -103,6 +104,7 @@ class AttemptHost:
         self.moved_ms = now_ms
 
     def on_running(self, slot: int, now_ms: float) -> None:
+        check(self._slots[slot].is_deployed, "a slot is deployed before it runs", slot=slot)
         self._slots[slot].is_running = True
         self.moved_ms = now_ms
 
@@ -133,13 +135,17 @@ class AttemptHost:
         ]
 
     def deploy(self, deployment: Deploy) -> None:
+        here, wanted = self.connected_count, self._parallelism
+        check(here == wanted, "slots are deployed once all are connected", here=here)
         self.broadcast(deployment)
 
     def begin(self) -> None:
+        check(not self.undeployed, "slots begin once all are deployed", missing=self.undeployed)
         self.broadcast(Begin())
 
     def announce_completed(self, permit: CommitPermit) -> None:
         """Sinks commit on this message, so it takes the proof that they may."""
+        check(permit.attempt == self.attempt, "a permit is for its own attempt", permit=permit)
         self.broadcast(Completed(permit=permit))
 
     def broadcast(self, message: Message) -> None:

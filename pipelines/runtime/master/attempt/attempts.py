@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.events import RestoreProgress, SlotConnected, ZombieRefused
 from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
@@ -187,6 +187,7 @@ class Attempts:
 
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected if there is no point to start from."""
+        check(self._host is None, "an attempt ends before the next one is chosen")
         self._context.faults.reach(FaultPoint.RESTARTING, self._fence.current)
         with self._context.loop.long_step():
             self._next.choose()
@@ -204,6 +205,7 @@ class Attempts:
         self._begin()
 
     def _begin(self) -> None:
+        check(self._host is None, "an attempt ends before the next one begins")
         with self._context.loop.long_step():
             self._next.hold_targets()
         spec = self._context.spec

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from concurrent.futures import Future
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import check
 from pipelines.domain.events import SubtaskAcknowledged
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.settings import Settings
@@ -97,6 +98,9 @@ class CheckpointHost:
 
     def on_running(self, attempt: AttemptHost) -> None:
         """All slots run: checkpoints may be triggered."""
+        check(self._attempt is None, "one attempt runs at a time", attempt=attempt.attempt)
+        ids = list(self._underway)
+        check(not ids, "an attempt starts without a checkpoint under way", ids=ids)
         self._attempt = attempt
         shapes, parallelism = self._context.pipeline.graph.shape(), self._context.spec.parallelism
         self._commits.on_running()
@@ -127,6 +131,8 @@ class CheckpointHost:
             self.on_manifest(self._files.read_back(underway, said))
         self._attempt = None
         self._carry_out(self._coordinator.on_stopped(reason, why, failed))
+        ids = list(self._underway)
+        check(not ids, "checkpoints under way end with their attempt", ids=ids)
         self.triggers.on_stopped()
 
     def on_settings(self, settings: Settings) -> None:

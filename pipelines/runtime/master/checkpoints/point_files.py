@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable, check
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, operator_id
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
@@ -232,6 +232,9 @@ def manifest_of(
     attempt: Attempt,
     ancestors: list[tuple[RunId, CheckpointId]],
 ) -> Manifest:
+    taken = len(context.pipeline.graph.vertices) * context.spec.parallelism
+    given = len(effect.snapshots)
+    check(given == taken, "a manifest holds every subtask's snapshot", given=given, taken=taken)
     return Manifest(
         format_version=FORMAT_VERSION,
         pipeline=context.spec.pipeline,

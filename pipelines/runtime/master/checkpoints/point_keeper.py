@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
     CheckpointDiscarded,
     ClaimedPointDiscarded,
@@ -135,6 +135,7 @@ class PointVerifier:
 
     def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
         """A point that retention has deleted meanwhile does not count; its shared files do."""
+        check(self._is_reading, "a reading ends once")
         self._is_reading = False
         self._due_ms = self._next_due_ms()
         for point, damages in looked.damaged:

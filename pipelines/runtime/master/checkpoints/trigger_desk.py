@@ -11,6 +11,7 @@ Source: Flink, `CheckpointCoordinator.startTriggeringCheckpoint`.
 from collections.abc import Callable
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import check
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
@@ -179,6 +180,8 @@ class BarrierInjection:
         return underway
 
     def prepare(self, underway: Underway) -> None:
+        earlier = self._preparing
+        check(earlier is None, "one location is prepared at a time", earlier=earlier)
         self._preparing = underway.checkpoint_id
         attempt = self._context.fence.current
         self._files.prepare(attempt, underway.checkpoint_id, underway.location)
@@ -224,6 +227,8 @@ class CommitWatch:
 
     def on_completed(self, checkpoint_id: CheckpointId, attempt: AttemptHost | None) -> None:
         """Have sinks commit it; None: the attempt ended meanwhile, and the restored one commits."""
+        is_new = checkpoint_id not in self._waiting
+        check(is_new, "a checkpoint completes once", checkpoint_id=checkpoint_id)
         self._waiting[checkpoint_id] = set(self._sinks)
         if attempt is None:
             return

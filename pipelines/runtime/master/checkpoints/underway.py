@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pipelines.domain.checkpoint_failures import SubtaskPhases
+from pipelines.domain.errors import check
 from pipelines.domain.events import CheckpointCompleted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Manifest
@@ -60,6 +61,8 @@ class Underway:
         return phases
 
     def completed_event(self, manifest: Manifest, now_ms: float) -> CheckpointCompleted:
+        is_own = manifest.checkpoint_id == self.checkpoint_id
+        check(is_own, "a checkpoint completes with its own manifest", own=self.checkpoint_id)
         channels = [channel for phases in self.phases for channel in phases.channels]
         return CheckpointCompleted(
             checkpoint_id=self.checkpoint_id,

@@ -14,7 +14,7 @@ Source: Flink, `StopWithSavepointTerminationHandlerImpl`, `StopWithSavepointStop
 
 import msgspec
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, check
 from pipelines.domain.events import RunStopping
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import (
@@ -55,6 +55,7 @@ class RunEnd:
         """Recorded first: a driver that finds the point must not let the run go on."""
         if not request.stops_run or self._stopping is not None:
             return
+        check(self._intended is None, "one point at a time is to stop the run", path=path)
         self._intended = RunStopping(
             path=path,
             kind=request.kind,

@@ -6,6 +6,7 @@ A sum over some of them would fall and rise again with each restart, and so woul
 """
 
 from pipelines.domain.clock import Clock
+from pipelines.domain.errors import check
 from pipelines.domain.events import MetricsSampled, RestoreProgress, SlotSample
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.control import Sampled
@@ -45,6 +46,8 @@ class MetricsBoard:
         return self._reached_records
 
     def on_sampled(self, slot: int, sample: Sampled) -> None:
+        count = self._slot_count
+        check(0 <= slot < count, "a sample is of a slot of the run", slot=slot, count=count)
         self._samples[slot] = sample
         if self._has_all:
             self._reached_records = max(self._reached_records, self.source_records)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipelines.channels.channel import ChannelClosed, InputGate, Output
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Element, EndOfInput, Records
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import ChannelId, Uid, channel_id
 from pipelines.protocol.acking import Acker, AckerStatistics, Ids, Numbers, Settled
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
@@ -139,6 +139,7 @@ class AckerTask(threading.Thread):
             case Records():
                 self._tell(self._verdicts_on(element))
             case EndOfInput():
+                check(self._open_count > 0, "each input of an acker ends once")
                 self._open_count -= 1
             case _:
                 raise InvariantViolated(f"no {type(element).__name__} goes to an acker")

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.domain.elements import EndOfInput
+from pipelines.domain.errors import check
 from pipelines.protocol.acking import Ids, Numbers, ackers_of
 from pipelines.runtime.subtask.acking.acker_task import MessageKind, about_trees
 
@@ -117,12 +118,14 @@ class Anchoring:
 
     def begin(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Starts work on a batch from a channel. Returns it as operators see it."""
+        check(not len(self._in_work.trees), "a batch is settled before the next one begins")
         plain, anchors = without_anchors(batch)
         self._begin(MessageKind.ACK, anchors)
         return plain
 
     def begin_trees(self, trees: Ids) -> None:
         """Starts work on records of a spout; `trees` has one for each row."""
+        check(not len(self._in_work.trees), "a batch is settled before the next one begins")
         rows = np.arange(len(trees))
         self._begin(MessageKind.INIT, Anchors(rows, trees, np.zeros(len(trees), np.uint64)))
 

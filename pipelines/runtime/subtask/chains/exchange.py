@@ -44,6 +44,7 @@ class Exchange:
         self._kind = kind
         self._next_target = 0  # of a rebalance
         self._parts = self._by_key
+        check(bool(outputs), "an exchange leads somewhere", kind=kind)
         match kind:
             case EdgeKind.FORWARD:
                 check(len(outputs) == 1, "a forward edge leads to one subtask")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipelines.channels.channel import Output
 from pipelines.channels.credit import cost_of
 from pipelines.domain.elements import MIN_WATERMARK_MS, Barrier, Records, Watermark
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, check
 from pipelines.domain.graph import EdgeKind, Vertex, VertexInput
 from pipelines.domain.ids import ChannelEnds, ChannelId, channel_ends
 from pipelines.domain.key_groups import KeyGroupRange, range_of
@@ -139,6 +139,8 @@ def by_key_group(times: tuple[KeyTime, ...], max_parallelism: int) -> Longs | No
     """None: all key groups are where the subtask's watermark is."""
     if len({time_ms for _, _, time_ms in times}) < 2:
         return None
+    highest = max(last for _, last, _ in times)
+    check(highest < max_parallelism, "event times are of key groups", highest=highest)
     by_group = np.full(max_parallelism, MIN_WATERMARK_MS, np.int64)
     for first, last, time_ms in times:
         by_group[first : last + 1] = time_ms

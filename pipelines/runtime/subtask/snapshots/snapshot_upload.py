@@ -14,6 +14,7 @@ from pipelines.channels.channel import Output
 from pipelines.domain.checkpoint_failures import ChannelAlignment, SubtaskPhases
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
+from pipelines.domain.errors import check
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
@@ -56,6 +57,7 @@ class Gathering:
         recorded: Iterable[InFlightRecords] = (),
     ) -> None:
         """Every barrier has arrived."""
+        check(self.awaits_inputs, "inputs are complete once", of=self.barrier.checkpoint_id)
         self.alignment_ms, self.channels = alignment_ms, list(channels)
         self.in_flight = [*self.in_flight, *recorded]
         self.awaits_inputs = False
@@ -96,7 +98,11 @@ class SnapshotUpload:
         self._started: dict[CheckpointId, Gathering] = {}  # of checkpoints that are not over
 
     def start(self, gathered: Gathering) -> None:
-        self._started[gathered.barrier.checkpoint_id] = gathered
+        checkpoint_id = gathered.barrier.checkpoint_id
+        check(gathered.is_complete, "a snapshot is complete before its upload", of=checkpoint_id)
+        is_new = checkpoint_id not in self._started
+        check(is_new, "a subtask uploads a checkpoint once", checkpoint_id=checkpoint_id)
+        self._started[checkpoint_id] = gathered
         self._threads.submit(self._upload, gathered)
 
     def on_over(self, checkpoint_id: CheckpointId) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pipelines.channels.credit import cost_of
 from pipelines.domain.elements import Records
+from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
@@ -110,6 +111,8 @@ class ReservingReader(SourceReader):
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         """Behind the last record read ahead: where an attempt begins that restores this point."""
+        is_new = checkpoint_id not in self._reservations
+        check(is_new, "a checkpoint reserves once", checkpoint_id=checkpoint_id)
         self._reservations[checkpoint_id] = self._read
         self._has_wished = False
         return self._reader.positions()

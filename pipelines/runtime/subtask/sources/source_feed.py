@@ -20,7 +20,7 @@ from pipelines.domain.elements import (
     Watermark,
     WatermarkStatus,
 )
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import Retryable, check
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
@@ -110,6 +110,8 @@ class SourceFeed:
         return [PassTime([*_ACTIVE, Watermark(MAX_WATERMARK_MS)])] if self._is_drained else []
 
     def on_injected(self, barrier: Barrier) -> Effects:
+        stopping_id, new_id = self._stopping_id, barrier.checkpoint_id
+        check(stopping_id is None, "nothing follows a final barrier", final=stopping_id, new=new_id)
         if barrier.is_final:
             self._stopping_id = barrier.checkpoint_id
         try:
