@@ -81,6 +81,7 @@ def check(holds: bool, claim: str, **facts: object) -> None:
 
 
 LAST_EVENTS_MAX = 20
+EVENT_CHARS_MAX = 200
 
 
 class LastEvents:
@@ -92,10 +93,20 @@ class LastEvents:
     def __init__(self) -> None:
         self._events: deque[str] = deque(maxlen=LAST_EVENTS_MAX)
 
+    def note(self, event: str) -> None:
+        """Cuts a long text off."""
+        self._events.append(event[:EVENT_CHARS_MAX])
+
     @contextmanager
     def during(self, event: str) -> Iterator[None]:
         """Wrap the handling of `event`."""
-        self._events.append(event)
+        self.note(event)
+        with self.taken_along():
+            yield
+
+    @contextmanager
+    def taken_along(self) -> Iterator[None]:
+        """Wrap work that notes its own events."""
         try:
             yield
         except InvariantViolated as error:

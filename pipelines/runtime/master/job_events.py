@@ -15,7 +15,19 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.retention import RetainedPoint
-from pipelines.runtime.control import ControlLink, FromSlot, Hello
+from pipelines.runtime.control import (
+    Acknowledged,
+    Beat,
+    Committed,
+    ControlLink,
+    Declined,
+    Ended,
+    FromSlot,
+    Hello,
+    Restoring,
+    Sampled,
+    SourcesEnded,
+)
 from pipelines.storage.store import Damage, Publication
 
 
@@ -126,6 +138,54 @@ JobEvent = (
     | WorkFailed
     | CommandArrived
 )
+
+
+def claim_of(message: FromSlot) -> str | None:
+    match message:
+        case Acknowledged(checkpoint_id=checkpoint_id, snapshot=snapshot):
+            who = f"{snapshot.vertex}[{snapshot.subtask}]"
+            return f"an acknowledgement of checkpoint {checkpoint_id} by {who}"
+        case Declined(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
+            return f"a decline of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
+        case Committed(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
+            return f"a commit of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
+        case SourcesEnded(vertex=vertex, subtask=subtask):
+            return f"the end of the source {vertex}[{subtask}]"
+        case Ended():
+            return "the end of all its subtasks"
+        case _:
+            return None
+
+
+def text_of(event: JobEvent) -> str | None:
+    """For a report of the last events; None: it comes too often, and says nothing there."""
+    match event:
+        case SlotSpoke(message=Beat() | Sampled() | Restoring()):
+            return None
+        case SlotSpoke(attempt, slot, message):
+            what = claim_of(message) or type(message).__name__
+            return f"{what}, from slot {slot} of attempt {attempt}"
+        case SlotArrived(attempt, hello):
+            return f"slot {hello.slot} of attempt {attempt} has connected"
+        case SlotGone(attempt, slot):
+            return f"slot {slot} of attempt {attempt} is gone"
+        case StrangerRefused(attempt):
+            return f"a stranger that claimed attempt {attempt} was refused"
+        case StageEnded(attempt):
+            return f"the stage of attempt {attempt} has ended"
+        case LocationPrepared(checkpoint_id, reason):
+            return f"the location of checkpoint {checkpoint_id} is {reason or 'ready'}"
+        case ManifestWritten(checkpoint_id, outcome):
+            how = outcome.name if isinstance(outcome, Publication) else "REFUSED"
+            return f"the publication of checkpoint {checkpoint_id} ended as {how}"
+        case TooManyFailedCheckpoints(attempt):
+            return f"too many checkpoints of attempt {attempt} have failed"
+        case PointsLookedAt(point_count=count):
+            return f"{count} points were read again"
+        case WorkFailed(error):
+            return f"work on another thread has raised {type(error).__name__}"
+        case CommandArrived(command):
+            return f"the command {type(command).__name__} {command.request_id}"
 
 
 P = ParamSpec("P")

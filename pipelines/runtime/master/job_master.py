@@ -32,6 +32,7 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
     TooManyFailedCheckpoints,
     WorkFailed,
+    text_of,
 )
 from pipelines.runtime.master.requests.command_desk import CommandDesk, FaultDesk
 from pipelines.runtime.master.requests.request_desk import RequestDesk
@@ -185,11 +186,15 @@ class JobMaster:
         False: there was no event. Raises LeaseLost.
         """
         self._context.loop.on_turn()
-        self._on_time()
+        with self._context.last.taken_along():
+            self._on_time()
         event = self._next_event(may_wait=may_wait)
         if event is None:
             return False
-        self._on_event(event)
+        with self._context.last.taken_along():
+            if (said := text_of(event)) is not None:
+                self._context.last.note(said)
+            self._on_event(event)
         return True
 
     @property
@@ -253,7 +258,8 @@ class JobMaster:
         """Answer open requests, and record how the run ended."""
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
-        with self._context.loop.long_step():
+        self._context.last.note("the end of the run")
+        with self._context.loop.long_step(), self._context.last.taken_along():
             return self._finish(*self._record.outcome, may_wait=may_wait)
 
     def _finish(self, status: JobStatus, reason: str, *, may_wait: bool) -> JobStatus:

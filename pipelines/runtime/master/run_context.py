@@ -28,7 +28,7 @@ from pipelines.connectors.positions import Beginning, listing_once
 from pipelines.connectors.source import AnySource, BeginsOnce
 from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import UNDECODABLE, Rejected
+from pipelines.domain.errors import UNDECODABLE, LastEvents, Rejected
 from pipelines.domain.events import CheckpointCompleted, Event, JobStatusChanged
 from pipelines.domain.ids import Uid
 from pipelines.domain.run import MEMORY, RunSpec, SnapshotPlaces, scheme_of
@@ -196,6 +196,7 @@ class RunContext:
     faults: Faults = NO_FAULTS
     beginning: RunBeginning = field(default_factory=RunBeginning)
     loop: ControlLoop = field(default_factory=unwatched_loop)
+    last: LastEvents = field(default_factory=LastEvents)  # of the driver, for what breaks a rule
 
     def post(self, event: JobEvent) -> None:
         """From any thread."""

@@ -2,7 +2,13 @@
 
 import pytest
 
-from pipelines.domain.errors import LAST_EVENTS_MAX, InvariantViolated, LastEvents, check
+from pipelines.domain.errors import (
+    EVENT_CHARS_MAX,
+    LAST_EVENTS_MAX,
+    InvariantViolated,
+    LastEvents,
+    check,
+)
 
 
 def test_a_violated_invariant_takes_along_a_bounded_number_of_events() -> None:
@@ -27,3 +33,13 @@ def test_the_events_of_the_innermost_host_stay() -> None:
         check(holds=False, claim="it holds")
 
     assert violated.value.last_events == ("inner",)
+
+
+def test_a_long_event_is_cut_off_and_work_may_note_its_own_events() -> None:
+    last = LastEvents()
+    last.note("x" * 1_000)
+
+    with pytest.raises(InvariantViolated) as violated, last.taken_along():
+        check(holds=False, claim="it holds")
+
+    assert violated.value.last_events == ("x" * EVENT_CHARS_MAX,)

@@ -252,7 +252,7 @@ class ScriptedRun:
         self.slots.post = self._context.post
         self.slots.has_nothing_to_read = has_nothing_to_read
         self.status: JobStatus | None = None
-        self._error: Exception | None = None
+        self.error: Exception | None = None  # what the driver has raised
         self._is_to_die = False
         self._thread = threading.Thread(target=self._host, daemon=True)
         self._thread.start()
@@ -261,7 +261,7 @@ class ScriptedRun:
         try:
             self.status = self.master.run(self.slots)
         except Exception as error:
-            self._error = error
+            self.error = error
         finally:
             self._journal.close()
             self._lease.close()
@@ -307,6 +307,6 @@ class ScriptedRun:
 
     def _check_driver(self) -> None:
         """It may die of what a test has asked for, and of nothing else."""
-        is_wanted = self._is_to_die or isinstance(self._error, FaultOnPurpose)
-        if self._error is not None and not is_wanted:
-            raise self._error
+        is_wanted = self._is_to_die or isinstance(self.error, FaultOnPurpose)
+        if self.error is not None and not is_wanted:
+            raise self.error

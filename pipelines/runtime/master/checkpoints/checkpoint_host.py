@@ -152,6 +152,7 @@ class CheckpointHost:
         """Expires late checkpoints and starts due ones; returns when to call again, monotonic."""
         now_ms = self._context.clock.monotonic_ms()
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
+            self._context.last.note(f"checkpoint {late.checkpoint_id} has run out of time")
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
         is_busy = self._injection.is_preparing
         next_ms = self.triggers.start_what_is_due(now_ms, self._start, is_busy)
@@ -209,6 +210,7 @@ class CheckpointHost:
     # Decided by the machines.
 
     def _start(self, request: TriggerRequest) -> None:
+        self._context.last.note(f"checkpoint {self._coordinator.next_id} is triggered")
         self._carry_out(self._coordinator.on_trigger(request))
 
     def _carry_out(self, effects: list[CoordinationEffect]) -> None:

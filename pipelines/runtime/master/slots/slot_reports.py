@@ -28,27 +28,16 @@ from pipelines.runtime.control import (
 from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.attempt.failures import Failures
 from pipelines.runtime.master.attempt.watchers import RunWatchers
-from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
+from pipelines.runtime.master.job_events import (
+    SlotArrived,
+    SlotGone,
+    SlotSpoke,
+    StrangerRefused,
+    claim_of,
+)
 from pipelines.runtime.master.requests.command_desk import FaultDesk
 from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.run_context import RunContext
-
-
-def claim_of(message: FromSlot) -> str | None:
-    match message:
-        case Acknowledged(checkpoint_id=checkpoint_id, snapshot=snapshot):
-            who = f"{snapshot.vertex}[{snapshot.subtask}]"
-            return f"an acknowledgement of checkpoint {checkpoint_id} by {who}"
-        case Declined(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
-            return f"a decline of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
-        case Committed(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
-            return f"a commit of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
-        case SourcesEnded(vertex=vertex, subtask=subtask):
-            return f"the end of the source {vertex}[{subtask}]"
-        case Ended():
-            return "the end of all its subtasks"
-        case _:
-            return None
 
 
 class SlotReports:

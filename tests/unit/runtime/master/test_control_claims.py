@@ -14,7 +14,7 @@ from pipelines.runtime.control import (
     FromSlot,
     SourcesEnded,
 )
-from pipelines.runtime.master.slots.slot_reports import claim_of
+from pipelines.runtime.master.job_events import claim_of
 from tests.unit.runtime.scripted_slots import acknowledgement
 
 SEVENTH = CheckpointId(7)

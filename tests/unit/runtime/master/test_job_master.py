@@ -1,6 +1,8 @@
 """The job master from command to journal, with slots played by a script."""
 
+import re
 import shutil
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from pipelines.domain.commands import (
     TriggerCheckpoint,
 )
 from pipelines.domain.elements import RecordOrigin
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import LAST_EVENTS_MAX, InvariantViolated, Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointDiscarded,
@@ -42,6 +44,7 @@ from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 from pipelines.protocol.repeated_failures import OperatorError
 from pipelines.runtime.control import (
+    Beat,
     Deploy,
     Deployed,
     Failed,
@@ -53,6 +56,7 @@ from pipelines.runtime.control import (
     StrangerTurnedAway,
 )
 from pipelines.runtime.master.job_events import (
+    SlotSpoke,
     StageEnded,
     StrangerRefused,
     TooManyFailedCheckpoints,
@@ -273,6 +277,24 @@ def test_what_nobody_expected_beside_the_master_ends_the_driver_and_its_slots(
         run.wait_until_over()
 
     assert [link.is_closed for link in run.slots.links] == [True]
+
+
+def test_a_broken_rule_ends_the_driver_with_the_last_events_that_led_to_it(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.wait_for_checkpoints(12)
+    run.slots.post(SlotSpoke(Attempt(1), 0, Beat()))
+
+    run.die()
+
+    assert isinstance(run.error, InvariantViolated)
+    events = run.error.last_events
+    assert len(events) == LAST_EVENTS_MAX
+    assert events[-1] == "slot 0 of attempt 99 is gone"
+    assert any(re.fullmatch(r"checkpoint \d+ is triggered", event) for event in events)
+    assert any(re.match(r"an acknowledgement of checkpoint \d+ by", event) for event in events)
+    assert any(re.fullmatch(r".* checkpoint \d+ ended as PUBLISHED", event) for event in events)
+    assert not [event for event in events if "Beat" in event]
+    assert events[-1] in "".join(traceback.format_exception(run.error))
 
 
 def test_a_run_whose_last_sweep_fails_is_not_over_until_a_driver_has_swept(tmp_path: Path) -> None:
