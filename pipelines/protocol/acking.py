@@ -93,6 +93,15 @@ class RotatingTrees:
         self._drop(len(self.oldest_bucket()))
         self._ends.append(self._end)
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        ends = list(self._ends)
+        check(ends == sorted(ends), "a bucket ends behind the one before it", ends=ends)
+        check(ends[-1] <= self._end, "buckets end where trees were mentioned", ends=ends)
+        check(len(self.values) == len(self.states), "each tree has a value and a state")
+        kept = self._end - self.base
+        check(kept <= len(self.values), "each tree that is kept has its place", kept=kept)
+
     def _make_room(self) -> None:
         """Room doubles unless half of it is settled, so a tree is copied only a few times."""
         is_open = self.states != SETTLED
@@ -186,6 +195,16 @@ class Acker:
             self._late_count,
             self._acked_count,
         )
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        for spout, kept in self._spouts.items():
+            kept.validate_state()
+            announced = kept.states == _INITIALISED
+            has_due = bool((announced & (kept.values == 0)).any())
+            check(not has_due, "a tree without edges under way is acked", spout=spout)
+            has_failed = bool((kept.states == _INITIALISED | _FAILED).any())
+            check(not has_failed, "a tree that was announced and failed is settled", spout=spout)
 
     def _on_message(self, trees: Ids, edges: Ids, mark: int) -> list[Settled]:
         check(len(trees) == len(edges), "each tree comes with its edges")

@@ -110,3 +110,11 @@ class OutputLedger:
         """The completed snapshot has them; repeated completions are harmless."""
         for each in [each for each in self._pending if each <= checkpoint_id]:
             del self._pending[each]
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        ids = list(self._pending)
+        check(ids == sorted(ids), "shares are in the order of their checkpoints", ids=ids)
+        has_content = all(share.rows or share.tokens for share in self._pending.values())
+        check(has_content, "a share has rows or output", ids=ids)
+        check(self._rows >= 0, "rows are counted", rows=self._rows)

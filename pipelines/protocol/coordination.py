@@ -122,6 +122,11 @@ class FailureTolerance:
             self._counted.clear()
         return is_exceeded
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        is_newer = all(n >= self._newest_completed for n in self._counted)
+        check(is_newer, "a completed checkpoint forgives the failures before it")
+
 
 ABANDONED_REMEMBERED_MAX = 1_000
 """How many aborted checkpoints the coordinator remembers, to recognise their late files."""
@@ -269,6 +274,7 @@ class CheckpointCoordinator:
         writing = self._writing
         is_due = writing is None or (writing in self._pending and self._pending[writing].is_ready)
         check(is_due, "a manifest is written for what all acknowledged", writing=writing)
+        self._tolerance.validate_state()
         has_ready = any(pending.is_ready for pending in self._pending.values())
         check(writing is not None or not has_ready, "what all acknowledged is being written")
 

@@ -52,6 +52,10 @@ class AttemptFence:
         """The newest attempt is over, too: every speaker is stale until the next one begins."""
         self._is_over = True
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check(self._current > 0 or self._is_over, "no attempt runs before the first")
+
     def admit(self, attempt: Attempt) -> Stale | None:
         """None: the speaker is current. An attempt from the future is a bug."""
         check(attempt <= self._current, "no message comes from a future attempt", attempt=attempt)

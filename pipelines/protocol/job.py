@@ -31,6 +31,10 @@ class JobState:
     def status(self) -> JobStatus:
         return self._status
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check(self._status in MOVES, "a run is in a state of the table", status=self._status)
+
     def move_to(self, status: JobStatus) -> None:
         """Raises InvariantViolated for a move that is not in the table."""
         check(status in MOVES[self._status], "a legal move", current=self._status, to=status)

@@ -166,6 +166,15 @@ class RepeatedFailures:
             if place is None or streak.fingerprint != fingerprint or not _meet(streak.place, place)
         ]
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        count = len(self._streaks)
+        check(count <= REMEMBERED, "few failures are remembered", count=count)
+        for streak in self._streaks:
+            check(streak.tries >= 1, "a streak begins with a try", tries=streak.tries)
+            has_run = streak.ran_ms == 0.0 or streak.tries > 1
+            check(has_run, "the time of a try that failed again is kept", tries=streak.tries)
+
     def _is_enough(self, tries: int, over_ms: float) -> bool:
         return tries >= self._tries_min and over_ms >= self._over_min_ms
 
@@ -241,6 +250,7 @@ class PoisonRecords:
         found = found or Isolation()
         self._limit = limit
         self._poison = {record.position: record for record in found.poison}
+        self._found_count = len(self._poison)  # a limit may have been lowered since
         self._ranges = list(found.ranges)
 
     @property
@@ -270,6 +280,15 @@ class PoisonRecords:
         )
         self._ranges.append(found)
         return Isolate(found)
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        count = len(self._poison)
+        check(count <= max(self._limit, self._found_count), "the limit holds", count=count)
+        is_its_own = all(r.position == place for place, r in self._poison.items())
+        check(is_its_own, "a record is kept by its position")
+        has_steps = all(known.step >= 1 for known in self._ranges)
+        check(has_steps, "a range is read in parts of at least one record")
 
     def _on_record(self, record: PoisonRecord) -> Finding:
         if record.position in self._poison:

@@ -77,6 +77,11 @@ class FixedDelayRestart:
     def on_progress(self) -> None:
         self._restarts = 0
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        restarts = self._restarts
+        check(0 <= restarts <= self._attempts, "restarts are bounded", restarts=restarts)
+
 
 class FailureRateRestart:
     """Restarts unless more than `max_failures` fell into the last `interval_ms`."""
@@ -102,6 +107,11 @@ class FailureRateRestart:
 
     def on_progress(self) -> None:
         """A rate depends on time only."""
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        moments = list(self._failed_ms)
+        check(moments == sorted(moments), "failures are in the order of time", moments=moments)
 
 
 class ExponentialDelayRestart:
@@ -149,6 +159,14 @@ class ExponentialDelayRestart:
 
     def on_progress(self) -> None:
         """Only time resets the backoff, as in Flink."""
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        restarts, backoff_ms = self._restarts, self._backoff_ms
+        check(0 <= restarts <= self._attempts, "restarts are bounded", restarts=restarts)
+        is_bounded = self._initial_ms <= backoff_ms <= self._max_ms
+        check(is_bounded, "the backoff is within its bounds", backoff_ms=backoff_ms)
+        check(not restarts or self._due_ms is not None, "a restart has its moment")
 
     def _restart(self, now_ms: float, draw: float) -> RestartAfter:
         check(-1 <= draw <= 1, "a draw is within its bounds", draw=draw)
@@ -240,3 +258,10 @@ class RecoveryProgress:
             self._steps.append(phase)
             self._last_ms = now_ms
         return duration_ms
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        steps = tuple(self._steps)
+        check(steps == STEPS[: len(steps)], "steps come in order, each once", steps=steps)
+        check(self.is_running or not self._milestones, "milestones follow the last step")
+        check(self._milestones <= MILESTONES, "a step is no milestone", found=self._milestones)

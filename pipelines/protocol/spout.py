@@ -131,6 +131,7 @@ class Spout:
 
     def validate_state(self) -> None:
         """Raises InvariantViolated if the fields contradict one another."""
+        self._kept.validate_state()
         in_flight = int((self._kept.states == _IN_FLIGHT).sum())
         check(in_flight == self._in_flight_count, "trees in flight are counted", kept=in_flight)
         check(in_flight <= self._in_flight_max, "few enough are in flight", in_flight=in_flight)

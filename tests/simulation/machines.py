@@ -1,4 +1,7 @@
-"""Every machine of the protocol checks its own state after each event it was given."""
+"""Every machine of the protocol checks its own state after each event it was given.
+
+A machine is a class of `pipelines.protocol` that has an event to handle and a state to check.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,23 +11,46 @@ from typing import Any
 from unittest.mock import patch
 
 from pipelines.domain.errors import InvariantViolated
+from pipelines.protocol.acking import Acker
 from pipelines.protocol.alignment import BarrierAligner
 from pipelines.protocol.barrier_tracking import BarrierTracker
-from pipelines.protocol.commit import CommitLog
+from pipelines.protocol.commit import CommitLog, OutputLedger
 from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.driver_watch import DriverWatch
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.job import JobState
+from pipelines.protocol.repeated_failures import PoisonRecords, RepeatedFailures
+from pipelines.protocol.restart import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    RecoveryProgress,
+)
 from pipelines.protocol.retention import RetainedPoints
-from pipelines.protocol.shared_files import CompletedIncrements, SharedFiles
+from pipelines.protocol.shared_files import CompletedIncrements, DamagedFiles, SharedFiles
 from pipelines.protocol.spout import Spout
 from pipelines.protocol.triggering import TriggerDecider
 from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.protocol.watermarks import WatermarkMerger
 
 MACHINES: tuple[type[Any], ...] = (
+    Acker,
+    AttemptFence,
     BarrierAligner,
     BarrierTracker,
     CheckpointCoordinator,
     CommitLog,
     CompletedIncrements,
+    DamagedFiles,
+    DriverWatch,
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    JobState,
+    OutputLedger,
+    PoisonRecords,
+    RecoveryProgress,
+    RepeatedFailures,
     RetainedPoints,
     SharedFiles,
     Spout,
@@ -32,7 +58,7 @@ MACHINES: tuple[type[Any], ...] = (
     UnalignedBarriers,
     WatermarkMerger,
 )
-EVENTS = ("on_", "take", "leave", "rotate")
+EVENTS = ("on_", "take", "leave", "rotate", "move_to", "tolerate")
 
 
 class BrokenMachine(AssertionError):

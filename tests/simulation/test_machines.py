@@ -1,19 +1,62 @@
 """The simulator notices a machine that contradicts itself, even where the run recovers from it."""
 
 import contextlib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import pipelines.protocol
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
+from pipelines.protocol.acking import RotatingTrees
 from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.protocol.coordination import FailureTolerance
+from pipelines.protocol.restart import NoRestart
 from tests.simulation.machines import MACHINES, BrokenMachine, machines_validated
 from tests.simulation.simulated_run import NoProgress, Simulation
 
 
 def test_every_machine_says_what_holds_between_two_events() -> None:
     assert [each.__name__ for each in MACHINES if "validate_state" not in vars(each)] == []
+
+
+def test_every_machine_of_the_protocol_is_watched() -> None:
+    found = {each for module in modules() for each in classes_of(module) if handles_events(each)}
+
+    assert sorted(each.__name__ for each in found - {*MACHINES, *PARTS}) == []
+    assert {*MACHINES} <= found
+
+
+PARTS = (
+    FailureTolerance,  # of the coordinator, which checks it
+    NoRestart,  # has no state
+    RotatingTrees,  # of an acker and of a spout, which check it
+)
+
+
+def modules() -> Iterator[ModuleType]:
+    for each in pkgutil.iter_modules(pipelines.protocol.__path__):
+        yield importlib.import_module(f"pipelines.protocol.{each.name}")
+
+
+def classes_of(module: ModuleType) -> list[type]:
+    """Without interfaces."""
+    own = [each for _, each in inspect.getmembers(module, inspect.isclass)]
+    return [
+        each
+        for each in own
+        if each.__module__ == module.__name__ and not getattr(each, "_is_protocol", False)
+    ]
+
+
+def handles_events(machine: type) -> bool:
+    methods = [name for name, each in vars(machine).items() if inspect.isfunction(each)]
+    return any(name.startswith(("on_", "move_to", "rotate")) for name in methods)
 
 
 def test_a_contradiction_is_reported_though_somebody_caught_it() -> None:
