@@ -1,8 +1,7 @@
-"""Vectorised helpers that several operators share: named columns, event time, bounded output.
+"""What several operators share about the columns of a batch: names, event time, slices and groups.
 
-Errors here name the column; the author of the pipeline sees them after the uid.
-
-Groups the rows of one batch by key, so that state is read and written once per distinct key.
+Everything is vectorised. Errors name the column; the author of the pipeline sees them after the
+uid. A batch is grouped by key, so that state is read and written once per distinct key.
 
 Arrow's dictionary encoding does the hashing. On one core it encodes 170 million int64 keys/s if
 there are 1,000 of them, and 40 million if nearly all differ; strings and nulls work too. Looking up

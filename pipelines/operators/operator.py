@@ -1,15 +1,13 @@
 """The contract of an operator: batches and watermarks in, batches out, state by descriptor.
 
 One thread calls an operator, so it needs no locks. Operators of a chain call each other through
-`Collector`. Barriers never reach them: the runtime cuts their state between two elements.
+`Collector`. Barriers never reach them: the runtime cuts their state between two elements. A side
+output is a named second output, with a schema and an event time of its own.
 
-A named second output of an operator, with a schema and an event time of its own.
-
-From which input rows an emitted batch descends, as far as an operator can tell.
-
-Only a run that follows every record uses this. If an operator does not say, all that it emits is
-taken to descend from all of its input. That is right for any operator but costs more, because each
-record is then followed into every part of the output.
+An operator may say from which input rows an emitted batch descends (`Lineage`). Only a run that
+follows every record uses this. If an operator does not say, all that it emits is taken to descend
+from all of its input. That is right for any operator but costs more, because each record is then
+followed into every part of the output.
 """
 
 from abc import abstractmethod

@@ -1,8 +1,8 @@
-"""A stream with a key: windows, running totals, functions with state.
+"""Streams that have a key: keyed, cut into windows, or connected with another stream.
 
-A keyed stream cut into windows of event time.
-
-Two streams on their way into one operator.
+A keyed stream offers windows, running totals, and functions with state. A windowed stream is a
+keyed stream that is cut into windows. Connected streams are two streams on their way into one
+operator.
 """
 
 from collections.abc import Callable, Mapping

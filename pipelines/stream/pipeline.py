@@ -1,8 +1,7 @@
 """A checked pipeline: all that the runtime needs to know of an author's declarations.
 
-Checks that a sink's prepared output may wait as long as a recovery can take.
-
-A transaction is open from an interval's first record until its checkpoint has completed. If the
+The check includes that a sink's prepared output may wait as long as a recovery can take. A
+transaction is open from an interval's first record until its checkpoint has completed. If the
 attempt fails before the commit, it is open until another attempt has started. Source: Flink's
 advice for `KafkaSink`: the timeout exceeds the longest checkpoint and the longest restart together.
 """

@@ -1,11 +1,9 @@
-"""States as a row function sees them: of the current key, in Python values.
+"""The keyed states of a row function: of the current key, in Python values.
 
-The state of all keys of a batch is read at first use, and written when the batch ends; in between
-it is in dictionaries. So a row function pays for Python, not for a lookup per row. Lists and
-structs are copied on their way in and out: changing one in place changes no state, wherever the
-batch ends. The names are those of Flink's state interfaces.
-
-Reducing and aggregating state of the current key, for a row function.
+These are value, reducing and aggregating state. The state of all keys of a batch is read at first
+use, and written when the batch ends; in between it is in dictionaries. So a row function pays for
+Python, not for a lookup per row. Lists and structs are copied on their way in and out: changing one
+in place changes no state, wherever the batch ends. The names are those of Flink's state interfaces.
 """
 
 from abc import ABC, abstractmethod

@@ -1,15 +1,13 @@
 """The open sessions: per key and pane, the extent of its rows and their accumulators.
 
 A pane is as wide as the gap. So the rows of one key in one pane always belong to one session, and a
-batch is folded into panes without looking for sessions. When event time advances, panes that follow
-each other within the gap are joined into sessions. Those that are due are emitted; the others are
-folded into the earliest pane of each, so that an open session costs one row.
+batch is folded into panes without looking for sessions. When event time advances, array arithmetic
+joins panes that follow each other within the gap into runs, one for each session. Those that are
+due are emitted; the others are folded into the earliest pane of each, so that an open session costs
+one row.
 
-Source: Flink's `EventTimeSessionWindows` for what sessions are and when they merge; panes are ours.
-
-Joins intervals of time that follow each other within a gap into runs; array arithmetic only.
-
-A run is the result of Flink's `MergingWindowSet`, which merges windows one by one.
+Source: Flink's `EventTimeSessionWindows` for what sessions are and when they merge; Flink's
+`MergingWindowSet` merges windows one by one. Panes are ours.
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,7 @@
 """One node of a chain: an operator, a sink with its commit log, or the source at the head.
 
-Owns what the node has open. `chain_delivery` decides which node follows which.
-
-Where a chain runs: what makes its names unique, and which key groups it owns.
+Owns what the node has open. `chain_delivery` decides which node follows which. `ChainPlace` says
+where the chain runs: that makes its names unique, and says which key groups it owns.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,14 +1,11 @@
-"""The splits of a growing source that one subtask owns, in the order in which it found them.
+"""The splits of one subtask as an ordered sequence: fixed, or growing as new ones are found.
 
-Looks for new ones from time to time, on a thread of its own: a broker that does not answer holds no
-barrier up. A look that fails is repeated later. Only the first look has to succeed, because without
-it the place to begin is not known.
+Owns what is stored as a subtask's positions (`connectors.split_progress`): numbers of a sequence
+that never changes, or names of splits that were found. Reads no records itself.
 
-The splits of one subtask as an ordered sequence, which is fixed or grows.
-
-Owns what is stored as a subtask's positions: numbers of a sequence that never changes
-(`connectors.positions`), or names of splits that were found (`connectors.split_progress`). Reads
-no records itself.
+A growing source is searched for new splits from time to time, on a thread of its own: a broker that
+does not answer holds no barrier up. A look that fails is repeated later. Only the first look has to
+succeed, because without it the place to begin is not known.
 """
 
 from collections import deque
