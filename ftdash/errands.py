@@ -26,6 +26,7 @@ class Errand(StrEnum):
     COMPARE_POINTS = "ftdash.points.tasks.compare_points"
     START_AUDIT = "ftdash.audits.tasks.start_audit"
     CARRY_ON_GAME_DAY = "ftdash.gameday.tasks.carry_on"
+    CARRY_ON_UPGRADE = "ftdash.upgrades.tasks.carry_on"
     RECONCILE_LABS = "ftdash.lab.tasks.reconcile_labs"
     DELIVER_ALERTS = "ftdash.alerts.tasks.deliver_alerts"
 

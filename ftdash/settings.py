@@ -88,6 +88,7 @@ INSTALLED_APPS = [
     "ftdash.accounts",
     "ftdash.lab",
     "ftdash.gameday",
+    "ftdash.upgrades",
     "ftdash.alerts",
     "ftdash.history",
     "ftdash.audits",
@@ -305,6 +306,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "reconcile-game-days": {
         "task": "ftdash.gameday.tasks.reconcile_game_days",
+        "schedule": RECONCILE_PERIOD_S,
+        "options": {"expires": 3 * RECONCILE_PERIOD_S},
+    },
+    "reconcile-upgrades": {
+        "task": "ftdash.upgrades.tasks.reconcile_upgrades",
         "schedule": RECONCILE_PERIOD_S,
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },

@@ -64,7 +64,7 @@ DASHBOARD = [  # each may import those before it
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "projection", "supervision"),
-    *("lab", "gameday", "alerts", "eventlog", "retention"),
+    *("upgrades", "lab", "gameday", "alerts", "eventlog", "retention"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
     *("urls", "asgi", "__init__", "__main__"),
 ]
@@ -121,6 +121,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "ftdash.points.services.disposal": {"DisposeSavepoint", "LabelSavepoint"},
     "ftdash.points.services.restore": {"DisposeSavepoint", "RestorePipeline"},
     "ftdash.supervision.delivery": {"DisposeSavepoint"},  # a worker carries it out
+    "ftdash.upgrades.services": {"Cancel", "StopWithSavepoint", "UpgradePipeline"},  # its steps
     "ftdash.projection.run_fold": {"Cancel"},  # it succeeds by the end of its run
     "ftdash.checkpoints.queries.statistics": {"StopWithSavepoint"},  # its savepoint is the last
     "ftdash.eventlog.sources": {"LabelSavepoint"},  # the log says which name it gives

@@ -212,6 +212,56 @@ class Request(models.Model):
         return msgspec.convert(values, AnyCommand)  # type: ignore[no-any-return]
 
 
+class UpgradeStep(models.TextChoices):
+    CHECKING = "CHECKING", "check the new code"
+    STOPPING = "STOPPING", "stop with a savepoint"
+    STARTING = "STARTING", "start the new code"
+    WATCHING = "WATCHING", "watch its first checkpoints"
+    CANCELING = "CANCELING", "end the new code"
+    RESTORING = "RESTORING", "start the code before"
+    ENDED = "ENDED", "ended"
+
+
+class Upgrade(models.Model):
+    """How far an upgrade has come. Each step is found again from this row and its requests."""
+
+    request = models.OneToOneField(Request, on_delete=models.PROTECT, related_name="upgrade")
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.PROTECT, related_name="upgrades")
+    old_run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="+")
+    old_code = models.JSONField(null=True)  # ShippedCode as JSON; null: an installed package
+    new_code = models.JSONField()
+    checkpoints = models.PositiveIntegerField()  # to watch
+    timeout_ms = models.PositiveBigIntegerField()  # for those
+    step = models.CharField(
+        max_length=12, choices=UpgradeStep.choices, default=UpgradeStep.CHECKING
+    )
+    step_at = models.DateTimeField()  # when that step began
+    steps = models.JSONField(
+        default=list
+    )  # those before: {"step", "at", "ended_at", "text", "trace"}
+    check_tries = models.PositiveIntegerField(default=0)  # processes started to check the code
+    checker = models.JSONField(null=True)  # Owner as JSON: the newest of these processes
+    checked = models.JSONField(null=True)  # Checked as JSON
+    stop_tries = models.PositiveIntegerField(default=0)
+    savepoint = models.TextField(null=True)
+    new_run = models.ForeignKey(Run, null=True, on_delete=models.PROTECT, related_name="+")
+    back_run = models.ForeignKey(Run, null=True, on_delete=models.PROTECT, related_name="+")
+    why_back = models.TextField(default="")  # why it goes back; a sentence
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("pipeline",),
+                condition=models.Q(ended_at=None),
+                name="one_upgrade_at_a_time",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"upgrade {self.request_id}: {self.step}"
+
+
 class PointInspection(models.Model):
     """How far a worker has read a recovery point, byte for byte, for who may restore it."""
 

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.answers import ActionOffer, RunView
-from ftdash.jobs.models import DesiredState, Pipeline, Request, RequestPhase, Run
+from ftdash.jobs.models import DesiredState, Pipeline, Request, RequestPhase, Run, Upgrade
 from ftdash.jobs.validation import check_reason
 from pipelines.bus.inbox import REQUEST_ID
 from pipelines.domain.commands import COMMANDS, Command, Needs, RequestKind
@@ -35,7 +35,10 @@ def offers(
     pipeline: Pipeline, run: Run | None, view: RunView | None
 ) -> dict[RequestKind, ActionOffer]:
     """`view` is that of `run`, the newest."""
-    return {kind: _offer(command, pipeline, run, view) for kind, command in COMMANDS.items()}
+    upgrading = _problem_of_upgrade(pipeline)
+    return {
+        kind: _offer(command, pipeline, run, view, upgrading) for kind, command in COMMANDS.items()
+    }
 
 
 def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) -> str:
@@ -56,10 +59,25 @@ def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) ->
     return ""
 
 
+def _problem_of_upgrade(pipeline: Pipeline) -> str:
+    """Why a command that waits for upgrades is not possible now; empty if it is."""
+    if not Upgrade.objects.filter(pipeline=pipeline, ended_at=None).exists():
+        return ""
+    return (
+        f"{pipeline.name} is being upgraded; wait until that has ended, or cancel its run to stop"
+        " it."
+    )
+
+
 def _offer(
-    command: type[Command], pipeline: Pipeline, run: Run | None, view: RunView | None
+    command: type[Command],
+    pipeline: Pipeline,
+    run: Run | None,
+    view: RunView | None,
+    upgrading: str,
 ) -> ActionOffer:
     problem = problem_with(command, pipeline, run)
+    problem = problem or (upgrading if command.waits_for_upgrade else "")
     consequence = "" if problem else _consequence(command, pipeline, view)
     return ActionOffer(command.kind, not problem, problem, consequence)
 
@@ -213,10 +231,18 @@ def pipeline_named(name: str) -> Pipeline:
     return row
 
 
-def check_possible(command: type[Command], pipeline: Pipeline) -> Run | None:
-    """Returns the newest run. Raises Rejected if the request is not possible now."""
+def check_possible(
+    command: type[Command], pipeline: Pipeline, *, is_of_upgrade: bool = False
+) -> Run | None:
+    """Returns the newest run. Raises Rejected if the request is not possible now.
+
+    `is_of_upgrade`: an upgrade of the pipeline asks, and waits for no upgrade.
+    """
     run = pipeline.runs.order_by("-number").first()
     if problem := problem_with(command, pipeline, run):
+        raise Rejected(problem)
+    waits = command.waits_for_upgrade and not is_of_upgrade
+    if waits and (problem := _problem_of_upgrade(pipeline)):
         raise Rejected(problem)
     return run
 

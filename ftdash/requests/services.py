@@ -55,8 +55,12 @@ def ask(
     why: str,
     request_id: str | None = None,
     only_run: str | None = None,
+    is_of_upgrade: bool = False,
 ) -> RequestId:
-    """Asks the pipeline's newest run, or with `only_run` that run and no later one."""
+    """Asks the pipeline's newest run, or with `only_run` that run and no later one.
+
+    `is_of_upgrade`: see `check_possible`.
+    """
     question = Question(pipeline, who, why, request_id)
     if known := already_asked(question, type(command)):
         return known
@@ -64,7 +68,7 @@ def ask(
     if isinstance(command, AllowFaults):
         return _allow_faults(question, command, row)
     with transaction.atomic():
-        run = check_possible(type(command), row)
+        run = check_possible(type(command), row, is_of_upgrade=is_of_upgrade)
         if run is None:
             raise InvariantViolated("what is running has a run")
         if only_run not in (None, run.run_id):

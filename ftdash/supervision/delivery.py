@@ -15,7 +15,7 @@ from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
 from ftdash.points.services.disposal import dispose_of
 from ftdash.requests.asking import end_request, move_request
 from pipelines.bus.inbox import submit, withdraw
-from pipelines.domain.commands import STARTS, DisposeSavepoint, RunCommand
+from pipelines.domain.commands import COMMANDS, STARTS, DisposeSavepoint, RunCommand
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
 
@@ -24,6 +24,7 @@ _LATE = {
     RequestPhase.DELIVERED: "The driver did not take it up within {patience}; it was withdrawn.",
     RequestPhase.ACCEPTED: "The driver did not finish it within {patience}; it may still end.",
 }
+_BY_STEPS = [kind for kind, command in COMMANDS.items() if command.ends_by_its_steps]
 _START_LATE = "The pipeline was not running after {patience}; starting it goes on."
 
 
@@ -47,7 +48,7 @@ def deliver_forgotten() -> None:
     """Delivers requests whose message the broker lost, or never got."""
     forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
     pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
-    for key, kind in pending.exclude(kind__in=STARTS).values_list("pk", "kind"):
+    for key, kind in pending.exclude(kind__in=[*STARTS, *_BY_STEPS]).values_list("pk", "kind"):
         carry_out = dispose_of if kind == DisposeSavepoint.kind else deliver
         with isolated(f"The delivery of request row {key}"):
             carry_out(key)
@@ -57,7 +58,7 @@ def end_overdue() -> None:
     """Gives requests past their deadline their one terminal phase, with the reason."""
     now = timezone.now()
     overdue = Request.objects.filter(phase__in=OPEN_PHASES, deadline_at__lt=now)
-    for request in overdue.select_related("run__pipeline"):
+    for request in overdue.exclude(kind__in=_BY_STEPS).select_related("run__pipeline"):
         with isolated(f"The end of request {request.request_id}"):
             _end_overdue(request, now)
 

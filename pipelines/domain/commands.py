@@ -14,6 +14,7 @@ from typing import ClassVar, get_args
 import msgspec
 
 from pipelines.domain.ids import RequestId
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, DriverKillMoment, KillMoment, SavepointFormat
 
 KILL_WITHIN_S = 600.0
@@ -23,6 +24,7 @@ KILL_WITHIN_S = 600.0
 class RequestKind(StrEnum):
     SUBMIT = "SUBMIT"
     RESTORE = "RESTORE"
+    UPGRADE = "UPGRADE"
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
     STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"
@@ -65,6 +67,8 @@ class Command(Addressed, frozen=True, kw_only=True):
     consequence: ClassVar[str]  # may name {pipeline}, {parallelism}, {replay} and {allows}
     needs: ClassVar[Needs] = Needs.RUNNING
     is_fault: ClassVar[bool] = False  # possible only where the pipeline allows faults on purpose
+    waits_for_upgrade: ClassVar[bool] = False  # not possible while the pipeline is being upgraded
+    ends_by_its_steps: ClassVar[bool] = False  # its deadline is an estimate; it may end later
 
     @property
     def waits_s(self) -> float:
@@ -114,6 +118,7 @@ class StopWithSavepoint(Command, frozen=True, kw_only=True):
     kind = RequestKind.STOP_WITH_SAVEPOINT
     action = "stop with savepoint"
     consequence = "A savepoint is taken, its output is committed, and the pipeline ends."
+    waits_for_upgrade = True
 
     format: SavepointFormat = SavepointFormat.CANONICAL
     drain: bool = False
@@ -126,6 +131,7 @@ class CancelWithSavepoint(Command, frozen=True, kw_only=True):
     kind = RequestKind.CANCEL_WITH_SAVEPOINT
     action = "cancel with savepoint"
     consequence = "A savepoint is taken, its output is committed, and the pipeline is cancelled."
+    waits_for_upgrade = True
 
     format: SavepointFormat = SavepointFormat.CANONICAL
     label: str = ""
@@ -250,6 +256,7 @@ class StartPipeline(Command, frozen=True, kw_only=True):
     action = "start"
     consequence = "A new run starts from the beginning of the input at parallelism {parallelism}."
     needs = Needs.NO_LIVE_RUN
+    waits_for_upgrade = True
 
     parallelism: int
 
@@ -262,6 +269,7 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
         " aside and written again."
     )
     needs = Needs.NO_LIVE_RUN
+    waits_for_upgrade = True
 
     path: str
     parallelism: int
@@ -279,6 +287,28 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
         }
         records = ", ".join(f"{count:,} of {uid}" for uid, count in sorted(self.replayed.items()))
         return given | ({"replay-quarantine": records} if records else {})
+
+
+class UpgradePipeline(Command, frozen=True, kw_only=True):
+    """Go on with another package, or go back to the one before; `ftdash.upgrades` does it."""
+
+    kind = RequestKind.UPGRADE
+    action = "upgrade"
+    consequence = (
+        "The new code is checked. Then the pipeline stops with a savepoint and goes on from it with"
+        " the new code. If that fails, or does not complete its first checkpoints in time, the"
+        " code of now goes on from the same savepoint."
+    )
+    waits_for_upgrade = True
+    ends_by_its_steps = True
+
+    code: ShippedCode
+    allow_non_restored_state: bool = False
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        left = {"allow-non-restored-state": "true"} if self.allow_non_restored_state else {}
+        return {"to": self.code.described} | left
 
 
 class DisposeSavepoint(Command, frozen=True, kw_only=True):
@@ -319,7 +349,13 @@ class AllowFaults(Command, frozen=True, kw_only=True):
 
 
 AnyCommand = (
-    RunCommand | StartPipeline | RestorePipeline | DisposeSavepoint | LabelSavepoint | AllowFaults
+    RunCommand
+    | StartPipeline
+    | RestorePipeline
+    | UpgradePipeline
+    | DisposeSavepoint
+    | LabelSavepoint
+    | AllowFaults
 )
 """Everything that people ask; the control plane carries out what no driver does."""
 

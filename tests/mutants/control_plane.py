@@ -3,6 +3,59 @@
 from tests.mutants.mutant import Mutant
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    (
+        "an upgrade ends with the new code running, or the code before running from the same"
+        " savepoint, and the output is exact, whatever process dies"
+    ): (
+        Mutant(
+            "ftdash/upgrades/services.py",
+            '_started(row, "back", row.old_code)',
+            '_started(row, "back", row.new_code)',
+            (
+                "tests/web/test_upgrades.py::test_it_goes_back_to_the_code_before_when_the_new_run"
+                "_fails"
+            ),
+        ),
+        Mutant(
+            "ftdash/upgrades/services.py",
+            "run=run, attempt=run.attempt, status__in=COMPLETE",
+            "run=run, status__in=COMPLETE",
+            (
+                "tests/web/test_upgrades.py::test_checkpoints_of_an_attempt_that_has_failed_do_not"
+                "_count"
+            ),
+        ),
+        Mutant(
+            "ftdash/upgrades/services.py",
+            "done.count() if status is JobStatus.RUNNING else 0",
+            "done.count()",
+            (
+                "tests/web/test_upgrades.py::test_an_attempt_that_restarts_is_not_taken_for_one_tha"
+                "t_runs"
+            ),
+        ),
+        Mutant(
+            "ftdash/upgrades/decision.py",
+            "    if new is None or not new.status.is_terminal:",
+            "    if new is None:",
+            (
+                "tests/web/test_upgrades.py::test_it_ends_a_new_run_that_completes_too_few_checkpoi"
+                "nts_in_time"
+            ),
+        ),
+        Mutant(
+            "ftdash/upgrades/services.py",
+            'return str(uuid.uuid5(_OF_UPGRADES, f"{row.request.request_id}/{name}"))',
+            "return str(uuid.uuid4())",
+            "tests/web/test_upgrades.py::test_each_step_is_repeated_without_effect",
+        ),
+        Mutant(
+            "ftdash/upgrades/services.py",
+            '_started(row, "start", row.new_code)',
+            '_started(row, "start", row.old_code)',
+            "tests/processes/test_upgrades.py::test_the_output_is_exact_over_an_upgrade[nothing]",
+        ),
+    ),
     "a metric of an author's function fails no run, is in no snapshot, and its names are bounded": (
         Mutant(
             "pipelines/operators/user_metrics.py",

@@ -75,6 +75,9 @@ ELSEWHERE = "FTDASH_TEST_ELSEWHERE"
 """In the environment of a driver that acts as if on the machine that this names: no process id of
 it means anything here."""
 
+PACKAGES = "FTDASH_TEST_PACKAGES"
+"""In the environment of a driver: the directory of the package that Spark would send to slots."""
+
 EXIT_FAILED = 1
 
 forks.set_forkserver_preload(PRELOADED)
@@ -203,7 +206,8 @@ def _let_disk_stall(root: Path) -> None:
 def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:
     os.environ.update(environment)  # a slot has its driver's, as under Spark
     enter_machine(1 + slot)
-    run_slot(address, slot)
+    packages = os.environ.get(PACKAGES)
+    run_slot(address, slot, Path(packages) if packages else None)
     os._exit(0)
 
 

@@ -3,13 +3,26 @@
 `python -m tests.processes.supervised_driver RUN_DIR`
 """
 
+import os
 import sys
 from pathlib import Path
 
-from pipelines.domain.run import RunDirectory
-from tests.processes.host import drive_to_the_end, log_to
+import msgspec
+
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.packages.store import CodeStore
+from tests.processes.host import PACKAGES, drive_to_the_end, log_to
+
+
+def send_code(directory: RunDirectory) -> None:
+    """As Spark would: the slots find the package in a directory of theirs."""
+    spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+    if spec.code is not None:
+        os.environ[PACKAGES] = str(CodeStore(directory.jobs_root).place_of(spec.code))
+
 
 if __name__ == "__main__":
     directory = RunDirectory(Path(sys.argv[1]))
     log_to(directory)
+    send_code(directory)
     drive_to_the_end(directory)

@@ -26,8 +26,10 @@ from pipelines.domain.commands import (
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
+    UpgradePipeline,
 )
 from pipelines.domain.ids import RequestId
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, DriverKillMoment, KillMoment, SavepointFormat
 from tests.web.journals import new_request, new_run
 
@@ -92,6 +94,15 @@ OF_AN_OLDER_VERSION: list[tuple[str, dict[str, str], Command]] = [
 ]
 
 
+SINCE = [
+    UpgradePipeline(
+        code=ShippedCode(package="shop", version="1.1", file="shop.whl", sha256="a" * 64),
+        allow_non_restored_state=True,
+    )
+]
+"""Commands that the version before the migration did not know."""
+
+
 @pytest.fixture
 def older_version(transactional_db: None) -> Iterator[Any]:
     """Tables as they were before the migration, and what reads them."""
@@ -102,7 +113,9 @@ def older_version(transactional_db: None) -> Iterator[Any]:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("command", [each for _, _, each in OF_AN_OLDER_VERSION], ids=str)
+@pytest.mark.parametrize(
+    "command", [*(each for _, _, each in OF_AN_OLDER_VERSION), *SINCE], ids=str
+)
 def test_a_row_holds_the_command_that_the_driver_gets(command: Command) -> None:
     stored = new_request(new_run(), command)
 
@@ -118,7 +131,9 @@ def test_a_row_holds_the_command_that_the_driver_gets(command: Command) -> None:
 
 
 def test_every_command_is_among_those_that_are_tried() -> None:
-    assert {type(each) for _, _, each in OF_AN_OLDER_VERSION} == set(get_args(AnyCommand))
+    tried = [*(each for _, _, each in OF_AN_OLDER_VERSION), *SINCE]
+
+    assert {type(each) for each in tried} == set(get_args(AnyCommand))
 
 
 def test_rows_of_an_older_version_become_the_commands_that_they_meant(older_version: Any) -> None:

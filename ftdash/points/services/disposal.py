@@ -19,6 +19,7 @@ from ftdash.jobs.models import (
     Request,
     RequestPhase,
     Run,
+    Upgrade,
 )
 from ftdash.jobs.validation import check_place, roots
 from ftdash.requests.asking import Question, already_asked, end_request, pipeline_named, store
@@ -33,6 +34,11 @@ def check_disposable(path: str) -> None:
     """Raises Rejected if there is no savepoint at `path`, or if a run still needs it."""
     if read_manifest(path).kind is not CheckpointKind.SAVEPOINT:
         raise Rejected(f"{path} is no savepoint; its run deletes it when newer ones replace it.")
+    if upgrade := Upgrade.objects.filter(savepoint=path, ended_at=None).first():
+        raise Rejected(
+            f"{path} is what the upgrade of {upgrade.pipeline.name!r} goes back to if it fails;"
+            " dispose of it when the upgrade has ended."
+        )
     if run := needed_by(path):
         raise Rejected(
             f"{path} is what run {run.run_id} of {run.pipeline.name!r} would restore after a"

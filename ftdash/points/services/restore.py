@@ -123,6 +123,7 @@ class Restore:
     reads_files: bool = True  # False: what an inspection has found, if there was one, counts
     replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
     code: ShippedCode | None = None  # the package that holds the flow from now on
+    is_installed: bool = False  # an installed package holds the flow from now on
 
 
 def preflight(asked: Restore) -> Verdict:
@@ -133,6 +134,13 @@ def preflight(asked: Restore) -> Verdict:
     row, path = pipeline_named(asked.pipeline), _whole(asked.path)
     check_place(path)
     return _verdict(row, path, asked)
+
+
+def fit_of(asked: Restore) -> Verdict:
+    """The same, for a point that its run may delete at any moment: no damage is reported."""
+    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    check_place(path)
+    return _looked_at(row, path, asked)
 
 
 def begin_inspection(path: str) -> None:
@@ -180,20 +188,24 @@ def restore(
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
     master: str | None = None,
     request_id: str | None = None,
+    is_of_upgrade: bool = False,
 ) -> RequestId:
-    """Start a new run from a recovery point of this or another pipeline with the same uids."""
+    """Start a new run from a recovery point of this or another pipeline with the same uids.
+
+    `is_of_upgrade`: see `check_possible`.
+    """
     question = Question(asked.pipeline, requester, reason, request_id)
     if known := already_asked(question, RestorePipeline):
         return known
     question = question.with_reason()
     row, path = pipeline_named(asked.pipeline), _whole(asked.path)
-    check_possible(RestorePipeline, row)
+    check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
     check_place(path)
     check_claimable(path, claim_mode)
     manifest = read_manifest(path)
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
     parameters = {**row.parameters, **(asked.parameters or {})}
-    code = asked.code or row.shipped_code
+    code = _code_of(asked, row)
     found = check_startable(
         row.flow, parallelism, row.max_parallelism, parameters, row.settings, code
     )
@@ -202,7 +214,7 @@ def restore(
     _check_verdict(_verdict(row, path, asked), row)
     replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
     with transaction.atomic():
-        check_possible(RestorePipeline, row)
+        check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
         row.code = None if code is None else msgspec.to_builtins(code)
         row.save(update_fields=["code"])
         run = new_run(
@@ -250,7 +262,18 @@ def dispose(
     return RequestId(request.request_id)
 
 
+def _code_of(asked: Restore, row: Pipeline) -> ShippedCode | None:
+    return None if asked.is_installed else asked.code or row.shipped_code
+
+
 def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
+    found = _looked_at(row, path, asked)
+    if damage := _damage_in(found):
+        on_damage_found(path, damage)
+    return found
+
+
+def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
     # The flows load Arrow, which takes longer than a page should; most requests need none.
     from pipelines.points.preflight import RestoreQuestion
     from pipelines.points.preflight import preflight as look_at
@@ -271,15 +294,12 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
-        code=loaded_code(asked.code or row.shipped_code),
+        code=loaded_code(_code_of(asked, row)),
     )
     try:
-        found = look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
+        return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
     except Retryable as error:
         raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
-    if damage := _damage_in(found):
-        on_damage_found(path, damage)
-    return found
 
 
 def _damage_in(verdict: Verdict) -> str:

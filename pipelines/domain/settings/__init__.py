@@ -191,6 +191,8 @@ class Settings:
     tls_authority: str
     poison_policy: PoisonPolicy
     poison_limit: int
+    upgrade_checkpoints: int
+    upgrade_timeout_ms: int
     shows_failed_records: bool
     faults: str  # a plan for `domain.faults`
 

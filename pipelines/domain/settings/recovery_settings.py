@@ -269,6 +269,26 @@ QUARANTINE_DEFINITIONS = (
     ),
 )
 
+UPGRADE_DEFINITIONS = (
+    Definition(
+        "pipeline.upgrade.checkpoints",
+        "upgrade_checkpoints",
+        "3",
+        count_of_at_least(1),
+        "How many checkpoints the new code has to complete in one attempt before an upgrade has"
+        " succeeded. The periodic interval must let them complete within pipeline.upgrade.timeout."
+        " Ours; with Flink you watch the new job yourself.",
+    ),
+    Definition(
+        "pipeline.upgrade.timeout",
+        "upgrade_timeout_ms",
+        "10 min",
+        duration_of_at_least(1_000),
+        "How long an upgrade waits for the first checkpoints of the new code, from its start on,"
+        " before it goes back to the code before. Ours.",
+    ),
+)
+
 FAILURE_DEFINITIONS = (
     Definition(
         "pipeline.failures.show-records",

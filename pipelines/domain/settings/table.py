@@ -27,6 +27,7 @@ from pipelines.domain.settings.recovery_settings import (
     FAILURE_DEFINITIONS,
     QUARANTINE_DEFINITIONS,
     RECOVERY_DEFINITIONS,
+    UPGRADE_DEFINITIONS,
 )
 from pipelines.domain.settings.resource_settings import (
     NETWORK_DEFINITIONS,
@@ -190,6 +191,7 @@ DEFINITIONS = (
     *ACKING_DEFINITIONS,
     *RECOVERY_DEFINITIONS,
     *QUARANTINE_DEFINITIONS,
+    *UPGRADE_DEFINITIONS,
     *FAILURE_DEFINITIONS,
     *STATE_DEFINITIONS,
     *STORAGE_DEFINITIONS,

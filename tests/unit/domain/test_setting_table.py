@@ -92,6 +92,8 @@ ENDS = {
     "execution.checkpointing.verification-interval": MOMENT_OR_NONE,
     "execution.checkpointing.jobmanager.max-state-size": (("0 b", "1 b"), ("16 mb", "17 mb")),
     "execution.poison-records.limit": (("0", "1"), ("1000", "1001")),
+    "pipeline.upgrade.checkpoints": COUNT,
+    "pipeline.upgrade.timeout": (("999 ms", "1 s"), ("3650 d", "3651 d")),
     "topology.acker.executors": (("-1", "0"), ("1000", "1001")),
     "topology.message.timeout.secs": (("0", "1"), ("86400", "86401")),
     "topology.max.spout.pending": (("0", "1"), ("10000000", "10000001")),

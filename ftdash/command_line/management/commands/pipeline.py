@@ -46,6 +46,14 @@ from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, SavepointFormat
 
 
+def add_request(asking: ArgumentParser) -> None:
+    asking.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
+    asking.add_argument("--wait", action="store_true", help="until the request has ended")
+    asking.add_argument(
+        "--request-id", metavar="ID", help="asking again under the same id is the same request"
+    )
+
+
 def add_reading(actions: Any, everywhere: ArgumentParser) -> None:
     actions.add_parser("list", parents=[everywhere], help="all pipelines")
     status = actions.add_parser(
@@ -220,11 +228,7 @@ class Command(InstalledCommand):
         everywhere.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
         add_reading(actions, everywhere)
         asking = ArgumentParser(add_help=False, parents=[everywhere])
-        asking.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
-        asking.add_argument("--wait", action="store_true", help="until the request has ended")
-        asking.add_argument(
-            "--request-id", metavar="ID", help="asking again under the same id is the same request"
-        )
+        add_request(asking)
         add_asking(actions, asking)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -249,7 +253,11 @@ class Command(InstalledCommand):
             raise CommandError(explained(refusal), returncode=2) from refusal
 
     def _ask(self, options: dict[str, Any]) -> None:
-        request = _view(_request(options, getpass.getuser()))
+        self.follow(_request(options, getpass.getuser()), options)
+
+    def follow(self, request_id: RequestId, options: dict[str, Any]) -> None:
+        """With --wait, until the request has ended."""
+        request = _view(request_id)
         patience = request.deadline_at - timezone.now() + GRACE_AFTER_DEADLINE
         give_up_s = time.monotonic() + patience.total_seconds()
         while options["wait"] and request.is_open and time.monotonic() < give_up_s:

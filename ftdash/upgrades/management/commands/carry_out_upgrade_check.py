@@ -1,0 +1,18 @@
+"""`manage.py carry_out_upgrade_check KEY`: the process that holds new code against a pipeline."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from ftdash.upgrades import services
+
+
+class Command(BaseCommand):
+    help = "Check the code of an upgrade; people use `manage.py upgrade`."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("key", type=int, help="of the upgrade's row")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        services.check(options["key"])
