@@ -41,7 +41,12 @@ from pipelines.state.entries import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.timers import FiredTimers, TimeDomain
 from pipelines.stream.declaration import Flow, flow
 from pipelines.stream.environment import Environment
-from pipelines.stream.keyed import ConnectedStreams, KeyedStream, WindowedStream
+from pipelines.stream.keyed import (
+    ConnectedStreams,
+    CountWindowedStream,
+    KeyedStream,
+    WindowedStream,
+)
 from pipelines.stream.parameters import Secret
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.streams import Stream
@@ -55,6 +60,7 @@ __all__ = [
     "BatchProcessFunction",
     "BatchSides",
     "ConnectedStreams",
+    "CountWindowedStream",
     "Counter",
     "Environment",
     "FiredTimers",

@@ -28,6 +28,11 @@ from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
 from pipelines.operators.windowing.around import ONE_KEY, Around, WithOneKey
 from pipelines.operators.windowing.combining import CombineInPanes
+from pipelines.operators.windowing.count_windows import (
+    CountWindowAggregate,
+    CountWindows,
+    count_windows,
+)
 from pipelines.operators.windowing.processing_time import (
     PROCESSING_TIME,
     InProcessingTime,
@@ -220,6 +225,37 @@ class WindowedStream:
         return self.stream.derived(node, time_column)
 
 
+@dataclass(frozen=True, slots=True)
+class CountWindowedStream:
+    """A keyed stream cut into windows of a number of rows."""
+
+    stream: "Stream"
+    keys: tuple[str, ...]
+    windows: CountWindows
+
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate] | None = None,
+        /,
+        *,
+        uid: str,
+        **named: Aggregate,
+    ) -> "Stream":
+        """Keys and one column per aggregate, once per window, without an event time.
+
+        Rows that do not fill a window when the input ends are in no result. The state keeps the
+        number of rows of each key for ever.
+        """
+        keys, windows = self.keys, self.windows
+        every = all_named(aggregates, named, uid)
+        node = self.stream.environment.add_operator(
+            uid,
+            lambda: CountWindowAggregate(keys, windows, every),
+            (self.stream.connection(keys),),
+        )
+        return self.stream.derived(node, None)
+
+
 def all_named(
     aggregates: Mapping[str, Aggregate] | None, named: Mapping[str, Aggregate], uid: str
 ) -> dict[str, Aggregate]:
@@ -334,6 +370,14 @@ class KeyedStream:
 
     def window(self, windows: Windows | ProcessingTimeWindows) -> "WindowedStream":
         return WindowedStream.of(self.stream, self.keys, windows)
+
+    def count_window(self, size: int, slide: int | None = None) -> "CountWindowedStream":
+        """Windows of `size` rows of each key; one is complete every `slide` rows, or every `size`.
+
+        The first windows of a key hold fewer rows if the slide is less than the size. Rows count in
+        the order in which they arrive. Raises Rejected unless both are positive.
+        """
+        return CountWindowedStream(self.stream, self.keys, count_windows(size, slide))
 
     def process(
         self,

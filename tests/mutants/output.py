@@ -2,6 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
+_COUNTED = "tests/unit/operators/test_count_windows.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
@@ -204,6 +205,26 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "LATE not in pipeline.graph.side_outputs_of(uid)",
             "True",
             _COMBINED + "the_side_output_of_late_rows_has_whole_rows_so_nothing_is_combined",
+        ),
+    ),
+    "a count window holds exactly the newest rows of its key, at any parallelism": (
+        Mutant(
+            "pipelines/operators/windowing/count_windows.py",
+            "        self._counts.write(_ROWS, counted, after)\n",
+            "",
+            _COUNTED + "every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/count_windows.py",
+            "        self._panes.delete(rows[rows != NO_ROW])\n",
+            "",
+            _COUNTED + "panes_that_no_window_needs_are_deleted",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/count_windows.py",
+            "return (windows * self.slide - self.size) // self.pane_rows",
+            "return (windows * self.slide - self.size) // self.pane_rows + 1",
+            _COUNTED + "every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores",
         ),
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (
