@@ -107,6 +107,7 @@ def check(names: dict[str, Any]) -> None:
     names["late"].collect(uid="too-late")
     names["per_minute"].collect(uid="by-clock")
     names["overall"].collect(uid="of-all")
+    names["moving"].collect(uid="moving-rows")
     hourly = names["visits"].key_by("user").window(tumbling(hours=1))
     hourly.aggregate(n=count(), uid="hourly").collect(uid="visits-read")
     for uid, function in ("by-batch", names["Totals"]()), ("by-row", names["Alarm"]()):
@@ -122,4 +123,5 @@ def check(names: dict[str, Any]) -> None:
     assert builtins.sum(row["visits"] for row in result.rows("by-clock")) == 100
     assert max(row["visits"] for row in result.rows("of-all")) == 60
     assert {row["visits"] for row in result.rows("windows")} == {20, 30}
+    assert result.table("moving-rows").num_rows == 10
     assert max(row["total"] for row in result.rows("by-batch-rows")) == 1 + 99 * 25 + 24
