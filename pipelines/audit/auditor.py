@@ -142,6 +142,8 @@ def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
     match sink:
         case ExactlyOnceFiles(directory=directory):
             return FileOutput(Path(directory), schema)
+        case SqlUpsert(applies_changes=True) | RedisHashes(applies_changes=True):
+            return None  # the ledger knows the changes, not the rows that are left
         case SqlUpsert(url=url, table=table):
             return TableOutput(url, table, schema, Tags.OF_NEWEST)
         case PostgresInsert(url=url, table=table):

@@ -139,19 +139,53 @@ class OwnsPlace(Protocol):
 
 @runtime_checkable
 class Overwrites(Protocol):
-    """A sink that keeps the newest row of each key; it cannot take a row back."""
+    """A sink that keeps the newest row of each key."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
 
 
-def check_takes_changes(sink: "Sink") -> None:
-    """Raises Rejected for a sink that would keep rows which a changelog takes back."""
+@runtime_checkable
+class AppliesChanges(Overwrites, Protocol):
+    """A sink that can also delete the row of a key."""
+
+    def applying_changes(self) -> "Sink":
+        """The same sink for a changelog: a row that is added overwrites the row of its key, and one
+        that is taken back deletes it. The column `row_kind` is not written."""
+        ...
+
+
+def for_changes(sink: "Sink") -> "Sink":
+    """The sink for a changelog. Raises Rejected for one that would keep rows which are taken
+    back."""
+    if isinstance(sink, AppliesChanges):
+        return sink.applying_changes()
     if isinstance(sink, Overwrites):
         raise Rejected(
             "its input is a changelog, and the sink keeps the newest row of each key, so a row that"
             " is taken back would stay. Write the changelog to a sink that appends, or aggregate"
             " it by key in front of the sink"
+        )
+    return sink
+
+
+def check_change_keys(keys: Sequence[str], ordered_by: Sequence[str] | None) -> None:
+    """Raises Rejected unless one subtask makes all changes of a row with these keys, in order.
+
+    `ordered_by`: changes that are equal in these columns have an order; None: no changes have.
+    """
+    if ordered_by is None:
+        raise Rejected(
+            "its input is a changelog whose changes come in no order, so the sink could not tell"
+            " which change of a key is the last. Leave out rebalance, broadcast and the union of"
+            " different changelogs in front of it"
+        )
+    missing = [name for name in ordered_by if name not in keys]
+    if missing:
+        raise Rejected(
+            f"its input is a changelog of the key ({', '.join(ordered_by)}), and the sink's keys"
+            f" ({', '.join(keys)}) lack {missing[0]!r}: changes of one row of the sink would come"
+            " from several subtasks, in no order. Add the column to the sink's keys"
         )
 
 

@@ -14,11 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.row_kinds import DELETE, INSERT, ROW_KIND, TAKE_BACK
 from pipelines.operators.columns import Longs
 
-ROW_KIND = "row_kind"
-INSERT, DELETE = "+I", "-D"
-_TAKE_BACK = pa.array([DELETE, "-U"])
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "ROW_KIND",
+    "changes",
+    "has_row_kind",
+    "pass_changes_on",
+    "refuse_changelogs",
+    "signs",
+    "with_row_kind",
+]
+
+_TAKE_BACK = pa.array(TAKE_BACK)
 
 
 def refuse_changelogs(inputs: Sequence[bool]) -> bool:

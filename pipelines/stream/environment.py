@@ -1,18 +1,25 @@
 """Collects what an author declares, and checks it as a whole."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.connectors.in_process import ArrowRows, table_of
-from pipelines.connectors.sink import ChecksColumns, OwnsPlace, Sink, check_takes_changes
+from pipelines.connectors.sink import (
+    ChecksColumns,
+    Overwrites,
+    OwnsPlace,
+    Sink,
+    check_change_keys,
+    for_changes,
+)
 from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
-from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
+from pipelines.domain.graph import Connection, EdgeKind, JobGraph, Node, NodeKind
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import check_parallelism
@@ -43,8 +50,9 @@ class Environment:
     _schemas: dict[Uid, pa.Schema] = field(default_factory=dict)
     _watermarks: dict[Uid, WatermarkStrategy] = field(default_factory=dict)
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
-    _changelogs: set[Uid] = field(default_factory=set)
     _combiners: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
+    # By changelog, the columns of which equal values give its changes an order; None: there is none
+    _changelogs: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
@@ -136,7 +144,7 @@ class Environment:
             for name, side in sides.items():
                 self._side_outputs[node, name] = side
             if operator.emits_changes([self._is_changelog(each) for each in inputs]):
-                self._changelogs.add(node)
+                self._changelogs[node] = self._change_order(inputs)
         self._nodes.append(
             Node(
                 node,
@@ -155,7 +163,10 @@ class Environment:
         schema = self._schema_into(upstream)
         with naming(uid):
             if self._is_changelog(upstream):
-                check_takes_changes(sink)
+                sink = for_changes(sink)
+                if isinstance(sink, Overwrites):
+                    check_change_keys(sink.keys, self._changelogs[upstream.upstream])
+                    upstream = replace(upstream, hash_by=sink.keys)
             if isinstance(sink, ChecksColumns):
                 sink.check_columns(schema)
         self._nodes.append(Node(node, NodeKind.SINK, (upstream,)))
@@ -183,6 +194,16 @@ class Environment:
 
     def _is_changelog(self, connection: Connection) -> bool:
         return connection.side is None and connection.upstream in self._changelogs
+
+    def _change_order(self, inputs: tuple[Connection, ...]) -> tuple[str, ...] | None:
+        """The columns by which the changes of an operator have an order, from its inputs: as in
+        the changelogs that it reads, or by the key of the rows from which it makes changes."""
+        read = [each for each in inputs if self._is_changelog(each)]
+        if not read:
+            return inputs[0].hash_by
+        orders = {self._changelogs[each.upstream] for each in read}
+        is_kept = all(each.kind is EdgeKind.FORWARD for each in read)
+        return orders.pop() if is_kept and len(orders) == 1 else None
 
 
 def check_places(sinks: Mapping[Uid, Sink]) -> None:

@@ -20,6 +20,7 @@ from pipelines.connectors.source import AnySource
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.row_kinds import ROW_KIND, TAKE_BACK
 from pipelines.domain.run import RunSpec
 from pipelines.local.running import LocalResult, host
 from pipelines.local.slot import ProcessKilled
@@ -104,7 +105,8 @@ def assert_exactly_once(
         kill_count: how many processes are killed at most; slots and driver alike.
         points: the named points where a process may die.
         newest_by: {uid of a sink: its key columns}, for a sink that overwrites, as an upsert does:
-            only the newest row of each key is compared. Without it every row counts.
+            only the newest row of each key is compared, and no row where a changelog takes it back.
+            Without it every row counts.
         parameters: {name: text}, of a declared pipeline.
 
     Raises AssertionError with the seed, the kills and the rows that differ, and where nothing was
@@ -246,7 +248,7 @@ def _counted(table: pa.Table, keys: Sequence[str] | None) -> Counter[str]:
     rows: list[dict[str, Any]] = table.to_pylist()
     if keys is not None:
         newest = {tuple(row[key] for key in keys): row for row in rows}
-        rows = list(newest.values())
+        rows = [row for row in newest.values() if row.get(ROW_KIND) not in TAKE_BACK]
     return Counter(str(row) for row in rows)
 
 

@@ -142,6 +142,63 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a sink that overwrites holds the rows that a changelog leaves, or is refused when the pipeline"
+    " is built": (
+        Mutant(
+            "pipelines/connectors/changes.py",
+            'last.column(f"{_POSITION}_max")',
+            'last.column(f"{_POSITION}_max").slice(1)',
+            (
+                "tests/contracts/test_sinks_of_changes.py"
+                "::test_the_rows_that_are_left_are_there_whenever_writers_die[sqlite-0]"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/sql/upsert.py",
+            "if changes.gone:",
+            "if False:",
+            (
+                "tests/contracts/test_sinks_of_changes.py"
+                "::test_the_rows_that_are_left_are_there_whenever_writers_die[sqlite-0]"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/redis/hash_scripts.py",
+            "redis.call('DEL', ROW .. gone[row])",
+            "redis.call('EXISTS', ROW .. gone[row])",
+            (
+                "tests/contracts/test_sinks_of_changes.py"
+                "::test_the_rows_that_are_left_are_there_whenever_writers_die[redis-0]"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/redis/hash_scripts.py",
+            "  local before = note(gone)\n",
+            "  local before = redis.call('ZMSCORE', INDEX, unpack(gone))\n",
+            (
+                "tests/contracts/test_sinks_of_changes.py"
+                "::test_a_transaction_of_an_older_checkpoint_does_not_bring_a_row_back"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/environment.py",
+            "upstream = replace(upstream, hash_by=sink.keys)",
+            "pass",
+            (
+                "tests/unit/stream/test_changelogs.py"
+                "::test_a_changelog_that_is_dealt_out_right_before_the_sink_keeps_its_order"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/environment.py",
+            "orders.pop() if is_kept and len(orders) == 1 else None",
+            "orders.pop()",
+            (
+                "tests/unit/stream/test_changelogs.py"
+                "::test_a_changelog_without_an_order_is_refused_by_a_sink_that_applies_it"
+            ),
+        ),
+    ),
     "of all rows of a key the chosen ones are left: the first `n`, the first, the last, the best": (
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",

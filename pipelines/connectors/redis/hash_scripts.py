@@ -114,12 +114,22 @@ local score = tonumber(number) * 4294967296 + checkpoint
 local written = string.format('%.0f', score)
 local unpacked = cmsgpack.unpack(chunk)
 local names, keys, columns = unpacked[1], unpacked[2], unpacked[3]
-local before = redis.call('ZMSCORE', INDEX, unpack(keys))
-local entries = {}
-for row = 1, #keys do
-  entries[2 * row - 1], entries[2 * row] = written, keys[row]
+local gone = unpacked[4] or {}
+local function note(of)
+  local scores, entries = redis.call('ZMSCORE', INDEX, unpack(of)), {}
+  for row = 1, #of do
+    entries[2 * row - 1], entries[2 * row] = written, of[row]
+  end
+  redis.call('ZADD', INDEX, 'GT', unpack(entries))
+  return scores
 end
-redis.call('ZADD', INDEX, 'GT', unpack(entries))
+if #gone > 0 then
+  local before = note(gone)
+  for row = 1, #gone do
+    if before[row] and tonumber(before[row]) <= score then redis.call('DEL', ROW .. gone[row]) end
+  end
+end
+local before = #keys > 0 and note(keys) or {}
 for row = 1, #keys do
   if not before[row] or tonumber(before[row]) <= score then
     local key, set, missing = ROW .. keys[row], {}, {}
@@ -150,7 +160,8 @@ return left
 """ARGV: run, attempt, transaction, the run that prepared it, its writer, checkpoint.
 
 Makes the first chunk visible and removes it from the list. A row that a later checkpoint has
-written stays, because transactions of one run may be committed in any order.
+written stays, because transactions of one run may be committed in any order. For the same reason
+the index keeps a row that is deleted.
 """
 
 DROP_LEFT_OVER = """
@@ -296,7 +307,7 @@ for i = 1, #found, 2 do
   if shown and tonumber(shown) > tonumber(found[i + 1]) then
     stayed = stayed + 1
   else
-    if shown then
+    if shown and redis.call('EXISTS', ROW .. key) == 1 then
       local member = string.format('%.0f', tonumber(shown)) .. ':' .. key
       redis.call('RENAME', ROW .. key, SET_ASIDE .. member)
       redis.call('ZADD', ASIDE, shown, member)

@@ -5,19 +5,24 @@ into place once its checkpoint has completed. Only absolute values can be writte
 key (INCR, LPUSH, XADD) could not be written again without harm, and is not offered. The steps on
 the server are in `redis.hash_store`.
 
+Of a changelog, the hash of a key is deleted when its row is taken back. The index keeps the key, so
+that an older transaction, committed after it, does not bring the hash back.
+
 Batches become rows of text column by column. A key is the values of the key columns, joined by
 colons. Colons and percent signs within a value are escaped, so that no two keys collide.
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.connectors.changes import last_changes, without_kind
 from pipelines.connectors.json_rows import text_of
 from pipelines.connectors.redis.connection import client_of, database_of
 from pipelines.connectors.redis.hash_scripts import CHUNK_ROWS_MAX
@@ -37,7 +42,8 @@ CHUNK_BYTES = 1024 * 1024
 """About how much is applied at once; meanwhile the server does nothing else."""
 
 Chunk = bytes
-"""MessagePack of [field names, row keys, columns of values]; null: the field is absent."""
+"""MessagePack of [field names, row keys, columns of values]; null: the field is absent. A chunk of
+deletions has no rows, and the keys of the rows that are gone as a fourth part."""
 
 
 def check_rows(schema: pa.Schema, keys: Sequence[str]) -> None:
@@ -72,6 +78,17 @@ def chunks_of(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> Iterato
     for start in range(0, table.num_rows, step):
         columns = [text.slice(start, step).to_pylist() for text in texts.values()]
         yield msgspec.msgpack.encode([names, row_keys.slice(start, step).to_pylist(), columns])
+
+
+def change_chunks_of(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> Iterator[Chunk]:
+    """The same for a changelog: what is left of each key. Raises Rejected when a key is null."""
+    last = last_changes(batches, keys)
+    yield from chunks_of(last.kept.to_batches(), keys) if last.kept.num_rows else ()
+    if last.gone.num_rows:
+        gone = _row_keys([(key, text_of(last.gone.column(key))) for key in keys])
+        for start in range(0, len(gone), CHUNK_ROWS_MAX):
+            parts = [[], [], [], gone.slice(start, CHUNK_ROWS_MAX).to_pylist()]
+            yield msgspec.msgpack.encode(parts)
 
 
 def _rows_per_chunk(table: pa.Table) -> int:
@@ -109,6 +126,8 @@ _FIELDS = (  # no binary: the server's MessagePack knows text only
 )
 
 
+ToChunks = Callable[[Sequence[pa.RecordBatch]], Iterator[Chunk]]
+
 BUFFER_ROWS = 2_000
 STEPS_AT_ONCE = 32
 
@@ -125,6 +144,11 @@ class RedisHashes:
     _: KW_ONLY
     pipeline: str
     buffer_rows: int = BUFFER_ROWS
+    applies_changes: bool = field(default=False, repr=False)  # set for a changelog, not by authors
+
+    def applying_changes(self) -> "RedisHashes":
+        """See `AppliesChanges`."""
+        return replace(self, applies_changes=True)
 
     @property
     def guarantee(self) -> str:
@@ -139,10 +163,10 @@ class RedisHashes:
 
     def check_columns(self, schema: pa.Schema) -> None:
         """See `ChecksColumns`."""
-        check_rows(schema, self.keys)
+        check_rows(without_kind(schema) if self.applies_changes else schema, self.keys)
 
     def validate(self, schema: pa.Schema) -> None:
-        check_rows(schema, self.keys)
+        self.check_columns(schema)
         with closing(self._store()) as store:
             try:
                 store.check(self.pipeline)
@@ -152,7 +176,8 @@ class RedisHashes:
     def open(self, context: SinkContext, schema: pa.Schema) -> "StagingWriter":
         store = self._store()
         store.enter(context, self.pipeline)
-        target = RedisTransactions(store, context, self.prefix, self.keys, self.buffer_rows)
+        to_chunks = partial(change_chunks_of if self.applies_changes else chunks_of, keys=self.keys)
+        target = RedisTransactions(store, context, self.prefix, to_chunks, self.buffer_rows)
         return StagingWriter(target, context, schema)
 
     @property
@@ -225,13 +250,13 @@ class RedisTransactions:
         store: RedisHashStore,
         context: SinkContext,
         prefix: str,
-        keys: Sequence[str],
+        to_chunks: ToChunks,
         buffer_rows: int,
     ) -> None:
         self._store = store
         self._context = context
         self._prefix = prefix
-        self._keys = keys
+        self._to_chunks = to_chunks
         self._buffer_rows = buffer_rows
         self._numbers = itertools.count()
 
@@ -241,7 +266,7 @@ class RedisTransactions:
         writer = f"{context.run_id}:{context.attempt}:{context.uid}:{context.subtask}"
         name = f"{writer}:{next(self._numbers)}"
         return RedisTransaction(
-            self._store, context, self._prefix, name, self._keys, self._buffer_rows
+            self._store, context, self._prefix, name, self._to_chunks, self._buffer_rows
         )
 
     def commit(self, handle: Json) -> None:
@@ -272,14 +297,14 @@ class RedisTransaction:
         context: SinkContext,
         prefix: str,
         name: str,
-        keys: Sequence[str],
+        to_chunks: ToChunks,
         buffer_rows: int,
     ) -> None:
         self._store = store
         self._context = context
         self._prefix = prefix
         self._name = name
-        self._keys = keys
+        self._to_chunks = to_chunks
         self._buffer_rows = buffer_rows
         self._buffer: list[pa.RecordBatch] = []
         self._buffered_rows = 0
@@ -311,6 +336,6 @@ class RedisTransaction:
         self._buffer = []
 
     def _flush(self) -> None:
-        for chunk in chunks_of(self._buffer, self._keys) if self._buffer else ():
+        for chunk in self._to_chunks(self._buffer) if self._buffer else ():
             self._store.stage(self._context, self._name, chunk)
         self._buffer, self._buffered_rows = [], 0

@@ -212,6 +212,15 @@ def upsert(dialect: str, table: sa.Table) -> Insert:
     return insert.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
+KEY_PARAMETER = "key_of_"
+"""Begins the names of the parameters of `delete_by_key`, which end with the key's columns."""
+
+
+def delete_by_key(table: sa.Table) -> sa.Delete:
+    keys = [column == sa.bindparam(KEY_PARAMETER + column.name) for column in table.primary_key]
+    return sa.delete(table).where(sa.and_(sa.true(), *keys))
+
+
 def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> None:
     """Raises Rejected if the table exists and lacks a column, or differs in a type or its key."""
     inspector = sa.inspect(connection)

@@ -3,13 +3,17 @@
 Idempotent: a replay overwrites the rows that it wrote before. Rows are visible before their
 checkpoint completes, and exact once the checkpoint after a replay has completed. `sql.tables`
 decides how a rewind fits the table to a starting point, and how older writers are fenced.
+
+Of a changelog, the row of a key is deleted when it is taken back. As with a value that was
+overwritten, a rewind does not bring the row back; the replay takes it back again.
 """
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import pyarrow as pa
 import sqlalchemy as sa
 
+from pipelines.connectors.changes import last_changes, without_kind
 from pipelines.connectors.sink import SinkContext, Superseded, newest_of
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase, place_of
@@ -32,6 +36,11 @@ class SqlUpsert:
     _: KW_ONLY
     pipeline: str
     buffer_rows: int = BUFFER_ROWS
+    applies_changes: bool = field(default=False, repr=False)  # set for a changelog, not by authors
+
+    def applying_changes(self) -> "SqlUpsert":
+        """See `AppliesChanges`."""
+        return replace(self, applies_changes=True)
 
     @property
     def guarantee(self) -> str:
@@ -64,7 +73,14 @@ class SqlUpsert:
         number = database.transaction(
             lambda connection: self._enter(connection, database, output, context)
         )
-        return SqlWriter(database, output, context, number, self.buffer_rows)
+        return SqlWriter(
+            database,
+            output,
+            context,
+            number,
+            self.buffer_rows,
+            applies_changes=self.applies_changes,
+        )
 
     @property
     def target(self) -> str:
@@ -98,6 +114,8 @@ class SqlUpsert:
         return Superseded(items, f"table {self.table}_superseded") if items else None
 
     def _output(self, schema: pa.Schema) -> sa.Table:
+        if self.applies_changes:
+            schema = without_kind(schema)
         missing = next((key for key in self.keys if key not in schema.names), None)
         if missing is not None:
             raise Rejected(f"The key column {missing} of table {self.table} is not in the results.")
@@ -155,12 +173,16 @@ class SqlWriter:
         context: SinkContext,
         number: int,  # the run's
         buffer_rows: int,
+        *,
+        applies_changes: bool = False,
     ) -> None:
         self._database = database
         self._output = output
         self._context = context
         self._number = number
         self._upsert = sql_tables.upsert(database.dialect, output)
+        self._delete = sql_tables.delete_by_key(output)
+        self._applies_changes = applies_changes
         self._buffer: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._buffer_rows = buffer_rows
@@ -174,16 +196,16 @@ class SqlWriter:
         self._buffer.append(batch)
         self._buffered_rows += batch.num_rows
         if self._buffered_rows >= self._buffer_rows:
-            rows = self._buffered(self._early)
-            self._database.transaction(lambda connection: self._write(connection, rows))
+            changes = self._buffered(self._early)
+            self._database.transaction(lambda connection: self._write(connection, changes))
             self._forget_buffer()
             self._has_early_rows = True
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
         origin = origin_of(self._number, checkpoint_id)
-        rows = self._buffered(origin)
-        if rows or self._has_early_rows:
-            self._database.transaction(lambda connection: self._settle(connection, rows, origin))
+        changes = self._buffered(origin)
+        if self._buffer or self._has_early_rows:
+            self._database.transaction(lambda connection: self._settle(connection, changes, origin))
         self._forget_buffer()
         self._has_early_rows = False
         return []
@@ -195,31 +217,55 @@ class SqlWriter:
         self._forget_buffer()
         self._database.close()
 
-    def _settle(
-        self, connection: sa.Connection, rows: list[dict[str, object]], origin: int
-    ) -> None:
-        self._write(connection, rows)
+    def _settle(self, connection: sa.Connection, changes: "_Changes", origin: int) -> None:
+        self._write(connection, changes)
         if self._has_early_rows:
             column = self._output.c[ORIGIN]
             mine = sa.update(self._output).where(column == self._early)
             connection.execute(mine.values({column: origin}))
 
-    def _write(self, connection: sa.Connection, rows: list[dict[str, object]]) -> None:
+    def _write(self, connection: sa.Connection, changes: "_Changes") -> None:
         context = self._context
         sql_tables.pass_fence(connection, self._output.name, context.run_id, context.attempt)
-        if rows:
-            connection.execute(self._upsert, rows)
+        if changes.rows:
+            connection.execute(self._upsert, changes.rows)
+        if changes.gone:
+            connection.execute(self._delete, changes.gone)
 
-    def _buffered(self, origin: int) -> list[dict[str, object]]:
-        """The buffered records as rows. Times are UTC, since SQLite does not keep a zone."""
+    def _buffered(self, origin: int) -> "_Changes":
+        """The buffered records. A key is among the rows or among those that are gone."""
         if not self._buffer:
-            return []
-        table = pa.Table.from_batches(self._buffer)
-        for index, column in enumerate(table.schema):
-            if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-                utc = table.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
-                table = table.set_column(index, column.name, utc)
-        return [row | {ORIGIN: origin} for row in table.to_pylist()]
+            return _Changes([], [])
+        if not self._applies_changes:
+            return _Changes(_rows_of(pa.Table.from_batches(self._buffer), origin), [])
+        keys = [key.name for key in self._output.primary_key]
+        last = last_changes(self._buffer, keys)
+        gone = [
+            {sql_tables.KEY_PARAMETER + name: value for name, value in row.items()}
+            for row in _in_utc(last.gone).to_pylist()
+        ]
+        return _Changes(_rows_of(last.kept, origin), gone)
 
     def _forget_buffer(self) -> None:
         self._buffer, self._buffered_rows = [], 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Rows to write, and the keys of rows to delete, as parameters of the two statements."""
+
+    rows: list[dict[str, object]]
+    gone: list[dict[str, object]]
+
+
+def _rows_of(table: pa.Table, origin: int) -> list[dict[str, object]]:
+    return [row | {ORIGIN: origin} for row in _in_utc(table).to_pylist()]
+
+
+def _in_utc(table: pa.Table) -> pa.Table:
+    """Times as UTC, since SQLite does not keep a zone."""
+    for index, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            utc = table.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
+            table = table.set_column(index, column.name, utc)
+    return table

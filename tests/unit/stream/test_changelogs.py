@@ -1,20 +1,26 @@
 """A stream knows if it takes rows back, and an operator that would read that wrong is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pipelines.connectors import BlackHole
 from pipelines.connectors.in_process import Collect
 from pipelines.connectors.redis.hashes import RedisHashes
+from pipelines.connectors.sink import Sink
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
 from pipelines.operators.processing.process import BatchProcessFunction
 from pipelines.stream import Environment, Stream, count, max, min, tumbling
 
 LEFT = pa.schema([("key", pa.string()), ("x", pa.int64())])
 RIGHT = pa.schema([("key", pa.string()), ("y", pa.int64())])
+UPSERT = SqlUpsert("sqlite:////tmp/t.sqlite", "t", ("key",), pipeline="p")
+HASHES = RedisHashes("redis://localhost", "t", ("key",), pipeline="p")
 WITHOUT_KIND = pa.schema([("key", pa.string())])
 
 
@@ -55,8 +61,7 @@ def test_what_works_row_by_row_passes_a_changelog_on(pass_on: Callable[[Stream],
         lambda s: s.union(s.as_records(uid="records"), uid="next"),
         lambda s: s.join(other(s), on=["key"], uid="next"),
         lambda s: other(s).join(s, on=["key"], uid="next"),
-        lambda s: s.sink(SqlUpsert("sqlite://", "t", ("key",), pipeline="p"), uid="next"),
-        lambda s: s.sink(RedisHashes("redis://", "t", ("key",), pipeline="p"), uid="next"),
+        lambda s: s.sink(Newest(), uid="next"),
     ],
 )
 def test_what_would_count_a_row_that_is_taken_back_is_refused_by_uid(
@@ -64,6 +69,57 @@ def test_what_would_count_a_row_that_is_taken_back_is_refused_by_uid(
 ) -> None:
     with pytest.raises(Rejected, match=r"'next' cannot be built: .* is a changelog|'next'.*unites"):
         read(joined("left"))
+
+
+class Newest(BlackHole):
+    """An author's sink that keeps the newest row of each key."""
+
+    keys = ("key",)
+
+
+@pytest.mark.parametrize("sink", [UPSERT, HASHES])
+def test_a_sink_that_overwrites_applies_a_changelog_and_gets_it_by_its_keys(sink: Sink) -> None:
+    stream = joined("left").filter(pc.field("x") > 0, uid="filtered").sink(sink, uid="out")
+
+    pipeline = stream.environment.build()
+
+    assert pipeline.sinks[Uid("out")] == replace(sink, applies_changes=True)
+    assert pipeline.graph.node(Uid("out")).inputs[0].hash_by == ("key",)
+
+
+@pytest.mark.parametrize("sink", [UPSERT, HASHES])
+def test_a_sink_reads_records_of_changes_as_they_are(sink: Sink) -> None:
+    stream = joined("left").as_records(uid="records").sink(sink, uid="out")
+
+    assert stream.environment.build().sinks[Uid("out")] == sink
+
+
+def test_a_sink_whose_keys_lack_the_changelogs_key_is_refused_with_the_next_step() -> None:
+    sink = SqlUpsert("sqlite://", "t", ("x",), pipeline="p")
+
+    with pytest.raises(Rejected, match=r"'out' .* key \(key\), and .* lack 'key'.* Add the column"):
+        joined("left").sink(sink, uid="out")
+
+
+@pytest.mark.parametrize(
+    "unordered",
+    [
+        lambda s: s.rebalance().filter(pc.field("x") > 0, uid="dealt"),
+        lambda s: s.broadcast().filter(pc.field("x") > 0, uid="dealt"),
+        lambda s: s.union(of_other_key(s), uid="united"),
+    ],
+)
+def test_a_changelog_without_an_order_is_refused_by_a_sink_that_applies_it(
+    unordered: Callable[[Stream], Stream],
+) -> None:
+    with pytest.raises(Rejected, match=r"'out' cannot be built: .* come in no order"):
+        unordered(joined("left")).sink(UPSERT, uid="out")
+
+
+def test_a_changelog_that_is_dealt_out_right_before_the_sink_keeps_its_order() -> None:
+    stream = joined("left").rebalance().sink(UPSERT, uid="out")
+
+    assert stream.environment.build().graph.node(Uid("out")).inputs[0].hash_by == ("key",)
 
 
 def test_changes_can_be_read_as_records() -> None:
@@ -98,6 +154,16 @@ def joined(how: str) -> Stream:
     env = Environment()
     left = env.from_rows([], LEFT, uid="left")
     return left.join(env.from_rows([], RIGHT, uid="right"), on=["key"], how=how, uid="joined")
+
+
+def of_other_key(stream: Stream) -> Stream:
+    """A changelog of the same columns, whose changes have an order by another key."""
+    environment = stream.environment
+    left = environment.from_rows([], LEFT, uid="left-2")
+    right = environment.from_rows([], RIGHT, uid="right-2")
+    every = left.join(right, on=["key"], uid="pairs")
+    top = every.key_by("x").top_n(1, order_by="y", uid="top")
+    return top.map(lambda row: row, stream.schema, uid="mapped")
 
 
 def other(stream: Stream) -> Stream:
