@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pipelines.connectors.in_process import Draws as Draws
     from pipelines.connectors.in_process import Print as Print
     from pipelines.connectors.in_process import SeededGenerator as SeededGenerator
+    from pipelines.connectors.kafka.avro import AvroValues as AvroValues
     from pipelines.connectors.kafka.connection import KafkaAddress as KafkaAddress
+    from pipelines.connectors.kafka.registry import SchemaRegistry as SchemaRegistry
     from pipelines.connectors.kafka.topics import KafkaTopics as KafkaTopics
     from pipelines.connectors.kafka.transactions import ExactlyOnceKafka as ExactlyOnceKafka
     from pipelines.connectors.kafka.values import JsonValues as JsonValues
@@ -41,6 +43,7 @@ __all__ = [
     "JSON_LINES",
     "PARQUET",
     "ArrowRows",
+    "AvroValues",
     "BlackHole",
     "Collect",
     "CsvFiles",
@@ -61,6 +64,7 @@ __all__ = [
     "RawValues",
     "RedisHashes",
     "RedisStreams",
+    "SchemaRegistry",
     "SeededGenerator",
     "SqlUpsert",
     "WriteAheadKafka",
@@ -69,6 +73,7 @@ __all__ = [
 _PLACES = {
     "ArrowRows": "in_process",
     "BlackHole": "in_process",
+    "AvroValues": "kafka.avro",
     "Collect": "in_process",
     "CsvFiles": "files.csv",
     "DataFrameRows": "files.data_frame",
@@ -91,6 +96,7 @@ _PLACES = {
     "RedisHashes": "redis.hashes",
     "RedisStreams": "redis.streams",
     "SeededGenerator": "in_process",
+    "SchemaRegistry": "kafka.registry",
     "SqlUpsert": "sql.upsert",
     "WriteAheadKafka": "kafka.write_ahead",
 }

@@ -6,6 +6,36 @@ _COUNTED = "tests/unit/operators/test_count_windows.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
+    "bytes that their schema did not write cost no other record, and a schema that does not go with"
+    " the columns is refused by name": (
+        Mutant(
+            "pipelines/connectors/kafka/avro.py",
+            "    if left:\n",
+            "    if left > 3:\n",
+            (
+                "tests/unit/connectors/kafka/test_avro.py::test_whatever_the_bytes_are_each_record"
+                "_is_a_row_or_a_problem"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/avro.py",
+            "pa.concat_batches(parts).take(pa.array(np.argsort(np.array(numbers))))",
+            "pa.concat_batches(parts)",
+            (
+                "tests/unit/connectors/kafka/test_avro.py::test_columns_follow_the_names_of_the"
+                "_fields_and_schemas_may_change_within_a_batch"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/avro_columns.py",
+            "if not fits(branch, column.type, types):",
+            "if branch is None:",
+            (
+                "tests/unit/connectors/kafka/test_avro.py::test_a_schema_that_does_not_go_with_the"
+                "_columns_is_refused_by_name"
+            ),
+        ),
+    ),
     "a record that cannot be decoded is a dead letter once, with the checkpoint of its offset, and"
     " moves no event time on": (
         Mutant(

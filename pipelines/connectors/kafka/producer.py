@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.connectors.kafka import connection as kafka_connection
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, TURN_S, KafkaAddress
+from pipelines.connectors.kafka.values import Encoder, RowFormat, check_columns
 from pipelines.domain.errors import Rejected, Retryable
 
 PARTITIONER = "murmur2_random"
@@ -30,16 +31,24 @@ Blobs = list[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class RecordForm:
-    """`value` names a column of text or bytes; None: the whole row, as `json_rows` writes it. `key`
-    may also name a column of whole numbers, which become decimal digits."""
+    """`value` names a column of text or bytes; None: the whole row, as `format` writes it, or as
+    `json_rows` does. `key` may also name a column of whole numbers, which become decimal digits."""
 
     value: str | None = None
     key: str | None = None
+    format: RowFormat | None = None
+    encoder: Encoder | None = None
 
     def check(self, schema: pa.Schema, topic: str) -> None:
         """Raises Rejected naming the column that does not fit."""
+        if self.value is not None and self.format is not None:
+            raise Rejected(
+                f"Give topic {topic} either a value column or a format: a format writes whole rows."
+            )
         if self.value is not None:
             self._check_column(schema, self.value, topic, "value", _is_bytes)
+        elif self.format is not None:
+            check_columns(self.format, schema, topic)
         else:
             _check_json(schema, topic)
         if self.key is not None:
@@ -53,6 +62,8 @@ class RecordForm:
     def _values(self, batch: pa.RecordBatch) -> Blobs:
         if self.value is not None:
             return _as_bytes(batch.column(self.value))
+        if self.encoder is not None:
+            return list(self.encoder.encoded(batch))
         return list(json_lines_of(pa.Table.from_batches([batch])).split(b"\n")[:-1])
 
     def _check_column(

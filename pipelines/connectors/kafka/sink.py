@@ -29,6 +29,7 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random_ex
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.coordinator import LONGEST_PAUSE_S, KafkaCoordinator
 from pipelines.connectors.kafka.producer import KafkaOutput, RecordForm, TransactionalProducer
+from pipelines.connectors.kafka.values import RowFormat
 from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
@@ -239,7 +240,8 @@ def _is_text(name: str) -> bool:
 class KafkaSink:
     """`pipeline` and `topic` name its transactions; of the runs that use both, one holds the topic.
 
-    `value` and `key` are columns, see `RecordForm`; without `value` a record is the row as JSON.
+    `value` and `key` are columns, see `RecordForm`; without `value` a record is the row in that
+    `format`, or as JSON.
     Kafka's log cannot be rewound: restoring an older point publishes again what came after it.
     """
 
@@ -249,6 +251,7 @@ class KafkaSink:
     pipeline: str
     value: str | None = None
     key: str | None = None
+    format: RowFormat | None = None
     transaction_timeout: timedelta
 
     @property
@@ -257,7 +260,8 @@ class KafkaSink:
 
     @property
     def output(self) -> KafkaOutput:
-        form = RecordForm(self.value, self.key)
+        encoder = None if self.format is None else self.format.encoder(self.topic)
+        form = RecordForm(self.value, self.key, self.format, encoder)
         return KafkaOutput(self.address, self.topic, form, self.transaction_timeout)
 
     @property
@@ -274,6 +278,8 @@ class KafkaSink:
         try:
             with closing(KafkaCoordinator(self.address)) as coordinator:
                 KafkaAdmin(self.address).partitions(self.topic)
+                if self.format is not None:
+                    self.format.check_target(self.topic)
                 coordinator.end(f"{self.ownership.prefix}/validation", self.transaction_timeout)
         except Retryable as error:
             raise Rejected(f"{error}.") from error

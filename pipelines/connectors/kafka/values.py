@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipelines.connectors.json_rows import MalformedLine, decode_each_line, decode_lines
 from pipelines.connectors.kafka.fetched import Fetched
 from pipelines.connectors.source import UnreadableText
+from pipelines.domain.errors import Rejected
 
 NO_TIME = -1
 RAW = pa.schema(
@@ -92,6 +93,50 @@ class ValueFormat(Protocol):
     def row_of_text(self, text: str) -> pa.RecordBatch:
         """See `ReadsText`. Raises UnreadableText."""
         ...
+
+
+class Encoder(Protocol):
+    """Belongs to one writer, and to the thread of its subtask."""
+
+    def encoded(self, batch: pa.RecordBatch) -> list[bytes]:
+        """A value for each row. Raises Rejected for a row that does not fit, and Retryable if a
+        server that it has to ask does not answer."""
+        ...
+
+
+class RowFormat(Protocol):
+    """What a sink makes of its rows. Immutable; building it contacts no server."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it takes."""
+        ...
+
+    def encoder(self, topic: str) -> Encoder:
+        """Contacts no server until the first batch."""
+        ...
+
+    def check_target(self, topic: str) -> None:
+        """Asks a registry if it would take the schema. Raises Rejected, Retryable."""
+        ...
+
+
+def check_columns(format: RowFormat, schema: pa.Schema, topic: str) -> None:
+    """Raises Rejected naming the first column that is another one than the format's."""
+    for column in schema:
+        index = format.schema.get_field_index(column.name)
+        wanted = None if index < 0 else format.schema.field(index).type
+        if wanted != column.type:
+            raise Rejected(
+                f"Column {column.name} of type {column.type} is not a column of the format of topic"
+                f" {topic}."
+                if wanted is None
+                else f"Column {column.name} of type {column.type} is of type {wanted} in the format"
+                f" of topic {topic}."
+            )
+    missing = [name for name in format.schema.names if name not in schema.names]
+    if missing:
+        raise Rejected(f"The column {missing[0]} of topic {topic} is not in the results.")
 
 
 @dataclass(frozen=True, slots=True)
