@@ -386,6 +386,15 @@ PHASE_RETENTION_CHECKPOINTS = 2000
 LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
 LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "keep_lab"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
+PACKAGE_BYTES_MAX = 64 << 20
+"""Of a wheel that is uploaded on a page; a command takes larger ones."""
+
+FILE_UPLOAD_HANDLERS = [
+    "ftdash.uploads.SizeLimit",
+    "django.core.files.uploadhandler.MemoryFileUploadHandler",
+    "django.core.files.uploadhandler.TemporaryFileUploadHandler",
+]
+
 REQUEST_DEADLINE_S = 120
 START_DEADLINE_S = 300
 DELIVERY_GRACE_S = 1.0

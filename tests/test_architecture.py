@@ -60,7 +60,7 @@ FROM_FTDASH = {
 }
 DASHBOARD = [  # each may import those before it
     *("installed_command", "formats", "times", "impatience", "celery", "errands"),
-    *("staticfiles", "postgresql", "settings"),
+    *("staticfiles", "postgresql", "settings", "uploads"),
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "projection", "supervision"),

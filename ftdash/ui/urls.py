@@ -19,6 +19,7 @@ from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
 from ftdash.ui.savepoints import page as savepoints
 from ftdash.ui.settings import page as settings_page
+from ftdash.ui.upgrades import page as upgrades_page
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -92,6 +93,12 @@ urlpatterns = [
     path("pipelines/<slug:name>/game-day/start/", game_day.start_game_day, name="start-game-day"),
     path("pipelines/<slug:name>/lineage/", lineage_page.page, name="lineage"),
     path("pipelines/<slug:name>/lineage/regions/", lineage_page.regions, name="lineage-regions"),
+    path("pipelines/<slug:name>/upgrades/<str:request_id>/", upgrades_page.upgrade, name="upgrade"),
+    path(
+        "pipelines/<slug:name>/upgrades/<str:request_id>/regions/",
+        upgrades_page.upgrade_regions,
+        name="upgrade-regions",
+    ),
     path("pipelines/<slug:name>/recovery/", recovery_page.recovery, name="recovery"),
     path(
         "pipelines/<slug:name>/recovery/regions/",

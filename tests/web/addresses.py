@@ -55,6 +55,7 @@ NO_PAGES = {
     "event-log-csv": "a file",
     "event-log-json": "a file",
     "restore-into": "redirects",
+    "upgrade": "of a pipeline that was upgraded; test_upgrade_page",
     "savepoint-manifest": "a file",
 }
 STATES = {

@@ -64,6 +64,7 @@ ARGUMENTS = {
     "key": 1,
     "savepoint_key": "flights-1-2",
     "path": "index.html",
+    "request_id": "of-an-upgrade",
 }
 
 

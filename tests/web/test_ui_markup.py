@@ -16,11 +16,12 @@ from ftdash.alerts import evaluation
 from ftdash.alerts.models import AlertRule, Watched
 from ftdash.gameday.models import GameDay
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import Pipeline
+from ftdash.jobs.models import Pipeline, Run, Upgrade, UpgradeStep
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.commands import TakeSavepoint
+from pipelines.domain.commands import TakeSavepoint, UpgradePipeline
 from pipelines.domain.events import CheckpointFailed, Event
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
 from tests.web.filled_states import ended_game_days
@@ -147,6 +148,26 @@ def told_in_markup() -> None:
     evaluation.fire(rule, run.pipeline, 1.0, timezone.now(), fire_above=0.0)
     ended_game_days(run)
     GameDay.objects.update(requester=MARKUP, reason=MARKUP)
+    upgraded(run)
+
+
+def upgraded(run: Run) -> None:
+    now = timezone.now()
+    code = ShippedCode(package=MARKUP, version=MARKUP, file=MARKUP, sha256=MARKUP)
+    told = {"requester": MARKUP, "reason": MARKUP, "message": MARKUP}
+    over = {"at": now.isoformat(), "ended_at": now.isoformat(), "text": MARKUP, "trace": MARKUP}
+    Upgrade.objects.create(
+        request=new_request(run, UpgradePipeline(code=code), request_id="upgraded", **told),
+        pipeline=run.pipeline,
+        old_run=run,
+        new_code=msgspec.to_builtins(code),
+        checkpoints=1,
+        timeout_ms=1,
+        step_at=now,
+        steps=[{"step": UpgradeStep.CHECKING.value, **over}],
+        savepoint=MARKUP,
+        ended_at=now,
+    )
 
 
 def every_page(client: Client) -> dict[str, HttpResponse]:
@@ -166,6 +187,7 @@ def address_of(pattern: URLPattern) -> str:
         "checkpoint_id": 1,
         "key": GameDay.objects.latest("pk").pk,
         "savepoint_key": "flights-1-2",
+        "request_id": "upgraded",
         "path": "index.html",  # of the documentation, which is not built here
     }
     wanted = pattern.pattern.converters

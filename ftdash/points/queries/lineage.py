@@ -16,8 +16,9 @@ from django.db.models import Q
 from ftdash.checkpoints.ledger_fold import ROWS_KEPT
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.guarantee import LedgerLine, ledger
-from ftdash.jobs.models import Pipeline, Run
+from ftdash.jobs.models import Pipeline, Request, Run
 from ftdash.points.queries.recovery_points import newest_line
+from pipelines.domain.commands import STARTS
 
 POINTS_PER_RUN_MAX = 200
 
@@ -48,6 +49,9 @@ class LineageRun:
     restored_checkpoint_id: int | None
     claim_mode: str | None  # None: not restored
     code: str  # the package that it ran, with version and digest; empty: an installed one
+    started_by: str  # empty: not known
+    why: str  # in that person's words
+    changes: list[str]  # of code and operators, since the run that it was restored from
     tree_restored_from: str | None
     """Where the first run of its tree was restored from: a point of an unknown run. None: that run
     started from the beginning."""
@@ -74,8 +78,15 @@ def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | No
     found = list(_trees([runs[pk] for pk in sorted(roots)], forks))
     shown = set(sorted((node.run.pk for node in found), reverse=True)[:runs_max])
     shown.update(run.pk for run in own[-1:])
+    starts = Request.objects.filter(kind__in=STARTS, run__in=shown)
+    asked = {start.run_id: start for start in starts}
     return [
-        _described(node, runs.get(node.run.parent_id or 0), forks.get(node.run.pk, []))
+        _described(
+            node,
+            runs.get(node.run.parent_id or 0),
+            forks.get(node.run.pk, []),
+            asked.get(node.run.pk),
+        )
         for node in found
         if node.run.pk in shown
     ]
@@ -104,7 +115,28 @@ def _root_of(run: Run, runs: dict[int, Run]) -> Run:
     return run
 
 
-def _described(node: _Node, parent: Run | None, forks: list[Run]) -> LineageRun:
+def _changes(run: Run, parent: Run | None) -> Iterator[str]:
+    if parent is None:
+        return
+    if run.code != parent.code:
+        before, now = (each.code_described or "an installed package" for each in (parent, run))
+        yield f"code: {before} → {now}"
+    before_uids, uids = _uids(parent), _uids(run)
+    if not before_uids or not uids:
+        return  # one of them never started
+    if added := sorted(uids - before_uids):
+        yield f"added: {', '.join(added)}"
+    if dropped := sorted(before_uids - uids):
+        yield f"dropped: {', '.join(dropped)}"
+
+
+def _uids(run: Run) -> set[str]:
+    return {uid for vertex in run.vertices for uid in vertex["operators"]}
+
+
+def _described(
+    node: _Node, parent: Run | None, forks: list[Run], asked: Request | None
+) -> LineageRun:
     run = node.run
     return LineageRun(
         run_id=run.run_id,
@@ -118,6 +150,9 @@ def _described(node: _Node, parent: Run | None, forks: list[Run]) -> LineageRun:
         restored_checkpoint_id=run.first_checkpoint_id - 1 if run.restored_from else None,
         claim_mode=run.claim_mode if run.restored_from else None,
         code=run.code_described,
+        started_by="" if asked is None else asked.requester,
+        why="" if asked is None else asked.reason,
+        changes=list(_changes(run, parent)),
         tree_restored_from=node.root.restored_from,
         points=_points(run, forks),
     )

@@ -40,6 +40,8 @@ class ActionForm(forms.Form):
     )
     field_order = (
         "path",
+        "package",
+        "wheel",
         "drain",
         "with_savepoint",
         "label",

@@ -31,6 +31,7 @@ from ftdash.ui.actions.run_forms import (
     TakeSavepointForm,
 )
 from ftdash.ui.actions.start_forms import ReplayForm, RestoreForm, StartForm, looked_at
+from ftdash.ui.actions.upgrade_form import UpgradeForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 
@@ -41,6 +42,7 @@ ACTIONS: dict[str, type[ActionForm]] = {
     "checkpoint": CheckpointForm,
     "savepoint": TakeSavepointForm,
     "stop": StopForm,
+    "upgrade": UpgradeForm,
     "restore": RestoreForm,
     "start": StartForm,
     "change": ChangeForm,
@@ -64,7 +66,7 @@ def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
     chosen = ACTIONS[action]
     if request.method == "GET":
         return shown(request, page, action, chosen(initial=request.GET.dict(), page=page))
-    form = chosen(request.POST, page=page)
+    form = chosen(request.POST, request.FILES, page=page)
     if not form.is_valid():
         return shown(request, page, action, form, status=REFUSED)
     try:
