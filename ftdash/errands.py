@@ -1,19 +1,27 @@
-"""Errands for the worker, by the name of the task that runs them.
+"""The work of the worker: errands by the name of their task, and rounds that no failure stops.
 
 A service stores a row and publishes the errand when its transaction commits. It only needs the
 name, so it does not import the code that works on the row. If the broker does not accept a message,
 that is only logged: the next reconcile round finds the row and does the same.
+
+A round works for many runs or requests. The failure of one of them must not delay the others.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 
+import psutil
 from celery import current_app
 from django.conf import settings
 from django.db import transaction
 from kombu.exceptions import OperationalError
+
+from pipelines.bus.journal import JournalCutShort, UndecodableEvent
+from pipelines.domain.errors import Rejected, Retryable
 
 log = logging.getLogger("ftdash.errands")
 
@@ -46,3 +54,19 @@ def publish(errand: Errand, *key: int, eta: datetime | None = None) -> None:
         current_app.send_task(errand.value, key, eta=eta, expires=EXPIRES_S.get(errand))
     except OperationalError as error:
         log.warning("The broker is away, %s waits for reconcile: %s", errand.value, error)
+
+
+OF_ONE_RUN = (OSError, psutil.Error, Retryable, Rejected, UndecodableEvent, JournalCutShort)
+"""Errors of a disk, a process that is gone, an unreadable journal. An absent database fails for all
+of them alike, and bugs must be seen: both pass through."""
+
+rounds_log = logging.getLogger("ftdash.rounds")
+
+
+@contextmanager
+def isolated(what: str) -> Iterator[None]:
+    """Wraps the work for one of many, in a round that is repeated."""
+    try:
+        yield
+    except OF_ONE_RUN as error:
+        rounds_log.error("%s has to wait: %s", what, error)

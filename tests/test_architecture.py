@@ -150,7 +150,7 @@ WRITERS = {  # module -> why it writes rows, and is no `services`
     "ftdash.alerts.evaluation": "alerts that fire and clear",
     "ftdash.checkpoints.ledger_fold": "folds journals",
     "ftdash.checkpoints.projector": "folds journals",
-    "ftdash.embedded.accounts": "makes the people of a new installation",
+    "ftdash.embedded.demo": "makes the people of a new installation",
     "ftdash.gameday.injection": "notes a process before it is hit, so that it is let go",
     "ftdash.history.limits": "how long history is kept, and what was counted before",
     "ftdash.metrics.projector": "folds journals",

@@ -20,9 +20,8 @@ from django.utils import timezone
 
 from ftdash.checkpoints.models import Audit
 from ftdash.checkpoints.queries.guarantee import is_silent
-from ftdash.errands import Errand, publish_on_commit
+from ftdash.errands import Errand, isolated, publish_on_commit
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.requests.asking import pipeline_named
 from pipelines.bus.journal import JournalCutShort, UndecodableEvent

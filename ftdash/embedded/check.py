@@ -18,11 +18,9 @@ import psutil
 from django.urls import reverse
 from django.utils.html import strip_tags
 
-from ftdash.embedded.accounts import Account, provide_accounts
-from ftdash.embedded.checked import CheckedPipeline
-from ftdash.embedded.demo import open_installation
+from ftdash.embedded.checked import CheckedPipeline, Observer
+from ftdash.embedded.demo import Account, open_installation, provide_accounts
 from ftdash.embedded.installation import free_port
-from ftdash.embedded.observer import Observer
 from ftdash.embedded.outcome import CheckOutcome, Console
 from ftdash.embedded.stack import web_address
 from ftdash.embedded.supervisor import last_words

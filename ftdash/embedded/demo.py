@@ -1,8 +1,10 @@
 """The demonstration: an endless pipeline for a person at the dashboard, by default `flight_delays`.
 
-The installation starts step by step; each step is announced before it takes time.
+The installation starts step by step; each step is announced before it takes time. It gets two
+people: one may act, one may look.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from django.conf import settings
+from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 
 from ftdash.documentation.site import built_in_background
 from ftdash.embedded import installation, stack
-from ftdash.embedded.accounts import Account, provide_accounts
 from ftdash.embedded.installation import free_port_near, own_token
 from ftdash.embedded.outcome import Console
 from ftdash.embedded.stack import web_address
@@ -27,6 +29,32 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.supervision import java
 from pipelines.domain.ids import RequestId
 from pipelines.flows.flight_data import prepare
+
+PASSWORD_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    password: str | None  # None: unchanged; only its digest is stored
+
+
+def provide_accounts(*, new_passwords: bool) -> list[Account]:
+    """`admin` may act, `operator` may look. Passwords are random; only the caller learns them."""
+    admin = provide("admin", new_password=new_passwords)
+    acting = Permission.objects.get(content_type__app_label="jobs", codename="operate")
+    User.objects.get(username=admin.name).user_permissions.add(acting)
+    return [admin, provide("operator", new_password=new_passwords)]
+
+
+def provide(name: str, *, new_password: bool) -> Account:
+    user, is_new = User.objects.get_or_create(username=name)
+    if not is_new and not new_password:
+        return Account(name, None)
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    user.set_password(password)
+    user.save()
+    return Account(name, password)
 
 
 def nothing_more() -> Iterator[Service]:

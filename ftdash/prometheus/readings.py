@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
 from ftdash.jobs.answers import ShownState, VertexView
-from ftdash.metrics.queries.loads import SubtaskLoad
-from ftdash.metrics.queries.user_metrics import UserMetric
+from ftdash.metrics.queries.loads import SubtaskLoad, UserMetric
 from ftdash.prometheus.families import FAMILIES, Reading
 from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun
 from ftdash.runs.queries.freshness import to_running_ms

@@ -30,11 +30,11 @@ from django.utils import timezone
 from ftdash.alerts.models import Alert, Delivery
 from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.guarantee import is_silent
+from ftdash.errands import isolated
 from ftdash.history import limits
 from ftdash.history.limits import Counter, Tally, kept_for
 from ftdash.history.models import Counted, Kind
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import (
     OPEN_PHASES,
     DamageFinding,

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.utils import timezone
 
+from ftdash.errands import isolated
 from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
 from ftdash.points.services.disposal import dispose_of
 from ftdash.requests.asking import end_request, move_request

@@ -22,9 +22,9 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from ftdash.audits import services as audit_process
+from ftdash.errands import isolated
 from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import (
     TERMINAL_STATUSES,
     DesiredState,

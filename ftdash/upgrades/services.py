@@ -20,10 +20,9 @@ from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.checkpoints import recovery_points
-from ftdash.errands import Errand, publish_on_commit
+from ftdash.errands import Errand, isolated, publish_on_commit
 from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import (
     OPEN_PHASES,
     Pipeline,

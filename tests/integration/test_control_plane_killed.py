@@ -11,8 +11,8 @@ import psutil
 import pytest
 import redis
 
-from ftdash.embedded.accounts import Account
 from ftdash.embedded.check import DashboardClient
+from ftdash.embedded.demo import Account
 from ftdash.embedded.stack import web_answers
 from ftdash.embedded.supervisor import LEDGER_NAME, living, wait_until
 from pipelines.bus.journal import every_envelope

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ftdash.embedded.accounts import Account
 from ftdash.embedded.check import DashboardClient
+from ftdash.embedded.demo import Account
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, living, new_token, wait_until
 from tests.integration.demonstration import ROOT, Demo
 

@@ -13,12 +13,12 @@ from plotly import graph_objects
 from ftdash.metrics.models import Sample
 from ftdash.metrics.queries.loads import (
     TREND_POINTS_MAX,
+    MetricKey,
     VertexMoment,
     run_loads,
     sum_known,
     trends,
 )
-from ftdash.metrics.queries.user_metrics import MetricKey
 from ftdash.projection.projector import Projector
 from ftdash.ui.metrics import page as metrics_page
 from ftdash.ui.metrics import user_metrics

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ftdash.embedded.checked import Observer
 from ftdash.embedded.demo import NAME
-from ftdash.embedded.observer import Observer
 from ftdash.jobs.answers import RunView
 from ftdash.projection.projector import Projector
 from pipelines.domain.errors import Rejected

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ftdash.formats import number
-from ftdash.metrics.queries.loads import RunLoads, VertexMoment
-from ftdash.metrics.queries.user_metrics import MetricKey, MetricTotals, UserMetric, totals
+from ftdash.metrics.queries.loads import (
+    MetricKey,
+    MetricTotals,
+    RunLoads,
+    UserMetric,
+    VertexMoment,
+    totals,
+)
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, time_axis
 from ftdash.ui.metrics.operators import line
 

@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth import authenticate
 from django.http import HttpRequest
 
-from ftdash.embedded.accounts import provide_accounts
+from ftdash.embedded.demo import provide_accounts
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ftdash.embedded.accounts import Account
 from ftdash.embedded.check import DashboardClient
+from ftdash.embedded.demo import Account
 from ftdash.embedded.installation import free_port
 from ftdash.embedded.stack import web_address
 from pipelines.domain.errors import Rejected
