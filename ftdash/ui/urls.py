@@ -3,8 +3,8 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
+from ftdash.ui.actions import page, start_forms
 from ftdash.ui.actions import page as actions
-from ftdash.ui.actions import start_forms, submission
 from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
 from ftdash.ui.checkpoints import page as checkpoints_page
@@ -31,7 +31,7 @@ urlpatterns = [
     path("events/csv/", event_log.as_csv, name="event-log-csv"),
     path("events/json/", event_log.as_json, name="event-log-json"),
     path("events/regions/", event_log.event_log_regions, name="event-log-regions"),
-    path("start/", submission.submit, name="submit"),
+    path("start/", page.submit, name="submit"),
     path("lab/", lab.lab, name="lab"),
     path("lab/regions/", lab.lab_regions, name="lab-regions"),
     path("lab/start/", lab.start_lab, name="start-lab"),

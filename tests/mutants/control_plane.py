@@ -200,7 +200,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/ui/actions/submission.py",
+            "ftdash/ui/actions/page.py",
             "    except Rejected as problem:",
             "    except MemoryError as problem:",
             (

@@ -1,9 +1,14 @@
-"""Addresses that read, one for each query, from pipelines and runs to their checkpoints."""
+"""Addresses that read, one for each query: pipelines, runs, their checkpoints and savepoints.
+
+A worker verifies, reads and compares savepoints; its result is read here. `actions` has the
+addresses that take, label and delete one.
+"""
 
 from django.http import HttpRequest
-from ninja import Query
+from ninja import Query, Status
 
-from ftdash.api.own.door import api, known
+from ftdash.api.own import shapes
+from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import (
     AskingForEvents,
     AskingForHistory,
@@ -15,9 +20,16 @@ from ftdash.api.own.shapes import (
     Page,
     Text,
 )
-from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.answers import (
+    AlignmentTimeline,
+    CheckpointHistory,
+    RecoveryPoint,
+    Savepoint,
+    SavepointPage,
+)
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries import guarantee, history
+from ftdash.checkpoints.queries import savepoints as savepoint_queries
 from ftdash.checkpoints.queries.detail import ComparedCheckpoints, compared
 from ftdash.checkpoints.queries.guarantee import AuditView, Ledger
 from ftdash.checkpoints.queries.history import HistoryPart
@@ -32,13 +44,17 @@ from ftdash.metrics.queries.loads import RunLoads, SamplePoint, run_loads
 from ftdash.points.queries import lineage as lineage_queries
 from ftdash.points.queries.lineage import LineageRun
 from ftdash.points.queries.recovery_points import PointChoice, point_choice
+from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
+from ftdash.points.services.comparisons import Comparison
 from ftdash.points.services.restore import Restore
 from ftdash.runs.fleet_answers import Fleet
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.planning import MeasuredPlan, measured_plan
 from ftdash.runs.queries.runs import RunFacts
+from pipelines.domain.errors import InvariantViolated
+from pipelines.points.contents import OperatorInside, RowsPage, ShelfLife
 from pipelines.points.verdict import Verdict
 
 
@@ -216,3 +232,81 @@ def comparison_of_checkpoints(
     """Compares it with another one of the run, and says what made one of them take longer."""
     found = compared(run_id, checkpoint_id, other)
     return known(found, f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")
+
+
+ASKED = 202
+
+
+@api.get("/pipelines/{name}/savepoints", response=SavepointPage)
+def savepoints(
+    request: HttpRequest, name: InPath, page: Page = 1, per_page: Limit = 25
+) -> SavepointPage:
+    """Newest first, including those without files; a page beyond the last is the last."""
+    return savepoint_queries.savepoints(name, page, per_page)
+
+
+@api.get("/savepoints/{savepoint_key}", response=Savepoint)
+def savepoint(request: HttpRequest, savepoint_key: InPath) -> Savepoint:
+    return _savepoint(savepoint_key)
+
+
+@api.get("/savepoints/{savepoint_key}/operators", response=list[OperatorInside])
+def operators_in_savepoint(request: HttpRequest, savepoint_key: InPath) -> list[OperatorInside]:
+    """Its operators, according to its manifest."""
+    return savepoint_queries.operators_in(_savepoint(savepoint_key).path)
+
+
+@api.get("/savepoints/{savepoint_key}/rows", response=RowsPage)
+def rows_in_savepoint(
+    request: HttpRequest,
+    *,
+    savepoint_key: InPath,
+    uid: Text,
+    state: Text,
+    column: Text = "",
+    value: Text = "",
+    part: Count = 0,
+    row: Count = 0,
+) -> RowsPage:
+    """Some rows of one state, from the place that the previous page gave as `next`."""
+    looked = savepoint_queries.Looked(uid, state, column, value, part, row)
+    return savepoint_queries.rows_in(_savepoint(savepoint_key).path, looked)
+
+
+@api.get("/savepoints/{savepoint_key}/shelf-life", response=ShelfLife)
+def shelf_life(request: HttpRequest, savepoint_key: InPath) -> ShelfLife:
+    """How long it can be restored, as far as its sources and sinks know now."""
+    return savepoint_queries.shelf_life_of(_savepoint(savepoint_key))
+
+
+@api.get("/savepoints/{savepoint_key}/comparison", response=Comparison)
+def comparison_of_savepoints(
+    request: HttpRequest, savepoint_key: InPath, since: Text
+) -> Comparison:
+    """The changes since another savepoint, as far as a worker has compared them."""
+    found = comparisons.comparison_of(_savepoint(since).path, _savepoint(savepoint_key).path)
+    return known(found, f"comparison of {savepoint_key!r} with {since!r}; ask for one")
+
+
+@api.post("/savepoints/{savepoint_key}/verification", response={ASKED: Savepoint})
+def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoint]:
+    """Have every byte of it read again; `reading` in the answer gives the progress."""
+    point_services.begin_inspection(_savepoint(savepoint_key).path)
+    return Status(ASKED, _savepoint(savepoint_key))
+
+
+@api.post("/savepoints/{savepoint_key}/comparison", response={ASKED: Comparison})
+def compare_savepoints(
+    request: Entered, savepoint_key: InPath, asked: shapes.AskingToCompare
+) -> Status[Comparison]:
+    """Have it compared with another savepoint, from the other one to this one."""
+    left, right = _savepoint(asked.since).path, _savepoint(savepoint_key).path
+    comparisons.ask(left, right, request.auth.name)
+    found = comparisons.comparison_of(left, right)
+    if found is None:
+        raise InvariantViolated("a comparison that was asked for is found")
+    return Status(ASKED, found)
+
+
+def _savepoint(key: str) -> Savepoint:
+    return known(savepoint_queries.savepoint(key), f"savepoint {key!r}")

@@ -1,4 +1,4 @@
-"""Addresses of settings: people, tokens, the log, and how long history is kept.
+"""Addresses of what admins decide about people, tokens, kept history and alerts; and of the log.
 
 Only a session may change people and tokens. A change is done when it is answered, with 200. A
 secret is only in the answer that makes it: if you ask again for a one-time password, you get a new
@@ -6,17 +6,23 @@ one, and the older one is void. Before a choice about history you can ask what i
 """
 
 from django.http import HttpRequest
+from ninja import Status
 
 from ftdash.accounts import queries, services
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.accounts.services import NewPassword, NewToken
+from ftdash.alerts import queries as alert_queries
+from ftdash.alerts import services as alert_services
+from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
+from ftdash.alerts.services import NewWebhook
 from ftdash.api.own import shapes as shapes
 from ftdash.api.own.door import CONFIGURING, IN_PERSON, Entered, api, known
-from ftdash.api.own.shapes import Changing, InPath, Keeping, Limit, PersonInPath
+from ftdash.api.own.shapes import Changing, InPath, Keeping, Limit, Page, PersonInPath
 from ftdash.history import limits
 from ftdash.history.models import Kind
 from ftdash.retention import queries as kept_queries
 from ftdash.retention.queries import Choice, KeptView
+from pipelines.domain.errors import InvariantViolated
 
 
 @api.get("/tokens", response=list[TokenView])
@@ -112,3 +118,129 @@ def keep_history(request: Entered, kind: Kind, asked: Keeping) -> KeptView:
     """Older rows are gone within minutes, permanently."""
     limits.change(kind=kind, keep=asked.keep, requester=request.auth.name, reason=asked.reason)
     return kept_queries.kept_of(kind)
+
+
+ASKED = 202
+
+
+@api.get("/alerts", response=list[AlertView])
+def firing_alerts(request: HttpRequest) -> list[AlertView]:
+    """Alerts that fire now, unacknowledged ones first."""
+    return alert_queries.firing()
+
+
+@api.get("/alerts/history", response=AlertHistory)
+def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) -> AlertHistory:
+    """Alerts that fired and cleared, newest first; a page beyond the last is the last."""
+    return alert_queries.history(page, per_page)
+
+
+@api.post("/alerts/{key}/acknowledgement", response={ASKED: AlertView})
+def acknowledge_alert(
+    request: Entered, key: shapes.NumberInPath, asked: shapes.Changing
+) -> Status[AlertView]:
+    """Acknowledge that you look after it; it fires until it clears."""
+    alert_services.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
+    found = alert_queries.alert(key)
+    if found is None:
+        raise InvariantViolated("an acknowledged alert is found")
+    return Status(ASKED, found)
+
+
+@api.get("/alerts/rules", response=list[RuleView])
+def alert_rules(request: HttpRequest) -> list[RuleView]:
+    """All rules, with the pipelines for which each fires, or is close to it."""
+    return alert_queries.rules()
+
+
+@api.get("/alerts/channels", response=list[ChannelView])
+def alert_channels(request: HttpRequest) -> list[ChannelView]:
+    """Where alerts are sent, and the outcome of the newest message; without secrets."""
+    return alert_queries.channels()
+
+
+@api.post("/alerts/rules", response=RuleView, **CONFIGURING)
+def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
+    name = alert_services.make_rule(
+        name=asked.name,
+        watched=asked.watched,
+        pipeline=asked.pipeline,
+        band=asked.band.band,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _rule(name)
+
+
+@api.post("/alerts/rules/change", response=RuleView, **CONFIGURING)
+def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
+    """Change its band; a firing alert goes on until it clears by the new one."""
+    alert_services.change_rule(
+        name=asked.name,
+        band=asked.band.band,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _rule(asked.name)
+
+
+@api.post("/alerts/rules/switch", response=RuleView, **CONFIGURING)
+def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
+    """Off: its alerts clear, and none fires until it is on again."""
+    alert_services.switch_rule(
+        name=asked.name, is_on=asked.is_on, requester=request.auth.name, reason=asked.reason
+    )
+    return _rule(asked.name)
+
+
+@api.post("/alerts/rules/delete", response=list[RuleView], **CONFIGURING)
+def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
+    """Its alerts clear; the answer lists the remaining rules."""
+    alert_services.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
+    return alert_queries.rules()
+
+
+@api.post("/alerts/channels/webhooks", response=NewWebhook, **CONFIGURING)
+def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
+    """`key` signs its messages, and is only in this answer."""
+    return alert_services.make_webhook(
+        name=asked.name,
+        address=asked.address,
+        pipeline=asked.pipeline,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+
+
+@api.post("/alerts/channels/mails", response=ChannelView, **CONFIGURING)
+def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
+    alert_services.make_mail(
+        name=asked.name,
+        addresses=asked.addresses,
+        pipeline=asked.pipeline,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _channel(asked.name)
+
+
+@api.post("/alerts/channels/{channel}/test", response=ChannelView, **CONFIGURING)
+def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
+    """Send one message there; ask for the channel again to see the outcome."""
+    alert_services.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
+    return _channel(channel)
+
+
+@api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], **CONFIGURING)
+def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
+    """Drops the messages that wait for it; the answer lists the remaining channels."""
+    alert_services.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
+    return alert_queries.channels()
+
+
+def _rule(name: str) -> RuleView:
+    return known(alert_queries.rule(name), f"rule {name!r}")
+
+
+def _channel(name: str) -> ChannelView:
+    return known(alert_queries.channel(name), f"channel {name!r}")

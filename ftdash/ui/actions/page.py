@@ -1,10 +1,17 @@
-"""The actions: one table of the forms, and one view that asks for what a form holds.
+"""The actions: one table of the forms, the view that asks for what a form holds, and submission.
 
 Only people with the permission `jobs.operate` get here. A refusal comes back in the form, with
 everything that was typed. A granted request is a row that the page shows until it ends, so you can
 leave and find it again.
+
+A submission starts a pipeline that does not exist yet. Its form is made from the flow's parameters
+and knows the syntax of the settings, one `key: value` per line. The engine's settings table decides
+what is valid.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from django import forms
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
@@ -16,9 +23,10 @@ from django_htmx.http import trigger_client_event
 
 from ftdash.jobs.answers import PipelinePage
 from ftdash.points.services.restore import outlook
+from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions.forms import ActionForm
+from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX, ActionForm
 from ftdash.ui.actions.run_forms import (
     AllowFaultsForm,
     CancelForm,
@@ -34,6 +42,13 @@ from ftdash.ui.actions.start_forms import ReplayForm, RestoreForm, StartForm, lo
 from ftdash.ui.actions.upgrade_form import UpgradeForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.texts import holds_password
+
+if TYPE_CHECKING:
+    from pipelines.domain.run import Parameter
+
 
 REFUSED = 422
 """The form was valid, but the service refused the request."""
@@ -107,3 +122,148 @@ def stored(
         )
     messages.success(request, f"Asked for: {form.title.lower()}.")
     return redirect(reverse("pipeline", args=[page.name]) + f"#request-{request_id}")
+
+
+EXAMPLE = "execution.checkpointing.interval: 500 ms"
+HELP = "One per line; every other setting keeps its default. All settings are listed below."
+
+
+class SettingsField(forms.CharField):
+    """Cleans to a dictionary from key to value; empty if nothing is given."""
+
+    widget = forms.Textarea
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(label="Settings", required=False, help_text=HELP, **kwargs)
+        self.widget.attrs |= {
+            "rows": 3,
+            "placeholder": EXAMPLE,
+            "spellcheck": "false",
+            "autocomplete": "off",
+        }
+
+    def clean(self, value: Any) -> dict[str, str]:
+        settings: dict[str, str] = {}
+        for line in super().clean(value).splitlines():
+            if line.strip():
+                key, text = _pair(line)
+                if key in settings:
+                    raise forms.ValidationError(f"{key} is given twice; keep one of the lines.")
+                settings[key] = text
+        return settings
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, separator, text = line.partition(":")
+    if not separator:
+        raise forms.ValidationError(f"{line.strip()!r} is no setting; write it like {EXAMPLE!r}.")
+    return key.strip(), text.strip()
+
+
+PREFIX = "parameter-"
+SECRET_HELP = "(a secret: give the place that keeps it, env:NAME or file:PATH)"
+
+
+def _field(parameter: "Parameter") -> forms.Field:
+    given: dict[str, Any] = {
+        "label": parameter.name,
+        "help_text": parameter.help,
+        "initial": parameter.default or "",
+        "required": parameter.default is None,
+    }
+    if parameter.choices:
+        return forms.ChoiceField(choices=[(each, each) for each in parameter.choices], **given)
+    if parameter.is_secret:
+        given["help_text"] = f"{parameter.help} {SECRET_HELP}".strip()
+    return forms.CharField(widget=forms.TextInput(attrs=PLAIN_TEXT), **given)
+
+
+class SubmitForm(forms.Form):
+    """One field for each parameter of the flow; the flow decides which values are valid."""
+
+    name = forms.CharField(label="Name", widget=forms.TextInput(attrs=PLAIN_TEXT))
+    parallelism = forms.IntegerField(
+        label="Parallelism", initial=2, help_text=f"1 to {DEFAULT_MAX_PARALLELISM}"
+    )
+    settings = SettingsField()
+    allows_faults = forms.BooleanField(
+        label="Allow faults on purpose",
+        required=False,
+        help_text="Admins may kill and stop its processes in game days, to see that it recovers.",
+    )
+    reason = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
+
+    def __init__(self, *args: Any, flow: str, **kwargs: Any) -> None:
+        # The flows load Arrow, which only this page needs.
+        from pipelines.flows.finding import find_flow
+
+        super().__init__(*args, **kwargs)
+        self.problem: Rejected | None = None  # why the service refused
+        for parameter in find_flow(flow).parameters:
+            self.fields[PREFIX + parameter.name] = _field(parameter)
+        self.fields["name"].initial = flow
+        last = ("settings", "allows_faults", "reason")
+        self.order_fields(["name", "parallelism", *self.parameter_fields, *last])
+
+    def clean(self) -> dict[str, Any]:
+        """The service refuses passwords; the form only avoids showing them again."""
+        fields = (*self.parameter_fields, "settings")
+        secret = [name for name in fields if holds_password(str(self.data.get(name, "")))]
+        self.data = dict(self.data.items()) | dict.fromkeys(secret, "")
+        return self.cleaned_data
+
+    @property
+    def parameter_fields(self) -> list[str]:
+        return [name for name in self.fields if name.startswith(PREFIX)]
+
+    def parameters(self) -> dict[str, str]:
+        """Only filled-in fields: an empty one means the flow's default."""
+        given = {name: self.cleaned_data[name] for name in self.parameter_fields}
+        return {name.removeprefix(PREFIX): value for name, value in given.items() if value}
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def submit(request: HttpRequest) -> HttpResponse:
+    from pipelines.flows.finding import declared_flows
+
+    flows = list(declared_flows())
+    flow = request.GET.get("flow", flows[0])
+    if flow not in flows:
+        return redirect("submit")
+    context: dict[str, Any] = {"flow": flow, "flows": flows, "definitions": DEFINITIONS}
+    try:
+        form = SubmitForm(request.POST or None, flow=flow)
+    except Rejected as problem:
+        return render(request, "actions/submit.html", {**context, "problem": problem})
+    context["form"] = form
+    if request.method == "GET":
+        return render(request, "actions/submit.html", context)
+    if form.is_valid() and start(request, flow, form):
+        return redirect("pipeline", form.cleaned_data["name"])
+    return render(request, "actions/submit.html", context, status=REFUSED)
+
+
+def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
+    """True if the run was stored; a refusal is left in the form."""
+    values = form.cleaned_data
+    try:
+        request_id = services.submit_pipeline(
+            name=values["name"],
+            flow=flow,
+            parallelism=values["parallelism"],
+            parameters=form.parameters(),
+            settings=values["settings"],
+            allows_faults=values["allows_faults"],
+            requester=request.user.get_username(),
+            reason=values["reason"],
+        )
+    except Rejected as refusal:
+        form.add_error(None, str(refusal))
+        form.problem = refusal
+        return False
+    told = queries.request(request_id)
+    guarantee = f" {told.message}" if told else ""
+    messages.success(request, f"{values['name']} is being started.{guarantee}")
+    return True

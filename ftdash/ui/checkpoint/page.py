@@ -38,8 +38,7 @@ from ftdash.ui.checkpoint.part_rows import (
 )
 from ftdash.ui.events import shared
 from ftdash.ui.figures.alignment import alignment
-from ftdash.ui.pipelines.page import Address, data_at, shown_run
-from ftdash.ui.pipelines.parts import Chart
+from ftdash.ui.pipelines.page import Address, Chart, data_at, shown_run
 
 SUBTASKS_LISTED = 50
 Write = Callable[[float], str]

@@ -22,7 +22,7 @@ from ftdash.checkpoints.queries.completed_history import (
 )
 from ftdash.formats import UNKNOWN, count, duration, plural, size
 from ftdash.ui.figures.style import Figure, Json, axis, in_both_zones, layout, moment, time_axis
-from ftdash.ui.pipelines.parts import Chart
+from ftdash.ui.pipelines.page import Chart
 
 
 def extremes(values: NDArray[np.float64], points_max: int) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.freshness import Observation
 from ftdash.ui.actions.forms import ConfirmedForm
 from ftdash.ui.actions.page import REFUSED
-from ftdash.ui.pipelines.parts import PHASES
+from ftdash.ui.pipelines.page import PHASES
 from pipelines.domain.commands import KillSlot
 from pipelines.domain.errors import Rejected
 

@@ -19,8 +19,7 @@ from ftdash.ui.events import shared
 from ftdash.ui.metrics import operators, user_metrics
 from ftdash.ui.metrics.operators import OperatorRow, is_past, operator_rows, sentence
 from ftdash.ui.metrics.user_metrics import MetricRow, MetricTrendRow, metric_rows, past_metrics
-from ftdash.ui.pipelines.page import data_at
-from ftdash.ui.pipelines.parts import Chart
+from ftdash.ui.pipelines.page import Chart, data_at
 
 TREND_ROWS_MAX = 30
 PASTS_MAX = 16

@@ -31,8 +31,15 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
 from ftdash.ui.events import shared
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
-from ftdash.ui.pipelines.page import Address, data_at, shown_run
-from ftdash.ui.pipelines.parts import PHASES, Chart, RecoveryRow, durations_of
+from ftdash.ui.pipelines.page import (
+    PHASES,
+    Address,
+    Chart,
+    RecoveryRow,
+    data_at,
+    durations_of,
+    shown_run,
+)
 from pipelines.domain.commands import RestorePipeline
 
 _SEVERAL = {"late end of input": "late ends of input"}

@@ -1,32 +1,249 @@
 """The page of settings, which everyone sees, the page of your password, and what admins may change.
 
-The actions are one table, with one view that calls the services. A new secret is on the answer
-itself and on no other page, so the answer is no redirect. If a reload sends the form again, it
-changes nothing and says so.
+The actions are one table, with one view that calls the services. Those on people, tokens and the
+history are declared here; each choice about history says what it deletes. A new secret is on the
+answer itself and on no other page, so the answer is no redirect. If a reload sends the form again,
+it changes nothing and says so.
 """
 
 from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.decorators import permission_required
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
 from ftdash.accounts import authentication, queries, services
-from ftdash.accounts.services import new_mark, sent_once
+from ftdash.accounts.models import TokenScope
+from ftdash.accounts.services import NewPassword, Role, new_mark, sent_once
 from ftdash.alerts import queries as alert_queries
+from ftdash.formats import count, period, plural, utc
+from ftdash.history import limits
+from ftdash.history.models import Kind
 from ftdash.retention import queries as history_queries
+from ftdash.retention import queries as kept_queries
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.settings import alert_rules as alert_actions
-from ftdash.ui.settings import people as people_actions
-from ftdash.ui.settings.forms import Done, OwnPasswordForm, SettingsAction, SettingsForm
+from ftdash.ui.settings.forms import (
+    ConfirmedSettingsForm,
+    Done,
+    InviteForm,
+    OwnPasswordForm,
+    RoleForm,
+    SettingsAction,
+    SettingsForm,
+    TokenForm,
+    Values,
+)
 from pipelines.domain.errors import Rejected, check
+
+
+def invite(_: str, values: Values, who: str) -> Done:
+    role = Role(values["role"])
+    made = services.invite(name=values["name"], role=role, requester=who, reason=values["reason"])
+    return _password(made)
+
+
+def change_role(of: str, values: Values, who: str) -> Done:
+    role = Role(values["role"])
+    services.change_role(name=of, role=role, requester=who, reason=values["reason"])
+    return Done(f"{of} has the role {role.value} now.")
+
+
+def deactivate(of: str, values: Values, who: str) -> Done:
+    services.deactivate(name=of, requester=who, reason=values["reason"])
+    return Done(f"{of} is shut out.")
+
+
+def reactivate(of: str, values: Values, who: str) -> Done:
+    return _password(services.reactivate(name=of, requester=who, reason=values["reason"]))
+
+
+def reset_password(of: str, values: Values, who: str) -> Done:
+    return _password(services.reset_password(name=of, requester=who, reason=values["reason"]))
+
+
+def make_token(_: str, values: Values, who: str) -> Done:
+    days = values["days"]
+    token = services.create_token(
+        name=values["name"],
+        scope=TokenScope(values["scope"]),
+        created_by=who,
+        reason=values["reason"],
+        expires_at=None if days is None else timezone.now() + timedelta(days=days),
+    )
+    return Done(f"The token {token.name}, for the header 'Authorization: Bearer'", token.secret)
+
+
+def revoke_token(of: str, values: Values, who: str) -> Done:
+    services.revoke_token(name=of, revoked_by=who, reason=values["reason"])
+    return Done(f"The token {of} opens nothing any more.")
+
+
+def _password(made: NewPassword) -> Done:
+    return Done(f"The password of {made.name}, to be changed at the first sign-in", made.password)
+
+
+def _of_person(of: str) -> queries.PersonView:
+    found = queries.person(of)
+    if found is None:
+        raise Http404(f"There is no person named {of!r}.")
+    return found
+
+
+def _before_role(of: str) -> str:
+    role = _of_person(of).role.value
+    return f"{of} has the role {role} now. The change takes effect at their next click."
+
+
+def _before_deactivating(of: str) -> str:
+    role = _of_person(of).role.value
+    return (
+        f"{of} ({role}) is signed out everywhere and cannot sign in. Their requests go on and stay"
+        " in the log; tokens they made keep working."
+    )
+
+
+def _before_reactivating(of: str) -> str:
+    return f"{of} gets a new one-time password, and the role {_of_person(of).role.value} as before."
+
+
+def _before_reset(of: str) -> str:
+    return f"{_of_person(of).name} is signed out everywhere and gets a one-time password."
+
+
+def _before_revoking(of: str) -> str:
+    found = queries.token(of)
+    if found is None:
+        raise Http404(f"There is no token {of!r}.")
+    used = f"last used {utc(found.last_used_at)}" if found.last_used_at else "never used"
+    return f"Requests with {of} are refused from now on; it was {used}. Its name stays taken."
+
+
+PEOPLE_ACTIONS = {
+    "invite": SettingsAction(
+        title="Invite a person",
+        button="Invite",
+        form=InviteForm,
+        consequence=lambda _: (
+            "You get a random password to hand over; it has to be changed at first use."
+        ),
+        carry_out=invite,
+        shows_secret=True,
+    ),
+    "role": SettingsAction(
+        title="Change the role",
+        button="Change role",
+        form=RoleForm,
+        consequence=_before_role,
+        carry_out=change_role,
+    ),
+    "reset-password": SettingsAction(
+        title="Give a new one-time password",
+        button="Give a new password",
+        form=SettingsForm,
+        consequence=_before_reset,
+        carry_out=reset_password,
+        shows_secret=True,
+    ),
+    "deactivate": SettingsAction(
+        title="Deactivate a person",
+        button="Deactivate",
+        form=ConfirmedSettingsForm,
+        consequence=_before_deactivating,
+        carry_out=deactivate,
+    ),
+    "reactivate": SettingsAction(
+        title="Let a person in again",
+        button="Reactivate",
+        form=SettingsForm,
+        consequence=_before_reactivating,
+        carry_out=reactivate,
+        shows_secret=True,
+    ),
+    "make-token": SettingsAction(
+        title="Make an API token",
+        button="Make token",
+        form=TokenForm,
+        consequence=lambda _: "The secret is shown once, and kept as a digest only.",
+        carry_out=make_token,
+        shows_secret=True,
+    ),
+    "revoke-token": SettingsAction(
+        title="Revoke an API token",
+        button="Revoke",
+        form=ConfirmedSettingsForm,
+        consequence=_before_revoking,
+        carry_out=revoke_token,
+    ),
+}
+
+
+class KeepForm(ConfirmedSettingsForm):
+    keep = forms.TypedChoiceField(label="Keep for", coerce=int)
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, of=of, **kwargs)
+        if of not in Kind.values:
+            return
+        offered = kept_queries.choices_of(Kind(of))
+        self.fields["keep"].choices = [(_seconds(each), _words(each)) for each in offered]  # type: ignore[attr-defined]
+        self.fields["keep"].initial = next(
+            (_seconds(each) for each in offered if each.is_chosen), None
+        )
+        self.order_fields(["keep", "reason", "confirmation"])
+
+
+def change(of: str, values: Values, who: str) -> Done:
+    keep = timedelta(seconds=values["keep"])
+    limits.change(kind=_kind(of), keep=keep, requester=who, reason=values["reason"])
+    return Done(f"History of {_kind(of).label} is kept for {period(keep)}.")
+
+
+def _before_change(of: str) -> str:
+    found = kept_queries.kept_of(_kind(of))
+    return (
+        f"{plural(found.rows, 'row')} of {found.kind.label} are there, kept for"
+        f" {period(found.keep)}. Rows deleted by a shorter time cannot be restored. Rows of"
+        " existing recovery points and savepoints are never deleted."
+    )
+
+
+def _kind(of: str) -> Kind:
+    if of not in Kind.values:
+        raise Http404(f"There is no history {of!r}.")
+    return Kind(of)
+
+
+def _seconds(choice: kept_queries.Choice) -> int:
+    return int(choice.keep.total_seconds())
+
+
+def _words(choice: kept_queries.Choice) -> str:
+    now = " (as now)" if choice.is_chosen else ""
+    return f"{period(choice.keep)}{now}: deletes {count(choice.deletes)} rows within minutes"
+
+
+HISTORY_ACTIONS = {
+    "keep-history": SettingsAction(
+        title="How long history is kept",
+        button="Keep for so long",
+        form=KeepForm,
+        consequence=_before_change,
+        carry_out=change,
+    )
+}
+
 
 LOG_MAX = 50
 
@@ -81,7 +298,7 @@ def _keep(request: HttpRequest, form: OwnPasswordForm) -> None:
     authentication.has_chosen(request)
 
 
-ACTIONS = people_actions.PEOPLE_ACTIONS | alert_actions.ACTIONS | people_actions.HISTORY_ACTIONS
+ACTIONS = PEOPLE_ACTIONS | alert_actions.ACTIONS | HISTORY_ACTIONS
 
 
 @never_cache
