@@ -33,6 +33,11 @@ from pipelines.operators.windowing.count_windows import (
     CountWindows,
     count_windows,
 )
+from pipelines.operators.windowing.distinct_counts import (
+    DistinctSessionAggregate,
+    DistinctWindowAggregate,
+    counted_columns,
+)
 from pipelines.operators.windowing.processing_time import (
     PROCESSING_TIME,
     InProcessingTime,
@@ -115,19 +120,21 @@ class WindowedStream:
         """
         keys, windows, late = self.operator_keys, self.windows, self.lateness_ms
         every, time = all_named(aggregates, named, uid), self.operator_time
+        counts_values = bool(counted_columns(every))
         if isinstance(windows, SessionWindows):
             sessions = windows
-            create: Callable[[], Operator] = lambda: SessionAggregate(  # noqa: E731
-                keys, time, sessions, every, late
+            of_sessions = DistinctSessionAggregate if counts_values else SessionAggregate
+            return self.added(
+                uid, lambda: of_sessions(keys, time, sessions, every, late), WINDOW_TIME
             )
-            return self.added(uid, create, WINDOW_TIME)
         aligned = windows
+        of_windows = DistinctWindowAggregate if counts_values else WindowAggregate
         results = self.added(
             uid,
-            lambda: WindowAggregate(keys, time, aligned, every, late),
+            lambda: of_windows(keys, time, aligned, every, late),
             WINDOW_START if aligned.is_tumbling else WINDOW_TIME,
         )
-        if not self.is_in_processing_time:
+        if not counts_values and not self.is_in_processing_time:
             self.stream.environment.combine_before(
                 results.node, lambda: CombineInPanes(keys, time, aligned, every)
             )

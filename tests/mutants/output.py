@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _COUNTED = "tests/unit/operators/test_count_windows.py::test_"
+_VALUES = "tests/unit/operators/test_windowed_distinct.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
@@ -312,6 +313,20 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "return (windows * self.slide - self.size) // self.pane_rows",
             "return (windows * self.slide - self.size) // self.pane_rows + 1",
             _COUNTED + "every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores",
+        ),
+    ),
+    "a window's count of distinct values is exact, and its values are gone when it is closed": (
+        Mutant(
+            "pipelines/operators/windowing/distinct_counts.py",
+            "    seen.rows_for(new)\n",
+            "",
+            _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/distinct_counts.py",
+            "seen.delete(seen.select_at_most(WINDOW_START, newest_start))",
+            "pass",
+            _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
         ),
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (

@@ -1,7 +1,8 @@
 """Counts the distinct values of a column, exactly.
 
-An operator in front of the aggregation (`ranking.distinct`) marks the rows that bring a new value
-to their key; the aggregate counts the marks, so partial results combine like those of any count.
+For running totals, an operator in front of the aggregation (`ranking.distinct`) marks the rows that
+bring a new value to their key; the aggregate counts the marks, so partial results combine like
+those of any count. In windows, `windowing.distinct_counts` counts.
 """
 
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ class CountDistinct(Aggregate):
         field_of(schema, self.column)
         if mark_of(self.column) not in schema.names:
             raise Rejected(
-                f"count_distinct({self.column!r}) counts for running totals only. In windows, add"
-                " the window to the key: key_by(..., 'window') with a column that names it."
+                f"count_distinct({self.column!r}) counts for running totals and in windows of time,"
+                " not in windows of a number of rows."
             )
         return _BoundCountDistinct(self.column)
 
@@ -55,8 +56,9 @@ class _BoundCountDistinct(BoundAggregate):
 
 
 def count_distinct(column: str) -> Aggregate:
-    """Counts the distinct values of a column for running totals, exactly; a null is no value.
+    """Counts the distinct values of a column, exactly; a null is no value.
 
-    The state holds every value of each key.
+    The state holds every value of each key; in windows of time, until the window is closed.
+    Sessions keep every row. Not in windows of a number of rows.
     """
     return CountDistinct(column)

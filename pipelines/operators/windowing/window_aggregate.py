@@ -86,11 +86,12 @@ class WindowAggregate(AlignedOperator):
         in_time, times = self._entry.admit(batch)
         if in_time.num_rows == 0:
             return
-        panes = with_window(in_time, self._windows.panes(times))
+        panes = self._in_panes(in_time, self._windows.panes(times))
         groups = group(panes, self._aggregation.key_names)
         reduced = self._aggregation.reduce(lifted(self._aggregation, panes), groups)
         keys, reduced = self._by_window(groups.keys, reduced)
         self._aggregation.fold(self._open_windows, keys, reduced)
+        self._add_values(panes)
         if self._lateness_ms:
             self._emit_again(keys)
 
@@ -102,6 +103,16 @@ class WindowAggregate(AlignedOperator):
         self._emit(due[~self._is_emitted(due)])
         closed = self._at_most(self._entry.newest_closed) if self._lateness_ms else due
         self._open_windows.delete(closed)
+        self._forget(self._entry.newest_closed)
+
+    def _in_panes(self, rows: pa.RecordBatch, starts: Longs) -> pa.RecordBatch:
+        return with_window(rows, starts)
+
+    def _add_values(self, panes: pa.RecordBatch) -> None:
+        """Hook: rows of these panes have been added to their windows."""
+
+    def _forget(self, newest_start: int) -> None:
+        """Hook: windows up to this one are closed."""
 
     def _by_window(
         self, panes: pa.RecordBatch, reduced: list[Values]
@@ -109,18 +120,23 @@ class WindowAggregate(AlignedOperator):
         """Merges the contents of each pane into each open window that covers the pane."""
         if self._windows.is_tumbling:
             return panes, reduced
+        keys, positions = self._in_open_windows(panes)
+        groups = group(keys, self._aggregation.key_names)
+        spread = [values[positions] for values in reduced]
+        return groups.keys, self._aggregation.reduce(spread, groups)
+
+    def _in_open_windows(self, panes: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
+        """Each row once for each open window that covers its pane, and the position it had."""
         positions, starts = self._windows.assign(longs(panes.column(WINDOW_START)))
         of_panes = panes.take(pa.array(positions))
         is_open = self._entry.is_open(starts, of_panes)
         positions, starts = positions[is_open], starts[is_open]
-        keys = of_panes.filter(pa.array(is_open)).set_column(
+        in_windows = of_panes.filter(pa.array(is_open)).set_column(
             panes.schema.get_field_index(WINDOW_START),
             panes.schema.field(WINDOW_START),
             timestamps(starts),
         )
-        groups = group(keys, self._aggregation.key_names)
-        spread = [values[positions] for values in reduced]
-        return groups.keys, self._aggregation.reduce(spread, groups)
+        return in_windows, positions
 
     def _emit_again(self, keys: pa.RecordBatch) -> None:
         is_due = self._entry.is_due(longs(keys.column(WINDOW_START)), keys)

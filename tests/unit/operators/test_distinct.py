@@ -124,11 +124,25 @@ def test_the_half_before_the_exchange_keeps_nothing() -> None:
         ),
         (
             lambda s: (
+                s.key_by("key").count_window(9).aggregate(n=count_distinct("user"), uid="next")
+            ),
+            "not in windows of a number of rows",
+        ),
+        (
+            lambda s: (
                 s.key_by("key")
                 .window(tumbling(minutes=1))
-                .aggregate(n=count_distinct("user"), uid="next")
+                .aggregate(n=count_distinct("key"), uid="next")
             ),
-            "for running totals only",
+            "'key' has one value in each window of a key",
+        ),
+        (
+            lambda s: (
+                s.key_by("key")
+                .window(tumbling(minutes=1))
+                .aggregate(n=count_distinct("price"), uid="next")
+            ),
+            "key column 'price' has type double",
         ),
     ],
 )
