@@ -39,7 +39,7 @@ def current_site() -> Path:
 
 def sources() -> list[Path]:
     """The folders of the pages' sources. Changes elsewhere rarely affect the pages."""
-    code = ("ftdash/documentation", "pipelines/stream", "pipelines/domain")
+    code = ("ftdash/documentation", "pipelines/stream", "pipelines/connectors", "pipelines/domain")
     return [settings.FILES_DIR / "docs", *(settings.BASE_DIR / each for each in code)]
 
 

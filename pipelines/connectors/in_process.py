@@ -120,7 +120,12 @@ class CollectWriter:
 
 @dataclass(frozen=True, slots=True)
 class Print:
-    """Prints each row as it comes; rows that are read again after a failure are printed again."""
+    """Prints each row as it comes; rows that are read again after a failure are printed again.
+
+    Args:
+        prefix: the text in front of each row.
+        show: the function that prints a line.
+    """
 
     prefix: str = ""
     show: Callable[[str], None] = print
@@ -170,6 +175,16 @@ class ArrowRows:
 
     Every process that builds the pipeline must build the same table. A timestamp column of another
     unit, or without a zone, is taken as UTC and cast.
+
+    Args:
+        table: the rows.
+        timestamp_column: the column of event time, of any timestamp type. None: no event time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        splits: how many parts there are, at least 1.
+        batch_rows: how many rows a batch holds, at least 1.
+
+    Raises Rejected when `timestamp_column` holds no time, or `splits` or `batch_rows` is below 1.
     """
 
     table: pa.Table
@@ -246,6 +261,11 @@ class Draws:
     """The rows to make: their offsets, and random numbers for each of them.
 
     Numbers drawn under different names are independent of each other.
+
+    Args:
+        seed: the seed of the source.
+        split: the number of the split.
+        offsets: the numbers of the rows to make.
     """
 
     seed: int
@@ -272,10 +292,23 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class SeededGenerator:
-    """`rows` makes one array for each column of `schema`; it may depend on its `Draws` only.
+    """Rows made from a seed: the same ones in every run. `rows` may depend on its `Draws` only.
 
-    `rows_per_s` is shared by all splits and counted from where a split is opened; None: as fast as
-    they are taken. `rows_per_split` None: for ever.
+    `rows_per_s` is counted from where a split is opened.
+
+    Args:
+        rows: makes one array for each column of `schema` from its `Draws`.
+        schema: the columns.
+        seed: decides all random numbers.
+        splits: how many sequences there are.
+        rows_per_split: how many rows a split has. None: it never ends.
+        rows_per_s: how many rows per second all splits give together. None: as many as are taken.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        batch_rows: how many rows a batch holds.
+        now_s: the clock, in seconds.
     """
 
     rows: Callable[[Draws], list[pa.Array]]

@@ -247,10 +247,19 @@ Parse = Callable[[Path, CsvLayout, int, int], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class CsvFiles:
-    """Each file is a split; `repeat` says how many times all files are read, round after round.
+    """Each file is a split, in the order of `paths`. Lines have no names.
 
-    `file_columns` names all values of a line, in order, if `schema` wants only some of them. The
-    other values are not parsed, may hold anything, and cost less.
+    Values that `schema` does not want are not parsed, may hold anything, and cost less.
+
+    Args:
+        paths: the files, or a directory of them.
+        schema: the columns to read.
+        file_columns: the names of all values of a line, in order. None: those of `schema`.
+        block_bytes: how much of a file is parsed at once, in bytes.
+        repeat: how many times all files are read.
+
+    Raises Rejected when a path leads to no file, or a column of `schema` is not among
+    `file_columns`.
     """
 
     paths: FilePaths

@@ -48,6 +48,15 @@ class DataFrameRows:
 
     A partition of the DataFrame is a split. With event time, each partition is sorted by it, and a
     subtask reads its splits side by side, so that no row is late.
+
+    Args:
+        load: gets the run's SparkSession and returns the DataFrame.
+        directory: where the rows are kept. All machines of the run have to see it.
+        schema: the columns to keep.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
     """
 
     load: Callable[[Any], Any]

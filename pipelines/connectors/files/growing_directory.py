@@ -27,10 +27,21 @@ LOOK_EVERY = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class GrowingDirectory:
-    """`format_of` makes the source of one file; build it with one of the functions below.
+    """Files of a directory, also those that appear during the run; each is a split.
 
     Files found together are read in the order of their names, files found later after them.
-    `look_every` None: the run ends with the files that existed when it began.
+
+    Args:
+        directory: where files appear, whole and under their last name.
+        suffix: how the names of the files end, such as `.csv`.
+        schema: the columns.
+        format_of: makes the source of one file.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        concurrent_splits: how many files a subtask reads side by side.
+        look_every: how often to look for new files, as a `timedelta`. None: only at the start.
     """
 
     directory: Path

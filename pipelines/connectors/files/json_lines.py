@@ -33,7 +33,19 @@ LINE_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class JsonLinesFiles:
-    """Each file is a split, in the order of `paths`. Fields are projected to `schema`."""
+    """Each file is a split, in the order of `paths`. Fields are projected to `schema`.
+
+    Args:
+        paths: the files, or a directory of them.
+        schema: the columns, which are found by the names of the fields.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        block_bytes: how much of a file is parsed at once, in bytes.
+
+    Raises Rejected when a path leads to no file, or `timestamp_column` holds no time.
+    """
 
     paths: FilePaths
     _: KW_ONLY

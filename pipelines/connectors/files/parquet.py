@@ -42,11 +42,23 @@ CACHED_ROW_GROUPS = 16
 class ParquetFiles:
     """Each file is a split, in the order of `paths`. Columns are projected to `schema`.
 
-    Each subtask reads `concurrent_splits` files side by side, and the slowest one sets event time:
-    needed where the times of the files overlap.
+    Several files side by side are needed where the times of the files overlap: the slowest one sets
+    event time. A file that is read again has later times, so that later splits still hold later
+    event time.
 
-    `forever` repeats the files without end. Each cycle adds `cycle_shift_ms` to every timestamp
-    column, so that later splits still hold later event time.
+    Args:
+        paths: the files, or a directory of them.
+        schema: the columns to read.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        batch_rows: how many rows a batch holds.
+        forever: the files are read again and again.
+        cycle_shift_ms: how much each further reading adds to every timestamp, in milliseconds.
+        concurrent_splits: how many files a subtask reads side by side.
+
+    Raises Rejected when a path leads to no file, or `timestamp_column` holds no time.
     """
 
     paths: FilePaths

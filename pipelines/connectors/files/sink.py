@@ -149,7 +149,16 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnceFiles:
-    """`directory` belongs to `pipeline` alone; another pipeline is refused."""
+    """Files that appear whole, when their checkpoint has completed.
+
+    Args:
+        directory: where the files appear. It belongs to the pipeline alone.
+        pipeline: the name of the pipeline.
+        format: `PARQUET` or `JSON_LINES`.
+
+    Building the pipeline raises Rejected for a column that the format cannot hold; a start, if the
+    directory is another pipeline's.
+    """
 
     directory: Path | str
     _: KW_ONLY

@@ -58,7 +58,12 @@ def answer_turns() -> int:
 
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """`security` holds librdkafka's `security.protocol`, `sasl.*` and `ssl.*`; it is a secret."""
+    """Where the brokers are, and how to talk to them.
+
+    Args:
+        bootstrap_servers: `host:port` of one or more brokers, with commas between them.
+        security: librdkafka's `security.protocol`, `sasl.*` and `ssl.*`. It is a secret.
+    """
 
     bootstrap_servers: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -182,12 +182,26 @@ LOOK_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
-    """`read_committed` hides records of transactions that are open or were rolled back.
+    """Topics of Kafka. A partition is a split, and new partitions are found.
 
-    `is_bounded`: the run ends with the records that existed when it began. `group`: a consumer
-    group to which completed checkpoints commit their offsets, for tools that show lag.
-    `dead_letters`: records that cannot be decoded go to the side output `dead_letters`; otherwise
-    such a record fails the run.
+    Args:
+        address: the brokers.
+        topics: the names of the topics.
+        format: what a record's value becomes: `JsonValues`, `AvroValues` or `RawValues`.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        start_at: where a run without a recovery point begins, `StartAt.OLDEST` or `StartAt.NEWEST`.
+        is_bounded: the run ends with the records that existed when it began.
+        read_committed: hides records of transactions that are open or were rolled back.
+        look_every: how often to look for new partitions, as a `timedelta`.
+        group: the consumer group to which completed checkpoints commit their offsets, for tools
+            that show lag. None: none.
+        dead_letters: records that cannot be decoded go to the side output `dead_letters`. Otherwise
+            such a record fails the run.
+
+    Raises Rejected when a topic or group has no possible name, or `timestamp_column` holds no time.
     """
 
     address: KafkaAddress

@@ -95,8 +95,25 @@ TRANSACTION_TIMEOUT = timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnceKafka(KafkaSink):
-    """See `KafkaSink`. A transaction is open from an interval's first record to its commit, and no
-    longer than `transaction_timeout`."""
+    """Exactly once into a topic, by transactions. One is open from an interval's first record to
+    its commit.
+
+    Kafka's log cannot be rewound: restoring an older point publishes again what came after it.
+
+    Args:
+        address: the brokers.
+        topic: the topic to write to. It has to exist.
+        pipeline: the name of the pipeline. With the topic it names the transactions; of the runs
+            that use both, one holds the topic.
+        value: the column of text or bytes that is the value. None: the whole row.
+        key: the column of text, bytes or whole numbers that is the key. None: no key.
+        format: how a whole row is written, such as `AvroValues`. None: as a JSON object.
+        transaction_timeout: the longest time from the first record of an interval to its commit, as
+            a `timedelta`. The broker's `transaction.max.timeout.ms` has to allow it.
+
+    Building the pipeline raises Rejected for a column that does not fit; a start, if the broker
+    does not take the transactions.
+    """
 
     transaction_timeout: timedelta = field(default=TRANSACTION_TIMEOUT, kw_only=True)
 

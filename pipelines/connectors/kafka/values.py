@@ -143,8 +143,11 @@ def check_columns(format: RowFormat, schema: pa.Schema, topic: str) -> None:
 class JsonValues:
     """Each value is a JSON object. A record without a value is a deletion, and is left out.
 
-    `schema`: the columns, which are found by the names of the fields. A missing field is null, and
-    further fields are left out. Times are ISO 8601 with an offset, or Z.
+    Columns are found by the names of the fields. A missing field is null, and further fields are
+    left out. Times are ISO 8601 with an offset, or Z.
+
+    Args:
+        schema: the columns.
     """
 
     schema: pa.Schema
@@ -172,6 +175,9 @@ class RawValues:
     """Key and value unchanged, and the time that Kafka keeps with a record, null without one.
 
     The columns are `key` and `value`, of bytes, and `at`.
+
+    Args:
+        schema: the columns `key`, `value` and `at`; leave it as it is.
     """
 
     schema: pa.Schema = RAW

@@ -50,7 +50,25 @@ class LostMarker(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadKafka(KafkaSink):
-    """See `KafkaSink`. `transaction_timeout` only bounds the sending of one segment."""
+    """Exactly once into a topic, from a log in the snapshot: an outage of any length loses nothing.
+
+    Records are sent when their checkpoint has completed, and wait in memory until then.
+
+    Args:
+        address: the brokers.
+        topic: the topic to write to. It has to exist.
+        pipeline: the name of the pipeline. With the topic it names the transactions; of the runs
+            that use both, one holds the topic.
+        value: the column of text or bytes that is the value. None: the whole row.
+        key: the column of text, bytes or whole numbers that is the key. None: no key.
+        format: how a whole row is written, such as `AvroValues`. None: as a JSON object.
+        transaction_timeout: the longest time that the sending of one segment may take, as a
+            `timedelta`.
+        lost_marker: what to do with a segment if the broker has forgotten whether it is published.
+
+    Building the pipeline raises Rejected for a column that does not fit; a start, if the broker
+    does not take the transactions.
+    """
 
     transaction_timeout: timedelta = field(default=SENDING_TIMEOUT, kw_only=True)
     lost_marker: LostMarker = field(default=LostMarker.FAIL, kw_only=True)

@@ -184,7 +184,17 @@ class _Abandoned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PostgresInsert:
-    """`table` of the database at `url` (a secret) belongs to `pipeline` alone."""
+    """Appends rows to a table, exactly once: they become visible when their checkpoint has
+    completed.
+
+    Args:
+        url: the address as SQLAlchemy takes it, `postgresql+psycopg://...`. It is a secret.
+        table: the table to write to. It is created if it is absent.
+        pipeline: the name of the pipeline. The target belongs to it alone.
+
+    Building the pipeline raises Rejected for a column that has no type in PostgreSQL; a start, if
+    the table does not fit.
+    """
 
     url: str = field(repr=False)
     table: str

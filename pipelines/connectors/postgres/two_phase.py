@@ -231,10 +231,18 @@ class _Abandoned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PostgresTwoPhase:
-    """`table` of the database at `url` (a secret) belongs to `pipeline` alone.
+    """Appends rows to a table, exactly once, by prepared transactions.
 
-    The server has to allow prepared transactions: `max_prepared_transactions`, 0 as it comes, two
-    or more for each subtask. They hold their locks and hold VACUUM back until they are ended.
+    The server has to allow them: `max_prepared_transactions`, 0 as it comes, two or more for each
+    subtask. They hold their locks and hold VACUUM back until they are ended.
+
+    Args:
+        url: the address as SQLAlchemy takes it, `postgresql+psycopg://...`. It is a secret.
+        table: the table to write to. It is created if it is absent.
+        pipeline: the name of the pipeline. The target belongs to it alone.
+
+    Building the pipeline raises Rejected for a column that has no type in PostgreSQL; a start, if
+    the table does not fit.
     """
 
     url: str = field(repr=False)

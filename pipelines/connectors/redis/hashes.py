@@ -134,8 +134,17 @@ STEPS_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class RedisHashes:
-    """`prefix` on the server belongs to `pipeline` alone. `url` is a secret: it may hold a
-    password, and is in no text that this sink makes.
+    """One hash for each key, with the newest row of completed checkpoints.
+
+    Args:
+        url: the address, `redis://...` or `rediss://...`. It is a secret.
+        prefix: the beginning of all keys that it writes. It belongs to the pipeline alone.
+        keys: the columns that make the key of a hash.
+        pipeline: the name of the pipeline. The target belongs to it alone.
+        buffer_rows: how many rows are sent at once.
+
+    Building the pipeline raises Rejected for a column that does not fit; a start, if the server may
+    evict keys.
     """
 
     url: str = field(repr=False)

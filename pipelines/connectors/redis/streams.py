@@ -173,10 +173,21 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RedisStreams:
-    """Fields become the columns of `schema`; a field that an entry lacks is null. `url` is a
-    secret: it may hold a password, and appears in no text of this source.
+    """Streams of Redis. A field that an entry lacks is null.
 
-    `is_bounded`: the run ends with the entries that existed when it began.
+    Args:
+        url: the address, `redis://...` or `rediss://...`. It is a secret.
+        streams: the keys of the streams.
+        schema: the columns, which are found by the names of the fields.
+        timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
+            time.
+        out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
+            milliseconds.
+        start_at: where a run without a recovery point begins, `StartAt.OLDEST` or `StartAt.NEWEST`.
+        is_bounded: the run ends with the entries that existed when it began.
+        batch_rows: how many entries are asked for at once.
+
+    Raises Rejected when no stream is named, or `timestamp_column` holds no time.
     """
 
     url: str = field(repr=False)

@@ -28,7 +28,19 @@ BUFFER_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class SqlUpsert:
-    """`table` of the database at `url` belongs to `pipeline` alone; it is created if absent."""
+    """Writes rows under a key. They are visible at once; a replay overwrites them with the same
+    values.
+
+    Args:
+        url: the address as SQLAlchemy takes it, of PostgreSQL or SQLite. It is a secret.
+        table: the table to write to. It is created if it is absent.
+        keys: the key columns, at least one. The newest row of each key stays.
+        pipeline: the name of the pipeline. The target belongs to it alone.
+        buffer_rows: how many rows are sent at once.
+
+    Building the pipeline raises Rejected when a key column is not in the results; a start, if the
+    table does not fit.
+    """
 
     url: str = field(repr=False)
     table: str
