@@ -141,6 +141,7 @@ READERS = {  # module -> why it reads rows, and is neither `queries` nor `servic
     "ftdash.eventlog.sources": "the kinds of rows of the log are one table; `queries` reads it",
     "ftdash.gameday.observation": "what a game day has shown so far, for its services and queries",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",
+    "ftdash.retention.packages": "what names a package, before it is deleted",
     "ftdash.supervision.delivery": "the requests that wait for a driver",
     "ftdash.supervision.launcher": "what a driver is started with",
 }

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.retention import pruning
+from ftdash.retention import packages, pruning
 
 
 @shared_task(ignore_result=True)
@@ -14,7 +14,8 @@ def prune_history() -> None:
 
 @shared_task(ignore_result=True)
 def shorten_run_files() -> None:
-    """Delete old or excessive files in the directories of runs."""
+    """Delete old or excessive files in the directories of runs, and packages without use."""
     pruning.shorten_journals()
     pruning.shorten_logs()
     pruning.forget_old_requests()
+    packages.sweep()

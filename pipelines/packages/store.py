@@ -56,12 +56,29 @@ class CodeStore:
         """What people write: the path of a wheel or folder, which is added, or how a digest in the
         store begins. Raises Rejected."""
         if _START_OF_DIGEST.fullmatch(given) and not Path(given).exists():
-            known = [code for code in self.listed() if code.sha256.startswith(given)]
-            if len(known) != 1:
-                how_many = "no package" if not known else f"{len(known)} packages"
-                raise Rejected(f"There is {how_many} here whose sha256 begins with {given}.")
-            return known[0]
+            return self.known(given)
         return self.add(Path(given).expanduser())
+
+    def known(self, given: str) -> ShippedCode:
+        """By how its digest begins. Raises Rejected if that names no package, or several."""
+        known = [code for code in self.listed() if code.sha256.startswith(given)]
+        if not _START_OF_DIGEST.fullmatch(given) or len(known) != 1:
+            how_many = "no package" if not known else f"{len(known)} packages"
+            raise Rejected(f"There is {how_many} here whose sha256 begins with {given}.")
+        return known[0]
+
+    def added_s(self, code: ShippedCode) -> float:
+        """When it was added first, in seconds since the epoch."""
+        return self.file_of(code).stat().st_mtime
+
+    def remove(self, code: ShippedCode) -> None:
+        """It is gone at once, or not at all. You decide that nothing needs it."""
+        place = self.place_of(code)
+        if not place.is_dir():
+            return
+        with tempfile.TemporaryDirectory(prefix=".removed-", dir=self._directory) as bin_:
+            place.rename(Path(bin_) / place.name)
+            make_durable(self._directory)
 
     def _add(self, wheel: Path) -> ShippedCode:
         code = read_wheel(wheel).code

@@ -4,6 +4,38 @@ from tests.mutants.mutant import Mutant
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     (
+        "a package of an author is not deleted while a pipeline, a run, an upgrade or a recovery"
+        " point names it"
+    ): (
+        Mutant(
+            "ftdash/retention/packages.py",
+            "points.filter(run__code__sha256=code.sha256)",
+            "points.filter(run__code__sha256='')",
+            (
+                "tests/web/test_package_retention.py::test_a_package_stays_while_something_names_it"
+                "[point]"
+            ),
+        ),
+        Mutant(
+            "ftdash/retention/packages.py",
+            "unneeded = [each for each in old if not needed_by(each)]",
+            "unneeded = old",
+            (
+                "tests/web/test_package_retention.py::test_the_sweep_deletes_what_nothing_needs_and"
+                "_leaves_new_packages"
+            ),
+        ),
+        Mutant(
+            "ftdash/retention/packages.py",
+            "now_s - store.added_s(each) > KEPT_NEW_S",
+            "True",
+            (
+                "tests/web/test_package_retention.py::test_the_sweep_deletes_what_nothing_needs_and"
+                "_leaves_new_packages"
+            ),
+        ),
+    ),
+    (
         "an upgrade ends with the new code running, or the code before running from the same"
         " savepoint, and the output is exact, whatever process dies"
     ): (

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 
 from ftdash.installed_command import InstalledCommand, explained
 from ftdash.jobs.validation import package_store
+from ftdash.retention import packages
 from pipelines.domain.errors import Rejected
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Command(InstalledCommand):
-    help = "Add and list packages that hold pipelines."
+    help = "Add, list and delete packages that hold pipelines."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -27,12 +28,19 @@ class Command(InstalledCommand):
         )
         add.add_argument("path", type=Path, help="a wheel, or the folder of a package")
         actions.add_parser("list", parents=[everywhere], help="all packages that were added")
+        remove = actions.add_parser(
+            "remove", parents=[everywhere], help="delete a package that nothing needs"
+        )
+        remove.add_argument("sha256", help="how its sha256 begins, eight characters or more")
+        actions.add_parser(
+            "sweep",
+            parents=[everywhere],
+            help="delete all packages that nothing needs and that are older than a day",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        store = package_store()
         try:
-            is_new = options["action"] == "add"
-            found = [store.add(options["path"].expanduser())] if is_new else list(store.listed())
+            found = _done(options)
         except Rejected as refusal:
             raise CommandError(explained(refusal), returncode=2) from refusal
         self._show(found, as_json=options["json"])
@@ -43,3 +51,19 @@ class Command(InstalledCommand):
             return
         for each in found:
             self.stdout.write(f"{each.package}  {each.version}  {each.file}  {each.sha256}")
+
+
+def _done(options: dict[str, Any]) -> "list[ShippedCode]":
+    """The packages that the action is about."""
+    store = package_store()
+    match options["action"]:
+        case "add":
+            return [store.add(options["path"].expanduser())]
+        case "remove":
+            code = store.known(options["sha256"])
+            packages.remove(code)
+            return [code]
+        case "sweep":
+            return packages.sweep()
+        case _:
+            return list(store.listed())

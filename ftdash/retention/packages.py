@@ -1,0 +1,57 @@
+"""Deletes packages of authors that nothing needs any more.
+
+A package stays as long as a pipeline starts from it, a run of it goes on or may still be audited,
+an upgrade may start it, or a point that it wrote can be restored. A copy of a point elsewhere is
+not known here; its package can be added again.
+"""
+
+import time
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Run, Upgrade
+from ftdash.jobs.validation import package_store
+from pipelines.domain.errors import Rejected
+from pipelines.domain.run import ShippedCode
+
+KEPT_NEW_S = 24 * 3600.0
+"""A package that was just added may be about to be used."""
+
+
+def needed_by(code: ShippedCode) -> str:
+    """What needs the package, in words; empty: nothing does."""
+    named = {"code__sha256": code.sha256}
+    if pipeline := Pipeline.objects.filter(**named).first():
+        return f"the pipeline {pipeline.name}, which starts from it"
+    audited = timezone.now() - timedelta(days=settings.JOURNAL_RETENTION_DAYS)
+    lives = ~Q(status__in=TERMINAL_STATUSES) | Q(ended_at__gt=audited) | Q(ended_at=None)
+    if run := Run.objects.filter(lives, **named).first():
+        return f"run {run.run_id}, which goes on or may still be audited"
+    points = Checkpoint.objects.filter(status=CheckpointStatus.COMPLETED, path__isnull=False)
+    if point := points.filter(run__code__sha256=code.sha256).first():
+        return f"the recovery point {point.path}, which it wrote"
+    of_upgrade = Q(new_code__sha256=code.sha256) | Q(old_code__sha256=code.sha256)
+    if upgrade := Upgrade.objects.filter(of_upgrade, ended_at=None).first():
+        return f"the upgrade of {upgrade.pipeline.name}, which may start it"
+    return ""
+
+
+def remove(code: ShippedCode) -> None:
+    """Raises Rejected if something needs it."""
+    if needed := needed_by(code):
+        raise Rejected(f"The package {code.described} stays: it is needed by {needed}.")
+    package_store().remove(code)
+
+
+def sweep() -> list[ShippedCode]:
+    """Deletes all packages that nothing needs, apart from new ones; returns those."""
+    store, now_s = package_store(), time.time()
+    old = [each for each in store.listed() if now_s - store.added_s(each) > KEPT_NEW_S]
+    unneeded = [each for each in old if not needed_by(each)]
+    for each in unneeded:
+        store.remove(each)
+    return unneeded
