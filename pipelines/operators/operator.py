@@ -121,6 +121,8 @@ class Operator:
 
     # True: watermarks of its input end here, and what follows gets those of `context.mark`.
     assigns_event_time: ClassVar[bool] = False
+    # True: of rows that replace older ones, such as running totals, it makes rows that do so, too.
+    passes_updates: ClassVar[bool] = False
     # True: it is the head of its subtask. Source: Flink's `ChainingStrategy.HEAD`.
     starts_chain: ClassVar[bool] = False
 

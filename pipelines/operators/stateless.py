@@ -55,6 +55,8 @@ BatchMappingWithSides = Callable[[pa.RecordBatch, BatchSides], pa.RecordBatch]
 class BatchFunction(Operator):
     """Guarantee: the operators after it see only batches of `schema`."""
 
+    passes_updates = True
+
     def __init__(self, function: BatchMapping, schema: pa.Schema) -> None:
         self._function = function
         self._schema = schema
@@ -143,6 +145,8 @@ RowPredicate = Callable[[Row], bool]
 class FlatMapRows(Operator):
     """Guarantee: the operators after it see only batches of `schema`, in input order."""
 
+    passes_updates = True
+
     def __init__(self, function: RowFlatMapping, schema: pa.Schema) -> None:
         self._function = function
         self._schema = schema
@@ -201,6 +205,8 @@ class MapRows(FlatMapRows):
 class FilterRows(Operator):
     """Keeps the rows for which the function returns a true value."""
 
+    passes_updates = True
+
     def __init__(self, predicate: RowPredicate) -> None:
         self._predicate = predicate
         self._row_in_work = -1
@@ -235,6 +241,8 @@ _MISSING = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ", re.DOTALL)
 
 
 class Filter(Operator):
+    passes_updates = True
+
     def __init__(self, predicate: Predicate) -> None:
         is_expression = isinstance(predicate, pc.Expression)
         self._mask: MaskFunction = _evaluator(predicate) if is_expression else predicate
@@ -293,6 +301,8 @@ def _refusal(error: Exception, schema: pa.Schema) -> Rejected:
 class PassOn(Operator):
     """Source: Flink's union, which needs no operator; here its inputs end in one gate."""
 
+    passes_updates = True
+
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         first, *others = inputs
         for position, other in enumerate(others, start=2):
@@ -318,7 +328,12 @@ class PassOn(Operator):
 
 
 class AsRecords(PassOn):
-    """Reads each change of a changelog as a record; `row_kind` is then a column like any other."""
+    """Reads each change of a changelog as a record; `row_kind` is then a column like any other.
+
+    Of running totals, it reads each update as a record.
+    """
+
+    passes_updates = False
 
     def emits_changes(self, inputs: list[bool]) -> bool:
         return False

@@ -54,6 +54,9 @@ class Environment:
     # By changelog, the columns of which equal values give its changes an order; None: there is none
     _changelogs: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
+    # Nodes whose rows replace older ones, such as running totals, and the key of those rows.
+    _updates: dict[Uid, tuple[str, ...]] = field(default_factory=dict)
+
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
     ) -> Stream:
@@ -145,6 +148,9 @@ class Environment:
                 self._side_outputs[node, name] = side
             if operator.emits_changes([self._is_changelog(each) for each in inputs]):
                 self._changelogs[node] = self._change_order(inputs)
+        updating = [each for each in _mains(inputs) if each in self._updates]
+        if operator.passes_updates and updating:
+            self._updates[node] = self._updates[updating[0]]
         self._nodes.append(
             Node(
                 node,
@@ -172,6 +178,22 @@ class Environment:
         self._nodes.append(Node(node, NodeKind.SINK, (upstream,)))
         self._sinks[node] = sink
         self._schemas[node] = schema
+
+    def note_updates(self, node: Uid, keys: tuple[str, ...]) -> None:
+        """A row that the node emits replaces an earlier one of its key."""
+        self._updates[node] = keys
+
+    def check_counts_once(self, uid: Uid) -> None:
+        """Raises Rejected if the node's rows replace older ones, so that sums of them are wrong."""
+        if uid in self._updates:
+            keys = ", ".join(map(repr, self._updates[uid]))
+            raise Rejected(
+                f"the rows of {uid!r} replace earlier ones of their key, and an aggregate would"
+                " count every update as a further row. Put"
+                f" key_by({keys}).deduplicate(keep='last', uid=...) in front, directly behind the"
+                " operator that makes the updates, to count the newest row of each key; or"
+                " as_records(uid=...) to count every update"
+            )
 
     def schema_of(self, uid: Uid) -> pa.Schema:
         return self._schemas[uid]
@@ -204,6 +226,11 @@ class Environment:
         orders = {self._changelogs[each.upstream] for each in read}
         is_kept = all(each.kind is EdgeKind.FORWARD for each in read)
         return orders.pop() if is_kept and len(orders) == 1 else None
+
+
+def _mains(inputs: tuple[Connection, ...]) -> list[Uid]:
+    """The nodes whose main outputs are read."""
+    return [each.upstream for each in inputs if each.side is None]
 
 
 def check_places(sinks: Mapping[Uid, Sink]) -> None:

@@ -414,6 +414,7 @@ class KeyedStream:
         node = self.stream.environment.add_operator(
             uid, lambda: Reduce(self.keys, function), (self.stream.connection(self.keys),)
         )
+        self.stream.environment.note_updates(node, self.keys)
         return self.stream.derived(node, None)
 
     def deduplicate(
@@ -473,10 +474,14 @@ class KeyedStream:
 
         Combines records before the exchange wherever that makes them fewer. Of a changelog, count,
         sum and mean subtract the rows that it takes back; a key that has none left has the count 0.
+        Of running totals, put `deduplicate(keep="last")` by their key in front, so that each total
+        counts once; without it they are refused.
         A mapping gives columns any name; keywords are shorter.
         """
         environment = self.stream.environment
         every = all_named(aggregates, named, uid)
+        with naming(uid):
+            environment.check_counts_once(self.stream.node)
         stream = with_marks(self.stream, self.keys, every, uid)
         with naming(uid):
             aggregation = Aggregation.of(
@@ -490,4 +495,5 @@ class KeyedStream:
             lambda: KeyedAggregate(aggregation, merges_partials=True),
             (Connection(local, self.keys),),
         )
+        environment.note_updates(node, self.keys)
         return self.stream.derived(node, None)

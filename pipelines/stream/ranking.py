@@ -85,7 +85,9 @@ def first_rows_of_windows(
 
 
 def best_row(stream: "Stream", keys: tuple[str, ...], order: Order, uid: str) -> "Stream":
-    return _keyed(stream, keys, lambda: BestRow(keys, order), stream.time_column, uid)
+    best = _keyed(stream, keys, lambda: BestRow(keys, order), stream.time_column, uid)
+    stream.environment.note_updates(best.node, keys)
+    return best
 
 
 def distinct_rows(stream: "Stream", columns: tuple[str, ...], uid: str) -> "Stream":

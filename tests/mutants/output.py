@@ -230,6 +230,36 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "an aggregate counts the newest total of a key once, or is refused when the pipeline is"
+    " built": (
+        Mutant(
+            "pipelines/stream/environment.py",
+            "if operator.passes_updates and updating:",
+            "if False:",
+            (
+                "tests/unit/stream/test_updates.py"
+                "::test_an_aggregate_that_would_count_every_update_is_refused_with_the_next_step"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/keyed.py",
+            "            environment.check_counts_once(self.stream.node)\n",
+            "            pass\n",
+            (
+                "tests/unit/stream/test_updates.py"
+                "::test_an_aggregate_that_would_count_every_update_is_refused_with_the_next_step"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/ranking/top_n.py",
+            "        self._emit(changed.taken, changed.taken_ranks, changed.left, DELETE)\n",
+            "",
+            (
+                "tests/unit/stream/test_updates.py"
+                "::test_a_count_of_counts_counts_the_newest_of_each_key"
+            ),
+        ),
+    ),
     "of all rows of a key the chosen ones are left: the first `n`, the first, the last, the best": (
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",

@@ -1,0 +1,77 @@
+"""Totals of totals: each total counts once, or the pipeline is refused when it is built."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.stream import Environment, Pipeline, Stream, count, sum
+from pipelines.testing import run_with_kills
+
+VISITS = pa.schema([("user", pa.int64()), ("page", pa.string())])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_count_of_counts_counts_the_newest_of_each_key(seed: int) -> None:
+    rng = random.Random(seed)
+    visits = [{"user": rng.randrange(12), "page": rng.choice("abc")} for _ in range(80)]
+
+    run = run_with_kills(users_by_visits(), {"visits": visits}, kills=seed)
+
+    newest = {row["visits"]: row["users"] for row in run.table("out").to_pylist()}
+    per_user = Counter(each["user"] for each in visits)
+    assert {n: users for n, users in newest.items() if users} == Counter(per_user.values())
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        lambda s: s.key_by("user").aggregate(n=count(), uid="first"),
+        lambda s: s.key_by("user").reduce(lambda old, new: new, uid="first"),
+        lambda s: s.key_by("user").max_by("page", uid="first"),
+    ],
+)
+@pytest.mark.parametrize(
+    "pass_on",
+    [
+        lambda s: s,
+        lambda s: s.rebalance(),
+        lambda s: s.filter(pc.field("user") > 0, uid="next"),
+        lambda s: s.filter_rows(lambda row: True, uid="next"),
+        lambda s: s.map(lambda row: row, s.schema, uid="next"),
+        lambda s: s.flat_map(lambda row: [row], s.schema, uid="next"),
+        lambda s: s.map_batches(lambda batch: batch, s.schema, uid="next"),
+        lambda s: s.union(s, uid="next"),
+    ],
+)
+def test_an_aggregate_that_would_count_every_update_is_refused_with_the_next_step(
+    updates: Callable[[Stream], Stream], pass_on: Callable[[Stream], Stream]
+) -> None:
+    totals = pass_on(updates(visits_of(Environment())))
+
+    with pytest.raises(Rejected, match=r"'second' .* key_by\('user'\)\.deduplicate\(keep='last'"):
+        totals.key_by("user").aggregate(n=count(), uid="second")
+
+
+def test_updates_can_be_counted_as_records() -> None:
+    totals = visits_of(Environment()).key_by("user").aggregate(n=count(), uid="totals")
+
+    counted = totals.as_records(uid="records").key_by("n").aggregate(m=count(), uid="counted")
+
+    assert counted.schema.names == ["n", "m"]
+
+
+def visits_of(environment: Environment) -> Stream:
+    return environment.from_rows([], VISITS, uid="visits")
+
+
+def users_by_visits() -> Pipeline:
+    totals = visits_of(Environment()).key_by("user").aggregate(visits=count(), uid="totals")
+    newest = totals.key_by("user").deduplicate(keep="last", uid="newest")
+    by_visits = newest.key_by("visits").aggregate(users=count(), each=sum("user"), uid="by-visits")
+    by_visits.collect(uid="out")
+    return by_visits.environment.build()
