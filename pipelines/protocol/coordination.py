@@ -16,7 +16,8 @@ Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`, `CheckpointFailureM
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import Enum, auto
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, check
@@ -52,21 +53,54 @@ class AttemptSubtasks:
         return self._places.get(vertex, {}).get(subtask)
 
 
+class CheckpointPhase(Enum):
+    """How far a checkpoint is that was triggered."""
+
+    COLLECTING = auto()  # acknowledgements; those that all subtasks have given may wait for a turn
+    WRITING = auto()  # its manifest
+    COMPLETED = auto()
+    ABORTED = auto()
+
+
+_P = CheckpointPhase
+NEXT_PHASES: dict[CheckpointPhase, frozenset[CheckpointPhase]] = {
+    _P.COLLECTING: frozenset({_P.WRITING, _P.ABORTED}),
+    _P.WRITING: frozenset({_P.COMPLETED, _P.ABORTED}),
+    _P.COMPLETED: frozenset(),
+    _P.ABORTED: frozenset(),
+}
+
+
 @dataclass(slots=True)
-class PendingCheckpoint:
-    """`snapshots` is a list with a place for each subtask: a dictionary that grows with every
-    acknowledgement makes each one dearer the more subtasks there are."""
+class Checkpoint:
+    """All that the coordinator knows of one checkpoint, from its trigger on. Only the coordinator
+    changes it; the host may read it.
+
+    `snapshots` is a list with a place for each subtask: a dictionary that grows with every
+    acknowledgement makes each one dearer the more subtasks there are.
+    """
 
     checkpoint_id: CheckpointId
     request: TriggerRequest
     snapshots: list[SubtaskSnapshot | None]
     missing_count: int
+    phase: CheckpointPhase = CheckpointPhase.COLLECTING
+    failure: CheckpointFailureReason | None = None  # why it was aborted
 
     @classmethod
     def of(
         cls, checkpoint_id: CheckpointId, request: TriggerRequest, subtasks: AttemptSubtasks
-    ) -> "PendingCheckpoint":
+    ) -> "Checkpoint":
         return cls(checkpoint_id, request, [None] * len(subtasks), len(subtasks))
+
+    def move_to(self, phase: CheckpointPhase) -> None:
+        """Raises InvariantViolated for a move that is not in the table. Nothing reads the snapshots
+        of a checkpoint that is over."""
+        may_follow = phase in NEXT_PHASES[self.phase]
+        check(may_follow, "a checkpoint moves on", of=self.checkpoint_id, now=self.phase, to=phase)
+        self.phase = phase
+        if not NEXT_PHASES[phase]:
+            self.snapshots = []
 
     def take(self, place: int, snapshot: SubtaskSnapshot) -> bool:
         """True if it is the first snapshot of its subtask."""
@@ -128,6 +162,8 @@ class FailureTolerance:
         check(is_newer, "a completed checkpoint forgives the failures before it")
 
 
+_UNDER_WAY = (CheckpointPhase.COLLECTING, CheckpointPhase.WRITING)
+
 ABANDONED_REMEMBERED_MAX = 1_000
 """How many aborted checkpoints the coordinator remembers, to recognise their late files."""
 
@@ -137,21 +173,27 @@ class CheckpointCoordinator:
     manifest was published; every `Inject` is followed by exactly one `Complete` or
     `AbortCheckpoint`; ids are never used twice; at most one `Finalize` awaits its outcome.
 
-    Needs a host that passes in only acknowledgements of the current attempt (see `fencing`).
+    Each checkpoint is one object; the fields below are indexes of them. Needs a host that passes in
+    only acknowledgements of the current attempt (see `fencing`).
     """
 
     def __init__(self, *, first_id: CheckpointId, tolerable_failures: int) -> None:
         self._next_id = first_id
         self._tolerance = FailureTolerance(tolerable_failures)
         self._subtasks = AttemptSubtasks()
-        self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of their ids
-        self._writing: CheckpointId | None = None  # the one whose manifest is being written
-        self._abandoned: dict[CheckpointId, AbortCheckpoint] = {}  # by this attempt, oldest first
+        self._pending: dict[CheckpointId, Checkpoint] = {}  # in order of their ids
+        self._writing: Checkpoint | None = None  # the one whose manifest is being written
+        self._abandoned: dict[CheckpointId, Checkpoint] = {}  # by this attempt, oldest first
 
     @property
     def next_id(self) -> CheckpointId:
         """Above every id that was used."""
         return self._next_id
+
+    def pending(self, checkpoint_id: CheckpointId) -> Checkpoint:
+        """Raises InvariantViolated unless it was triggered and is not over."""
+        check(checkpoint_id in self._pending, "it is pending", checkpoint_id=checkpoint_id)
+        return self._pending[checkpoint_id]
 
     def tolerate(self, failures: int) -> None:
         """From the next failure on, tolerates so many in a row."""
@@ -187,7 +229,7 @@ class CheckpointCoordinator:
         check(len(self._subtasks) > 0, "a checkpoint is triggered while all subtasks run")
         checkpoint_id = self._next_id
         self._next_id = CheckpointId(checkpoint_id + 1)
-        self._pending[checkpoint_id] = PendingCheckpoint.of(checkpoint_id, request, self._subtasks)
+        self._pending[checkpoint_id] = Checkpoint.of(checkpoint_id, request, self._subtasks)
         return [Inject(checkpoint_id, request)]
 
     def on_untriggered(
@@ -227,7 +269,7 @@ class CheckpointCoordinator:
     def on_expired(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
         """Too late while the manifest is being written: it may already be durable."""
         pending = self._pending.get(checkpoint_id)
-        if pending is None or self._writing == checkpoint_id:
+        if pending is None or pending.phase is CheckpointPhase.WRITING:
             return []
         missing = pending.missing(self._subtasks)
         names = ", ".join(f"{vertex}[{subtask}]" for vertex, subtask in missing)
@@ -237,6 +279,7 @@ class CheckpointCoordinator:
     def on_published(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
         """Completes it, subsumes older ones, goes on with the next manifest."""
         published = self._take_written(checkpoint_id)
+        published.move_to(CheckpointPhase.COMPLETED)
         del self._pending[checkpoint_id]
         self._tolerance.on_completed(checkpoint_id)
         older = [p for p in self._pending.values() if p.checkpoint_id < checkpoint_id]
@@ -271,9 +314,14 @@ class CheckpointCoordinator:
         for checkpoint_id, pending in self._pending.items():
             missing = sum(snapshot is None for snapshot in pending.snapshots)
             check(missing == pending.missing_count, "missing ones are counted", id=checkpoint_id)
+            check(pending.phase in _UNDER_WAY, "what is pending is not over", id=checkpoint_id)
+        are_aborted = all(each.phase is _P.ABORTED for each in self._abandoned.values())
+        check(are_aborted, "what was abandoned is aborted")
         writing = self._writing
-        is_due = writing is None or (writing in self._pending and self._pending[writing].is_ready)
-        check(is_due, "a manifest is written for what all acknowledged", writing=writing)
+        written = [each for each in self._pending.values() if each.phase is _P.WRITING]
+        check(written == ([] if writing is None else [writing]), "one manifest is being written")
+        is_due = writing is None or writing.is_ready
+        check(is_due, "a manifest is written for what all acknowledged")
         self._tolerance.validate_state()
         has_ready = any(pending.is_ready for pending in self._pending.values())
         check(writing is not None or not has_ready, "what all acknowledged is being written")
@@ -285,16 +333,17 @@ class CheckpointCoordinator:
         ready = next((p for p in self._pending.values() if p.is_ready), None)
         if ready is None:
             return []
-        self._writing = ready.checkpoint_id
+        ready.move_to(CheckpointPhase.WRITING)
+        self._writing = ready
         snapshots = tuple(s for s in ready.snapshots if s is not None)
         return [Finalize(ready.checkpoint_id, ready.request, snapshots)]
 
-    def _take_written(self, checkpoint_id: CheckpointId) -> PendingCheckpoint:
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or self._writing != checkpoint_id:
+    def _take_written(self, checkpoint_id: CheckpointId) -> Checkpoint:
+        writing = self._writing
+        if writing is None or writing.checkpoint_id != checkpoint_id:
             raise InvariantViolated(f"only a finalizing checkpoint is published: {checkpoint_id}")
         self._writing = None
-        return pending
+        return writing
 
     def _discard_late(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
         aborted = self._abandoned.get(checkpoint_id)
@@ -304,14 +353,15 @@ class CheckpointCoordinator:
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> list[CoordinationEffect]:
         aborted = self._abandoned.get(checkpoint_id)
-        if aborted is None or not aborted.reason.follows_another_decline:
+        failure = None if aborted is None else aborted.failure
+        if aborted is None or failure is None or not failure.follows_another_decline:
             return []
-        self._abandoned[checkpoint_id] = replace(aborted, reason=reason)  # counted once
+        aborted.failure = reason  # counted once
         return self._counted(checkpoint_id, aborted.request, reason, why, by_subtask=True)
 
     def _fail(
         self,
-        pending: PendingCheckpoint,
+        pending: Checkpoint,
         reason: CheckpointFailureReason,
         why: str,
         *,
@@ -339,12 +389,13 @@ class CheckpointCoordinator:
         return [FailAttempt(f"{message} The latest one failed: {reason} {why}")]
 
     def _abort(
-        self, pending: PendingCheckpoint, reason: CheckpointFailureReason, why: str
+        self, pending: Checkpoint, reason: CheckpointFailureReason, why: str
     ) -> AbortCheckpoint:
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
-        aborted = AbortCheckpoint(checkpoint_id, pending.request, reason, why)
-        self._abandoned[checkpoint_id] = aborted
+        pending.move_to(CheckpointPhase.ABORTED)
+        pending.failure = reason
+        self._abandoned[checkpoint_id] = pending
         if len(self._abandoned) > ABANDONED_REMEMBERED_MAX:
             del self._abandoned[next(iter(self._abandoned))]
-        return aborted
+        return AbortCheckpoint(checkpoint_id, pending.request, reason, why)

@@ -10,7 +10,7 @@ from pipelines.connectors.files.target import FileTarget
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
-from pipelines.protocol.coordination import PendingCheckpoint
+from pipelines.protocol.coordination import Checkpoint
 from pipelines.protocol.fencing import AttemptFence, CommitPermit
 from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime.control import Completed
@@ -138,7 +138,7 @@ def the_end_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_acknowledgement_is_enough(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PendingCheckpoint, "is_ready", property(lambda self: any(self.snapshots)))
+    patch.setattr(Checkpoint, "is_ready", property(lambda self: any(self.snapshots)))
 
 
 def older_attempts_are_heard(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
 from pipelines.protocol.acking import RotatingTrees
 from pipelines.protocol.commit import CommitLog, Prepared
-from pipelines.protocol.coordination import FailureTolerance
+from pipelines.protocol.coordination import Checkpoint, FailureTolerance
 from pipelines.protocol.restart import NoRestart
 from tests.simulation.machines import MACHINES, BrokenMachine, machines_validated
 from tests.simulation.simulated_run import NoProgress, Simulation
@@ -33,6 +33,7 @@ def test_every_machine_of_the_protocol_is_watched() -> None:
 
 
 PARTS = (
+    Checkpoint,  # of the coordinator, which checks it
     FailureTolerance,  # of the coordinator, which checks it
     NoRestart,  # has no state
     RotatingTrees,  # of an acker and of a spout, which check it

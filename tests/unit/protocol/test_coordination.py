@@ -10,7 +10,13 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind
-from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.coordination import (
+    NEXT_PHASES,
+    AttemptSubtasks,
+    Checkpoint,
+    CheckpointCoordinator,
+)
+from pipelines.protocol.coordination import CheckpointPhase as Phase
 from pipelines.protocol.effects import (
     AbortCheckpoint,
     Complete,
@@ -372,6 +378,37 @@ def test_reporting_a_manifest_that_nobody_asked_for_is_a_bug() -> None:
         coordinator.on_unpublished(TWO, "another one")
 
     assert coordinator.on_published(ONE) == [Complete(ONE, PERIODIC)]
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_checkpoint_only_moves_on(phase: Phase) -> None:
+    request, subtasks = PERIODIC, AttemptSubtasks([READ, COUNT])
+    for to in set(Phase) - NEXT_PHASES[phase]:
+        checkpoint = Checkpoint.of(ONE, request, subtasks)
+        checkpoint.phase = phase
+
+        with pytest.raises(InvariantViolated, match="a checkpoint moves on"):
+            checkpoint.move_to(to)
+
+        assert checkpoint.phase is phase
+        assert checkpoint.snapshots == [None, None]
+
+
+def test_a_checkpoint_is_one_object_from_its_trigger_to_its_end() -> None:
+    coordinator = running_coordinator()
+    coordinator.on_trigger(PERIODIC)
+    checkpoint = coordinator.pending(ONE)
+
+    phases = [checkpoint.phase]
+    for subtask in (READ, COUNT):
+        coordinator.on_acknowledged(ONE, snapshot_of(subtask))
+        phases.append(checkpoint.phase)
+    coordinator.on_published(ONE)
+
+    assert phases == [Phase.COLLECTING, Phase.COLLECTING, Phase.WRITING]
+    assert (checkpoint.phase, checkpoint.snapshots) == (Phase.COMPLETED, [])
+    with pytest.raises(InvariantViolated, match="it is pending"):
+        coordinator.pending(ONE)
 
 
 def running_coordinator(*, tolerable_failures: int = 0) -> CheckpointCoordinator:

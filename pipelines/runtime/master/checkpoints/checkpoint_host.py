@@ -154,8 +154,7 @@ class CheckpointHost:
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
             self._context.last.note(f"checkpoint {late.checkpoint_id} has run out of time")
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
-        is_busy = self._injection.is_preparing
-        next_ms = self.triggers.start_what_is_due(now_ms, self._start, is_busy)
+        next_ms = self.triggers.start_what_is_due(now_ms, self._start, self._is_preparing)
         dues = [u.expires_ms for u in self._underway.values() if u.publication is None]
         return min(dues if next_ms is None else [*dues, next_ms], default=None)
 
@@ -175,8 +174,8 @@ class CheckpointHost:
             phases = underway.on_acknowledged(message, self._context.clock.monotonic_ms())
             event = SubtaskAcknowledged(checkpoint_id=message.checkpoint_id, phases=phases)
             self._context.record.emit(event)
-        attempt = self._context.fence.current
-        self._shared.on_acknowledged(attempt, message.checkpoint_id, message.snapshot)
+        else:
+            self._shared.on_acknowledged_late(self._context.fence.current, message.snapshot)
         self._carry_out(self._coordinator.on_acknowledged(message.checkpoint_id, message.snapshot))
 
     def on_declined(self, message: Declined) -> None:
@@ -209,6 +208,10 @@ class CheckpointHost:
 
     # Decided by the machines.
 
+    def _is_preparing(self) -> bool:
+        """Nothing else is triggered until its outcome is known, or the checkpoint is over."""
+        return any(not underway.is_prepared for underway in self._underway.values())
+
     def _start(self, request: TriggerRequest) -> None:
         self._context.last.note(f"checkpoint {self._coordinator.next_id} is triggered")
         self._carry_out(self._coordinator.on_trigger(request))
@@ -232,7 +235,9 @@ class CheckpointHost:
                     self._context.post(TooManyFailedCheckpoints(attempt, message))
 
     def _inject(self, effect: Inject) -> None:
-        underway = self._injection.begin(effect, self._settings.checkpoint_timeout_ms)
+        check(not self._is_preparing(), "one location is prepared at a time")
+        checkpoint = self._coordinator.pending(effect.checkpoint_id)
+        underway = self._injection.begin(checkpoint, self._settings.checkpoint_timeout_ms)
         self._underway[effect.checkpoint_id] = underway
         self._injection.prepare(underway)
 
@@ -266,12 +271,11 @@ class CheckpointHost:
         self._shared.on_completed(context.fence.current, underway.manifest)
         self._keeper.on_completed(underway)
         self.ledger.on_completed(underway.manifest)
-        self._commits.on_completed(effect.checkpoint_id, self._attempt)
+        self._commits.on_completed(underway, self._attempt)
         self._listener.checkpoint_completed(effect.request, underway.location)
 
     def _abort(self, effect: AbortCheckpoint) -> None:
         underway = self._underway.pop(effect.checkpoint_id)
-        self._injection.on_over(effect.checkpoint_id)
         self.triggers.on_aborted(effect.request)
         self._context.record.emit(underway.failed_event(effect))
         if self._attempt is not None:
@@ -279,6 +283,7 @@ class CheckpointHost:
         self._shared.on_aborted(
             self._context.fence.current,
             effect.checkpoint_id,
+            underway.shared_names,
             may_be_complete=underway.manifest is not None,
         )
         if underway.is_ours:

@@ -6,7 +6,7 @@ next sweep; that is worth a warning and is no failure.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
@@ -39,7 +39,6 @@ class SharedFilesHost:
         self._owns_run = owns_run
         self._files = SharedFiles(dict(_retained(store, points)))
         self._machine = threading.Lock()  # sweeps also use it, on the executor
-        self._acknowledged: dict[CheckpointId, set[str]] = {}
         self._has_failures = False  # since the last sweep
 
     @property
@@ -69,16 +68,11 @@ class SharedFilesHost:
     def on_triggered(self, checkpoint_id: CheckpointId) -> None:
         with self._machine:
             self._files.on_triggered(checkpoint_id)
-        self._acknowledged[checkpoint_id] = set()
 
-    def on_acknowledged(
-        self, attempt: Attempt, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
-    ) -> None:
+    def on_acknowledged_late(self, attempt: Attempt, snapshot: SubtaskSnapshot) -> None:
         """Deletes files of an acknowledgement that comes after its checkpoint has ended."""
         names = set(shared_names([snapshot]))
-        if checkpoint_id in self._acknowledged:
-            self._acknowledged[checkpoint_id] |= names
-        elif names:
+        if names:
             with self._machine:
                 stray = self._files.on_listed(names)
             self._delete(attempt, stray)
@@ -86,7 +80,6 @@ class SharedFilesHost:
     def on_completed(self, attempt: Attempt, manifest: Manifest) -> None:
         """After a failure, also looks for files that were written and never acknowledged."""
         checkpoint_id = manifest.checkpoint_id
-        self._acknowledged.pop(checkpoint_id, None)
         with self._machine:
             if manifest.kind is CheckpointKind.SAVEPOINT:
                 names = self._files.on_aborted(checkpoint_id, ())  # it shares nothing
@@ -98,11 +91,16 @@ class SharedFilesHost:
             self.sweep(attempt)
 
     def on_aborted(
-        self, attempt: Attempt, checkpoint_id: CheckpointId, *, may_be_complete: bool = False
+        self,
+        attempt: Attempt,
+        checkpoint_id: CheckpointId,
+        acknowledged: Collection[str],
+        *,
+        may_be_complete: bool = False,
     ) -> None:
-        """`may_be_complete`: its manifest may exist, so its files wait for the next sweep."""
-        acknowledged = self._acknowledged.pop(checkpoint_id, set())
-        written = set() if may_be_complete else acknowledged
+        """`acknowledged`: the shared files that subtasks wrote for it, or that it refers to.
+        `may_be_complete`: its manifest may exist, so its files wait for the next sweep."""
+        written = () if may_be_complete else acknowledged
         with self._machine:
             names = self._files.on_aborted(checkpoint_id, written)
         self._has_failures = True

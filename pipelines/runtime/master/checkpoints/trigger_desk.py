@@ -20,7 +20,8 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.settings import CapAction, Settings
-from pipelines.protocol.effects import Inject, SubtaskId
+from pipelines.protocol.coordination import Checkpoint
+from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.fencing import Stale
 from pipelines.protocol.triggering import (
     PERIODIC,
@@ -149,28 +150,23 @@ class BarrierInjection:
         self._files = files
         self._shared = shared
         self._damage = damage
-        self._preparing: CheckpointId | None = None
 
-    def is_preparing(self) -> bool:
-        """Nothing else is triggered until the outcome is known, or the checkpoint is over."""
-        return self._preparing is not None
-
-    def begin(self, effect: Inject, timeout_ms: float) -> Underway:
+    def begin(self, checkpoint: Checkpoint, timeout_ms: float) -> Underway:
         """The checkpoint is under way from now on; call `prepare` next."""
-        context, request = self._context, effect.request
+        context, request = self._context, checkpoint.request
+        checkpoint_id = checkpoint.checkpoint_id
         now_ms = context.clock.monotonic_ms()
         underway = Underway(
-            checkpoint_id=effect.checkpoint_id,
-            request=request,
-            location=self._files.location(request.kind, effect.checkpoint_id),
+            checkpoint=checkpoint,
+            location=self._files.location(request.kind, checkpoint_id),
             triggered_ms=now_ms,
             expires_ms=now_ms + timeout_ms,
             trigger_wall_ms=context.clock.wall_ms(),
         )
-        self._shared.on_triggered(effect.checkpoint_id)
+        self._shared.on_triggered(checkpoint_id)
         context.record.emit(
             CheckpointTriggered(
-                checkpoint_id=effect.checkpoint_id,
+                checkpoint_id=checkpoint_id,
                 kind=request.kind,
                 trigger_ms=underway.trigger_wall_ms,
                 subtask_count=len(context.pipeline.graph.vertices) * context.spec.parallelism,
@@ -180,22 +176,16 @@ class BarrierInjection:
         return underway
 
     def prepare(self, underway: Underway) -> None:
-        earlier = self._preparing
-        check(earlier is None, "one location is prepared at a time", earlier=earlier)
-        self._preparing = underway.checkpoint_id
         attempt = self._context.fence.current
         self._files.prepare(attempt, underway.checkpoint_id, underway.location)
 
     def on_prepared(self, underway: Underway, attempt: AttemptHost | None) -> None:
         """Starts its barriers; None: the attempt has ended meanwhile."""
-        self.on_over(underway.checkpoint_id)
+        barrier_of = underway.checkpoint_id
+        check(not underway.is_prepared, "barriers start once", checkpoint_id=barrier_of)
+        underway.is_prepared = True
         if attempt is not None:
             attempt.broadcast(self._message(underway))
-
-    def on_over(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint is prepared or over: the next one may start, whatever becomes of it."""
-        if self._preparing == checkpoint_id:
-            self._preparing = None
 
     def _message(self, underway: Underway) -> InjectMessage:
         request = underway.request
@@ -217,7 +207,7 @@ class CommitWatch:
         self._context = context
         self.newest_ms: int | None = None  # wall time of the newest that all sinks have committed
         self._sinks: frozenset[SubtaskId] = frozenset()
-        self._waiting: dict[CheckpointId, set[SubtaskId]] = {}
+        self._waiting: dict[CheckpointId, Underway] = {}
 
     def on_running(self) -> None:
         shapes, parallelism = self._context.pipeline.graph.shape(), self._context.spec.parallelism
@@ -225,11 +215,14 @@ class CommitWatch:
         self._sinks = frozenset(SubtaskId(uid, i) for uid in sinks for i in range(parallelism))
         self._waiting = {}
 
-    def on_completed(self, checkpoint_id: CheckpointId, attempt: AttemptHost | None) -> None:
+    def on_completed(self, underway: Underway, attempt: AttemptHost | None) -> None:
         """Have sinks commit it; None: the attempt ended meanwhile, and the restored one commits."""
+        checkpoint_id = underway.checkpoint_id
         is_new = checkpoint_id not in self._waiting
         check(is_new, "a checkpoint completes once", checkpoint_id=checkpoint_id)
-        self._waiting[checkpoint_id] = set(self._sinks)
+        underway.sinks_left = set(self._sinks)
+        if self._sinks:
+            self._waiting[checkpoint_id] = underway
         if attempt is None:
             return
         match self._context.fence.permit_commit(attempt.attempt, checkpoint_id):
@@ -240,11 +233,11 @@ class CommitWatch:
 
     def on_committed(self, message: Committed) -> None:
         """Emits `CheckpointCommitted`, once, when the last sink has committed."""
-        waiting = self._waiting.get(message.checkpoint_id)
-        if waiting is None:
+        underway = self._waiting.get(message.checkpoint_id)
+        if underway is None:
             return
-        waiting.discard(SubtaskId(message.vertex, message.subtask))
-        if not waiting:
+        underway.sinks_left.discard(SubtaskId(message.vertex, message.subtask))
+        if not underway.sinks_left:
             del self._waiting[message.checkpoint_id]
             self.newest_ms = self._context.clock.wall_ms()
             self._context.record.emit(CheckpointCommitted(checkpoint_id=message.checkpoint_id))

@@ -1,7 +1,8 @@
-"""What the host knows of a pending checkpoint, in addition to the machine's own view of it.
+"""One checkpoint as its host knows it: the coordinator's own object, and what happens outside it.
 
-Collects what subtasks report until the checkpoint ends, and sums it up for the journal. Listeners
-of the host implement `CheckpointListener`.
+Collects what subtasks report until the checkpoint ends, and sums it up for the journal. Every part
+of the driver that follows checkpoints keeps its facts here; their collections hold these objects
+and nothing else. Listeners of the host implement `CheckpointListener`.
 """
 
 from concurrent.futures import Future
@@ -16,19 +17,20 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.points.contents import counters_of
-from pipelines.protocol.effects import AbortCheckpoint
+from pipelines.protocol.coordination import Checkpoint
+from pipelines.protocol.effects import AbortCheckpoint, SubtaskId
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged
+from pipelines.runtime.master.checkpoints.shared_file_deletion import shared_names
 from pipelines.runtime.master.job_events import ManifestWritten
 
 
 @dataclass(slots=True, kw_only=True)
 class Underway:
-    """Moments are monotonic, except `trigger_wall_ms`."""
+    """Moments are monotonic, except `trigger_wall_ms`. `checkpoint` has the phase."""
 
-    checkpoint_id: CheckpointId
-    request: TriggerRequest
+    checkpoint: Checkpoint
     location: str
     triggered_ms: float
     expires_ms: float
@@ -39,6 +41,17 @@ class Underway:
     manifest: Manifest | None = None
     publication: Future[ManifestWritten] | None = None
     is_ours: bool = True  # False: another driver has published under this id
+    is_prepared: bool = False  # its location is ready, and its barriers have started
+    shared_names: set[str] = field(default_factory=set)  # of shared files that were acknowledged
+    sinks_left: set[SubtaskId] = field(default_factory=set)  # complete, and not committed by these
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        return self.checkpoint.checkpoint_id
+
+    @property
+    def request(self) -> TriggerRequest:
+        return self.checkpoint.request
 
     @property
     def kind(self) -> CheckpointKind:
@@ -55,6 +68,7 @@ class Underway:
         elapsed_ms = now_ms - self.triggered_ms
         phases = msgspec.structs.replace(message.phases, acknowledged_ms=elapsed_ms)
         self.phases.append(phases)
+        self.shared_names.update(shared_names([message.snapshot]))
         self.source_records += message.source_records
         if message.watermark_ms is not None:
             self.watermarks_ms.append(message.watermark_ms)

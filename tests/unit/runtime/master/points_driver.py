@@ -86,8 +86,6 @@ class Driver:
     def take(self, checkpoint_id: CheckpointId) -> None:
         self._shared.on_triggered(checkpoint_id)
         manifest = self._written(checkpoint_id)
-        for snapshot in manifest.subtasks:
-            self._shared.on_acknowledged(self._attempt, checkpoint_id, snapshot)
         location = self._places.checkpoint(checkpoint_id)
         assert self._store.publish(location, manifest) is Publication.PUBLISHED
         for point in self.points.on_completed(RetainedPoint(checkpoint_id, location)):

@@ -18,6 +18,7 @@ from pipelines.domain.snapshots import FileHandle, StateHandle, StatePart
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.shared_files import shared_name
+from pipelines.runtime.control import Acknowledged, Inject
 from pipelines.runtime.master.checkpoints.shared_file_deletion import (
     SharedFilesHost,
     discard_claimed,
@@ -25,7 +26,9 @@ from pipelines.runtime.master.checkpoints.shared_file_deletion import (
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifests import MANIFEST
 from pipelines.storage.store import shared_location
+from tests.unit.runtime.hosted_checkpoints import Master
 from tests.unit.runtime.points import manifest_of, operator_of
+from tests.unit.runtime.recording_attempt import phases_of
 
 ATTEMPT = Attempt(3)
 
@@ -118,14 +121,41 @@ def test_what_is_acknowledged_too_late_is_deleted(run: Directory) -> None:
     late = run.written(1, "late")
     manifest = manifest_of([[operator_of(states=[handle_of([late])])]])
 
-    run.host.on_acknowledged(ATTEMPT, CheckpointId(1), manifest.subtasks[0])
+    run.host.on_acknowledged_late(ATTEMPT, manifest.subtasks[0])
 
     assert run.found() == set()
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_host_deletes_what_a_failed_checkpoint_has_shared(
+    tmp_path: Path, is_late: bool
+) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+    place = shared_location(master.attempt.of(Inject)[0].location)
+    name = shared_name(CheckpointId(1), Attempt(1), "rows")
+    file = msgspec.structs.replace(master.store.write_file(place, name, [b"rows"]), is_shared=True)
+    acknowledged = Acknowledged(
+        checkpoint_id=CheckpointId(1),
+        snapshot=manifest_of([[operator_of(states=[handle_of([file])])]]).subtasks[0],
+        phases=phases_of("left", 0),
+        source_records=0,
+        watermark_ms=None,
+    )
+
+    if is_late:
+        master.decline(1)
+        master.host.on_acknowledged(acknowledged)
+    else:
+        master.host.on_acknowledged(acknowledged)
+        master.decline(1)
+
+    assert master.store.names(place) == []
+
+
 def test_after_a_failure_the_next_completion_looks_for_what_is_left(run: Directory) -> None:
     run.host.on_triggered(CheckpointId(1))
-    run.host.on_aborted(ATTEMPT, CheckpointId(1))
+    run.host.on_aborted(ATTEMPT, CheckpointId(1), ())
     run.written(1, "uploaded after the failure")
 
     run.complete(2)
