@@ -46,7 +46,7 @@ def start_game_day(
     if run is None:
         raise InvariantViolated("what is running has a run")
     if fault in NEEDS_SLOT:
-        check_slot(slot, run.parallelism)
+        check_slot(slot, run.slot_count)
     day = GameDay(
         pipeline=row,
         run=run,

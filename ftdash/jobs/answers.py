@@ -4,7 +4,7 @@
 (the driver should report once a second and does not) or UNKNOWN (nothing folds the reports).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -50,6 +50,12 @@ class VertexView:
     is_source: bool
     is_sink: bool
     edges: list[str] = field(default_factory=list)  # domain.nodes.EdgeKind of each input
+    _: KW_ONLY
+    parallelism: int | None = None  # its own; None: that of the run
+
+    def subtask_count(self, parallelism: int) -> int:
+        """In a run of this parallelism."""
+        return self.parallelism or parallelism
 
 
 @dataclass(frozen=True, slots=True)

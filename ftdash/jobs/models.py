@@ -159,6 +159,12 @@ class Run(RunsCode):
         return JobStatus(self.status).is_terminal
 
     @property
+    def slot_count(self) -> int:
+        """An operator may have a higher parallelism than the run."""
+        own = [vertex.get("parallelism") for vertex in self.vertices]
+        return max((each or self.parallelism for each in own), default=self.parallelism)
+
+    @property
     def settings_now(self) -> dict[str, str]:
         """Those of its start, or what people have made of them since."""
         now: dict[str, str] = self.changed_settings or self.settings

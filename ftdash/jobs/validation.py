@@ -151,9 +151,9 @@ def roots() -> list[str]:
     return configured_roots(Path(configuration.JOBS_ROOT))
 
 
-def check_slot(slot: int | None, parallelism: int) -> None:
+def check_slot(slot: int | None, slot_count: int) -> None:
     """None: none was named."""
     if slot is None:
-        raise Rejected(f"Name the slot that is to be hit; there are 0 to {parallelism - 1}.")
-    if not 0 <= slot < parallelism:
-        raise Rejected(f"There is no slot {slot}; choose 0 to {parallelism - 1}.")
+        raise Rejected(f"Name the slot that is to be hit; there are 0 to {slot_count - 1}.")
+    if not 0 <= slot < slot_count:
+        raise Rejected(f"There is no slot {slot}; choose 0 to {slot_count - 1}.")

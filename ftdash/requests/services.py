@@ -88,7 +88,7 @@ def _checked(command: RunCommand, run: Run) -> RunCommand:
         check_no_secrets("setting", command.settings)  # the request is stored, and people read it
         changed_settings(run.settings_now, command.settings)
     if isinstance(command, KillSlot):
-        check_slot(command.slot, run.parallelism)
+        check_slot(command.slot, run.slot_count)
     return command
 
 

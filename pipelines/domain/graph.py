@@ -4,7 +4,9 @@ Owns validation of the shape, and chaining. A node with exactly one input, a for
 vertex of its upstream node, unless it starts a chain. So a vertex is a tree of chained nodes, and
 only its head reads from other vertices. The kind of an edge between vertices says where a record
 goes: to the owner of its key, to each subtask in turn, to all, or to the subtask with the sender's
-index (if a head has several inputs, or starts a chain). Does not know what an operator does.
+index (if a head has several inputs, or starts a chain). All nodes of a vertex have one parallelism,
+their own or the run's. A slot hosts subtask i of every vertex that has one, as Flink's slot sharing
+does. Does not know what an operator does.
 
 Source: Flink's `StreamingJobGraphGenerator` (chaining); trees instead of chains with side edges.
 """
@@ -24,7 +26,9 @@ from pipelines.domain.nodes import (
     NodeKind,
     check_each_node,
     check_leads_to_sink,
+    check_parallelisms,
     in_topological_order,
+    with_parallelisms,
 )
 
 __all__ = [
@@ -56,11 +60,14 @@ class VertexInput:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """Nodes that run in one subtask. `uid` is the head's; `nodes` are in topological order."""
+    """Nodes that run in one subtask. `uid` is the head's; `nodes` are in topological order.
+
+    `parallelism` None: that of the run."""
 
     uid: Uid
     nodes: tuple[Uid, ...]
     inputs: tuple[VertexInput, ...]
+    parallelism: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,9 @@ class JobGraph:
         check_each_node(declared)
         ordered = in_topological_order(declared)
         check_leads_to_sink(ordered)
-        return cls(ordered, _chain(ordered), max_parallelism)
+        check_parallelisms(ordered, max_parallelism)
+        placed = with_parallelisms(ordered)
+        return cls(placed, _chain(placed), max_parallelism)
 
     def node(self, uid: Uid) -> Node:
         return _only((node for node in self.nodes if node.uid == uid), uid)
@@ -131,15 +140,31 @@ class JobGraph:
             if edge.upstream_node == node
         )
 
+    def parallelism_of(self, vertex: Uid, parallelism: int) -> int:
+        """How many subtasks the vertex has in a run of this parallelism."""
+        return self.vertex(vertex).parallelism or parallelism
+
+    def slot_count(self, parallelism: int) -> int:
+        """How many slots a run of this parallelism needs."""
+        return max(vertex.parallelism or parallelism for vertex in self.vertices)
+
+    @property
+    def own_parallelisms(self) -> dict[Uid, int]:
+        """By node, where it is not the run's."""
+        return {n.uid: n.parallelism for n in self.nodes if n.parallelism is not None}
+
+    def check_fits(self, max_parallelism: int) -> None:
+        """Raises Rejected naming a node with more subtasks than the run has key groups."""
+        check_parallelisms(self.nodes, max_parallelism)
+
     def channels(self, parallelism: int) -> list[ChannelId]:
         """Every channel of every exchange, named after the vertices at its ends."""
-        subtasks = range(parallelism)
         return [
             channel_id(edge.upstream_vertex, source, vertex.uid, edge.port, target)
             for vertex in self.vertices
             for edge in vertex.inputs
-            for source in subtasks
-            for target in edge.kind.peers(source, parallelism)
+            for source in range(self.parallelism_of(edge.upstream_vertex, parallelism))
+            for target in edge.kind.peers(source, vertex.parallelism or parallelism)
         ]
 
     def shape(self) -> list[VertexShape]:
@@ -154,6 +179,7 @@ class JobGraph:
             edges=[edge.kind for edge in vertex.inputs],
             is_source=NodeKind.SOURCE in kinds,
             is_sink=NodeKind.SINK in kinds,
+            parallelism=vertex.parallelism,
         )
 
 
@@ -166,6 +192,7 @@ def _chain(ordered: Sequence[Node]) -> tuple[Vertex, ...]:
             head.uid,
             tuple(node.uid for node in ordered if head_of[node.uid] == head.uid),
             tuple(_vertex_inputs(head, head_of)),
+            head.parallelism,
         )
         for head in ordered
         if not head.is_chained

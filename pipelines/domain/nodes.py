@@ -1,12 +1,13 @@
 """An author's declarations: operators, and how the records of one reach the subtasks of another.
 
 Owns the kinds of edges, and decides which declarations make a graph; each refusal is a sentence
-that names the uid. `graph` decides which nodes run together.
+that names the uid. Also decides which nodes have a parallelism of their own, and how records come
+from one parallelism to another. `graph` decides which nodes run together.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 
@@ -29,7 +30,9 @@ class EdgeKind(StrEnum):
     BROADCAST = "broadcast"  # all
 
     def peers(self, subtask: int, parallelism: int) -> range:
-        """The subtasks at the other end of an edge with which `subtask` shares a channel."""
+        """The subtasks at the other end of an edge with which `subtask` shares a channel.
+
+        `parallelism` is that of the other end; both ends of a FORWARD edge have the same."""
         return range(subtask, subtask + 1) if self is EdgeKind.FORWARD else range(parallelism)
 
 
@@ -37,7 +40,9 @@ class EdgeKind(StrEnum):
 class Connection:
     """One input of a node, by the hash of columns if there are any, else as `unkeyed` says.
 
-    `side` names a side output of `upstream`; None: its main output.
+    `side` names a side output of `upstream`; None: its main output. A forward connection between
+    two parallelisms becomes a rebalance, or a hash of `keeps_order_of` if rows with equal values
+    there must not overtake each other.
     """
 
     upstream: Uid
@@ -46,6 +51,8 @@ class Connection:
     side: str | None = None
     is_anchored: bool = True  # mode ACKED: the source waits for the records of this connection
     time_column: str | None = None  # the event time of the records
+    _: KW_ONLY
+    keeps_order_of: tuple[str, ...] = ()
 
     @property
     def kind(self) -> EdgeKind:
@@ -57,6 +64,8 @@ class Node:
     """An operator as the author named it. The index of a connection is its port.
 
     `assigns_event_time`: watermarks of its input end at it, and those behind it are its own.
+    `parallelism` None: that of the run. `follows_input`: it has the parallelism of the node in
+    front of it, as a step of another operator or a reader of a side output does.
     """
 
     uid: Uid
@@ -64,6 +73,9 @@ class Node:
     inputs: tuple[Connection, ...] = ()
     assigns_event_time: bool = False
     starts_chain: bool = False
+    _: KW_ONLY
+    parallelism: int | None = None
+    follows_input: bool = False
 
     @property
     def is_chained(self) -> bool:
@@ -112,8 +124,8 @@ def _check_connection(node: Node, connection: Connection, by_uid: dict[Uid, Node
     if connection.hash_by == ():
         raise Rejected(f"The input of {node.uid!r} is hashed by no column; name at least one.")
     check(
-        connection.side is None or node.is_chained,
-        "a side output is read by a chained node",
+        connection.side is None or (node.is_chained and node.follows_input),
+        "a side output is read by a chained node with its parallelism",
         uid=node.uid,
     )
 
@@ -126,6 +138,37 @@ def in_topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
     except CycleError as error:
         cycle = " -> ".join(repr(uid) for uid in error.args[1])
         raise Rejected(f"The pipeline reads from itself: {cycle}.") from error
+
+
+def with_parallelisms(ordered: Sequence[Node]) -> tuple[Node, ...]:
+    """Gives nodes that follow their input its parallelism, and turns forward connections between
+    two parallelisms into exchanges. Whether two are equal does not depend on the run's."""
+    placed: dict[Uid, Node] = {}
+    for node in ordered:
+        own = (
+            placed[node.inputs[0].upstream].parallelism if node.follows_input else node.parallelism
+        )
+        inputs = tuple(_between(placed[c.upstream].parallelism, own, c) for c in node.inputs)
+        placed[node.uid] = replace(node, parallelism=own, inputs=inputs)
+    return tuple(placed.values())
+
+
+def _between(upstream: int | None, own: int | None, connection: Connection) -> Connection:
+    if upstream == own or connection.kind is not EdgeKind.FORWARD:
+        return connection
+    if connection.keeps_order_of and own != 1:
+        return replace(connection, hash_by=connection.keeps_order_of)
+    return replace(connection, unkeyed=EdgeKind.REBALANCE)
+
+
+def check_parallelisms(nodes: Sequence[Node], max_parallelism: int) -> None:
+    """Raises Rejected naming a node that would have more subtasks than there are key groups."""
+    for node in nodes:
+        if node.parallelism is not None and not 1 <= node.parallelism <= max_parallelism:
+            raise Rejected(
+                f"The parallelism of {node.uid!r} cannot be {node.parallelism}; choose 1 to"
+                f" {max_parallelism}, the maximum parallelism of this pipeline."
+            )
 
 
 def check_leads_to_sink(ordered: Sequence[Node]) -> None:

@@ -69,6 +69,18 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     follows: RunId | None = None  # the run of that pipeline before this one
     code: ShippedCode | None = None  # that holds the pipeline; None: an installed package does
 
+    def on_slots(self, count: int) -> "RunSpec":
+        """With room for `count` slots where the master is the default one: an operator may have a
+        higher parallelism than the run."""
+        if self.master != local_master(self.parallelism):
+            return self
+        return msgspec.structs.replace(self, master=local_master(count))
+
+
+def local_master(slot_count: int) -> str:
+    """Spark on this machine, with a thread for each slot."""
+    return f"local[{slot_count}]"
+
 
 class RunDirectory:
     """The run's own files, named in one place; always on a file system that control plane and

@@ -158,6 +158,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     operator_ids: dict[Uid, str]  # uid to Flink's operator id
     subtasks: list[SubtaskSnapshot]
     code: ShippedCode | None = None  # that ran in every slot; None: an installed package did
+    parallelisms: dict[Uid, int] = {}  # of operators with a parallelism of their own
+
+    def parallelism_of(self, uid: Uid) -> int:
+        """How many subtasks of this operator the point was cut from."""
+        return self.parallelisms.get(uid, self.parallelism)
 
     def state_files(self) -> Iterator[FileHandle]:
         """Files of keyed states; a shared file once for each state that refers to it."""

@@ -86,10 +86,10 @@ class SlotProcesses:
     environment: Callable[[], dict[str, str]] = dict
     _cancelled: dict[int, threading.Event] = field(default_factory=dict)
 
-    def start(self, address: SlotAddress, parallelism: int) -> None:
+    def start(self, address: SlotAddress, slot_count: int) -> None:
         slots: list[BaseProcess] = [
             forks.Process(target=self.main, args=(address, slot, self.environment()), daemon=True)
-            for slot in range(parallelism)
+            for slot in range(slot_count)
         ]
         self._cancelled[address.attempt] = threading.Event()
         threading.Thread(target=self._host, args=(address, slots), daemon=True).start()

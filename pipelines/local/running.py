@@ -110,6 +110,7 @@ class LocalDriver:
         spec, pipeline = self.spec, self.around.pipeline
         settings = parse_settings(spec.settings)
         check_parallelism(spec.parallelism, spec.max_parallelism)
+        pipeline.graph.check_fits(spec.max_parallelism)
         pipeline.check_fits(settings)
         pipeline.validate_sinks()
         if spec.restore_from is None and lease.attempts_so_far() == 0:

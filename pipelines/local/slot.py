@@ -256,9 +256,9 @@ class LocalStages:
             passed.update(slot.statistics())
         return passed
 
-    def start(self, address: SlotAddress, parallelism: int) -> None:
+    def start(self, address: SlotAddress, slot_count: int) -> None:
         network = self._network = LocalNetwork()
-        numbers = range(parallelism)
+        numbers = range(slot_count)
         self._slots = [LocalSlot(address, each, network, self._around) for each in numbers]
         self._attempt = address.attempt
         for slot in self._slots:

@@ -150,6 +150,7 @@ def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot
 def _parallelism_problems(manifest: Manifest, target: Target) -> Iterator[str]:
     try:
         check_parallelism(target.parallelism, target.max_parallelism)
+        target.graph.check_fits(target.max_parallelism)
     except Rejected as refusal:
         yield str(refusal)
     if manifest.max_parallelism != target.max_parallelism:

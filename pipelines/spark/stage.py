@@ -41,8 +41,8 @@ class SparkStageHost:
     def keep_rows(self, source: DataFrameRows) -> int:
         return keep_rows(self._session, source)
 
-    def start(self, address: SlotAddress, parallelism: int) -> None:
-        thread = InheritableThread(target=self._run, args=(address, parallelism), daemon=True)
+    def start(self, address: SlotAddress, slot_count: int) -> None:
+        thread = InheritableThread(target=self._run, args=(address, slot_count), daemon=True)
         self._threads[address.attempt] = thread
         thread.start()
 
@@ -54,9 +54,9 @@ class SparkStageHost:
         for thread in self._threads.values():
             thread.join(timeout_s)
 
-    def _run(self, address: SlotAddress, parallelism: int) -> None:
+    def _run(self, address: SlotAddress, slot_count: int) -> None:
         self._context.setJobGroup(_group(address), f"attempt {address.attempt}", True)
-        slots = self._context.parallelize(range(parallelism), parallelism).barrier()
+        slots = self._context.parallelize(range(slot_count), slot_count).barrier()
         try:
             slots.mapPartitions(_slot_task(address)).collect()
         except Exception as error:  # Spark may raise anything; the master decides

@@ -35,7 +35,7 @@ def _with_combiner(
     graph, behind = pipeline.graph, pipeline.graph.node(uid)
     (exchange,) = behind.inputs
     in_chain = replace(exchange, hash_by=None, unkeyed=EdgeKind.FORWARD)
-    combiner = Node(local, NodeKind.OPERATOR, (in_chain,))
+    combiner = Node(local, NodeKind.OPERATOR, (in_chain,), follows_input=True)
     reader = replace(behind, inputs=(replace(exchange, upstream=local),))
     nodes = [reader if node.uid == uid else node for node in graph.nodes]
     return replace(

@@ -73,7 +73,9 @@ class Environment:
         self._sources[node] = source
         self._schemas[node] = source.schema
         if keeps_dead_letters(source):
-            node = self.add_operator(separator_of(node), SeparateDeadLetters, (Connection(node),))
+            node = self.add_operator(
+                separator_of(node), SeparateDeadLetters, (Connection(node),), follows_input=True
+            )
         return Stream(self, node, source.timestamp_column)
 
     def from_arrow(
@@ -115,6 +117,7 @@ class Environment:
         """Raises Rejected with one sentence that names the uid, column or target at fault."""
         check_parallelism(1, self.max_parallelism)
         graph = JobGraph.of(self._nodes, self.max_parallelism)
+        self._check_changes_stay_in_order(graph)
         check_places(self._sinks)
         check_letters_are_read(self._sources, graph)
         pipeline = Pipeline(
@@ -134,9 +137,16 @@ class Environment:
         self._combiners[node] = create
 
     def add_operator(
-        self, uid: str, create: Callable[[], Operator], inputs: tuple[Connection, ...]
+        self,
+        uid: str,
+        create: Callable[[], Operator],
+        inputs: tuple[Connection, ...],
+        *,
+        follows_input: bool = False,
     ) -> Uid:
-        """Raises Rejected when the operator cannot work on the schemas of its inputs."""
+        """`follows_input`: the operator always has the parallelism of the one in front of it.
+
+        Raises Rejected when the operator cannot work on the schemas of its inputs."""
         node = Uid(uid)
         schemas = [self._schema_into(connection) for connection in inputs]
         with naming(uid):
@@ -158,12 +168,15 @@ class Environment:
                 inputs,
                 assigns_event_time=operator.assigns_event_time,
                 starts_chain=operator.starts_chain,
+                follows_input=follows_input,
             )
         )
         self._operators[node] = create
         return node
 
-    def add_sink(self, uid: str, sink: Sink, upstream: Connection) -> None:
+    def add_sink(
+        self, uid: str, sink: Sink, upstream: Connection, parallelism: int | None = None
+    ) -> None:
         """Raises Rejected when the sink has no use for a column that `upstream` emits."""
         node = Uid(uid)
         schema = self._schema_into(upstream)
@@ -175,7 +188,9 @@ class Environment:
                     upstream = replace(upstream, hash_by=sink.keys)
             if isinstance(sink, ChecksColumns):
                 sink.check_columns(schema)
-        self._nodes.append(Node(node, NodeKind.SINK, (upstream,)))
+        if isinstance(sink, Overwrites):  # an older row of a key must not come after a newer one
+            upstream = replace(upstream, keeps_order_of=tuple(sink.keys))
+        self._nodes.append(Node(node, NodeKind.SINK, (upstream,), parallelism=parallelism))
         self._sinks[node] = sink
         self._schemas[node] = schema
 
@@ -195,6 +210,20 @@ class Environment:
                 " as_records(uid=...) to count every update"
             )
 
+    def set_parallelism(self, uid: Uid, parallelism: int) -> None:
+        """Raises Rejected for a reader of a side output, which runs with its operator."""
+        by_uid = {node.uid: index for index, node in enumerate(self._nodes)}
+        node = self._nodes[by_uid[uid]]
+        while node.follows_input:
+            (connection,) = node.inputs
+            if connection.side is not None:
+                raise Rejected(
+                    f"{uid!r} runs with {connection.upstream!r}, whose output it reads. Give that"
+                    " operator a parallelism, or the one behind."
+                )
+            node = self._nodes[by_uid[connection.upstream]]  # the source, of a step behind it
+        self._nodes[by_uid[node.uid]] = replace(node, parallelism=parallelism)
+
     def schema_of(self, uid: Uid) -> pa.Schema:
         return self._schemas[uid]
 
@@ -208,6 +237,19 @@ class Environment:
             there_are = f"it has {', '.join(map(repr, known))}" if known else "it has none"
             raise Rejected(f"{uid!r} has no side output {name!r}; {there_are}.")
         return self._side_outputs[uid, name]
+
+    def _check_changes_stay_in_order(self, graph: JobGraph) -> None:
+        """Raises Rejected where a row could be taken back before it has come."""
+        for node in self._nodes:
+            placed = graph.node(node.uid)
+            for declared, connection in zip(node.inputs, placed.inputs, strict=True):
+                is_dealt = connection.kind is EdgeKind.REBALANCE is not declared.kind
+                if is_dealt and placed.parallelism != 1 and self._is_changelog(connection):
+                    raise Rejected(
+                        f"{node.uid!r} reads the changelog of {connection.upstream!r} at another"
+                        " parallelism, so a row could be taken back before it has come. Give both"
+                        " the same parallelism, or the reader 1, or put key_by between them."
+                    )
 
     def _schema_into(self, connection: Connection) -> pa.Schema:
         if connection.side is None:

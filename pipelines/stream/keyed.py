@@ -222,7 +222,10 @@ class WindowedStream:
             return self.stream.derived(node, time_column)
         by_one_key = create
         with_key = environment.add_operator(
-            uid + WHOLE_SUFFIX, WithOneKey, (self.stream.connection(),)
+            uid + WHOLE_SUFFIX,
+            WithOneKey,
+            (self.stream.connection(),),
+            follows_input=self.stream.unkeyed is EdgeKind.FORWARD,
         )
         node = environment.add_operator(
             uid,
@@ -488,7 +491,10 @@ class KeyedStream:
                 self.keys, every, stream.schema, of_changes=stream.is_changelog
             )
         local = environment.add_operator(
-            uid + LOCAL_SUFFIX, lambda: LocalAggregate(aggregation), (stream.connection(),)
+            uid + LOCAL_SUFFIX,
+            lambda: LocalAggregate(aggregation),
+            (stream.connection(),),
+            follows_input=stream.unkeyed is EdgeKind.FORWARD,
         )
         node = environment.add_operator(
             uid,

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import EdgeKind
 from pipelines.operators.aggregating.aggregates import Aggregate
 from pipelines.operators.aggregating.aggregation import check_distinct
 from pipelines.operators.aggregating.count_distinct import CountDistinct
@@ -98,7 +99,10 @@ def distinct_rows(stream: "Stream", columns: tuple[str, ...], uid: str) -> "Stre
         KeepFirst(columns).output_schema([stream.schema])
     time_column = stream.time_column if stream.time_column in columns else None
     local = stream.environment.add_operator(
-        uid + LOCAL_SUFFIX, lambda: DistinctOfBatch(columns), (stream.connection(),)
+        uid + LOCAL_SUFFIX,
+        lambda: DistinctOfBatch(columns),
+        (stream.connection(),),
+        follows_input=stream.unkeyed is EdgeKind.FORWARD,
     )
     distinct = stream.derived(local, time_column)
     return _keyed(distinct, columns, lambda: KeepFirst(columns), time_column, uid)

@@ -288,6 +288,21 @@ class Stream:
         time = self._time_in(schema)
         return self._chained(uid, lambda: AsyncMapBatches(function, schema, policy), time)
 
+    def parallelism(self, subtasks: int) -> "Stream":
+        """How many subtasks the operator behind this stream has: Flink's `setParallelism`.
+
+        Without it, an operator has the parallelism of the run. A rescale changes that one, and
+        leaves this one as it is. Records between operators with different parallelisms are dealt in
+        turn unless they have a key, so they lose their order.
+        """
+        if self.unkeyed is not EdgeKind.FORWARD:
+            raise Rejected(
+                f"Call parallelism() directly behind {self.node!r}, before rebalance() and"
+                " broadcast(): it says how many subtasks that operator has."
+            )
+        self.environment.set_parallelism(self.node, subtasks)
+        return self
+
     def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)
 
@@ -419,21 +434,26 @@ class Stream:
         emits by name. Raises Rejected if it has none of that name."""
         environment = self.environment
         time_column = environment.side_output_of(self.node, name).time_column
-        node = environment.add_operator(uid, PassOn, (Connection(self.node, side=name),))
+        node = environment.add_operator(
+            uid, PassOn, (Connection(self.node, side=name),), follows_input=True
+        )
         return self.derived(node, time_column)
 
-    def sink(self, sink: Sink, *, uid: str) -> "Stream":
-        """Returns this stream, so that it can also go into another sink."""
-        self.environment.add_sink(uid, sink, self.connection())
+    def sink(self, sink: Sink, *, uid: str, parallelism: int | None = None) -> "Stream":
+        """Returns this stream, so that it can also go into another sink.
+
+        `parallelism`: how many subtasks the sink has; None: as many as the run says.
+        """
+        self.environment.add_sink(uid, sink, self.connection(), parallelism)
         return self
 
-    def collect(self, *, uid: str) -> "Stream":
+    def collect(self, *, uid: str, parallelism: int | None = None) -> "Stream":
         """Keep the rows in this process, for the result of `run_local`; no other run takes it."""
-        return self.sink(Collect(), uid=uid)
+        return self.sink(Collect(), uid=uid, parallelism=parallelism)
 
-    def print(self, *, uid: str, prefix: str = "") -> "Stream":
+    def print(self, *, uid: str, prefix: str = "", parallelism: int | None = None) -> "Stream":
         """Print each row, on the standard output of the process that hosts the subtask."""
-        return self.sink(Print(prefix), uid=uid)
+        return self.sink(Print(prefix), uid=uid, parallelism=parallelism)
 
     def _time_in(self, schema: pa.Schema) -> str | None:
         """Event time stays with a function's output if its column does."""

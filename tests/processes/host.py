@@ -46,6 +46,7 @@ OWN = {
     "silent": "tests.processes.silent",
     "numbers_again": "tests.processes.numbers",  # another pipeline of the same uids
     "numbers_held": "tests.processes.held_restores",
+    "numbers_mixed": "tests.processes.mixed",
     "shared_lists": "tests.processes.shared_lists",
     "sleepy": "tests.processes.sleepy",
     "growing": "tests.processes.growing",

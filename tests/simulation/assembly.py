@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.domain.ids import Uid
 from pipelines.domain.run import Parameter
 from pipelines.operators.processing.process import (
     BatchProcessFunction,
@@ -44,6 +45,8 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     streams: list[Stream] = []
     for index, step in enumerate(plan.steps):
         streams.append(_add(env, index, step, streams, plan, parameters))
+    for uid, parallelism in json.loads(parameters["parallelisms"]).items():
+        env.set_parallelism(Uid(uid), parallelism)
     return env.build()
 
 
@@ -228,6 +231,7 @@ FLOW = Flow(
         Parameter("world", None, "name of the world outside"),
         Parameter("poison", None, "which step fails on which records"),
         Parameter("ends", None, "how many records each split has, by source"),
+        Parameter("parallelisms", None, "of the operators that have one of their own"),
     ),
     assemble=assemble,
 )

@@ -26,7 +26,7 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import RequestEnded
-from pipelines.domain.ids import CheckpointId, RequestId, RunId
+from pipelines.domain.ids import CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import ClaimMode, JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -58,6 +58,10 @@ KEPT = 0.6
 STARTED_OVER = 0.6
 """Part of the runs with poison after which the next one starts from nothing instead of a point, and
 so behind what was set aside; points are mostly of what comes after it."""
+WITH_OWN, OWN = 0.5, 0.4
+"""Part of the seeds where operators have a parallelism of their own, and part of the operators."""
+GROUPS = 2
+"""Operators of one group have equal ones."""
 
 
 class NoProgress(AssertionError):
@@ -87,6 +91,8 @@ class Simulation:
         seen: Counter[str] = Counter()
         self._dice = Dice(self.rng, self.circumstances.chances, seen)
         self._around = Surroundings(SimulatedClock(), self.rng, self._dice, self.circumstances)
+        self._own_rng = random.Random(f"parallelisms of {seed}")
+        self._own = self._draw_own()
         self._digest = hashlib.blake2b(digest_size=8)
         self._requests = itertools.count()
         self._drains: set[RequestId] = set()
@@ -301,11 +307,26 @@ class Simulation:
             return None
         return self.root / "kept" / f"point-{len(self.outcome.disk.kept)}"
 
+    def _draw_own(self) -> dict[Uid, int]:
+        """The group of each operator that has a parallelism of its own."""
+        rng, steps = self._own_rng, list(enumerate(self.plan.steps))
+        if rng.random() >= WITH_OWN:
+            return {}
+        uids = [Uid(f"{step.operation}-{i}") for i, step in steps]
+        sinks = [Uid(f"{step.operation}-{i}-sink") for i, step in steps if step.is_end]
+        return {uid: rng.randrange(GROUPS) for uid in [*uids, *sinks] if rng.random() < OWN}
+
+    def _parallelisms(self) -> dict[Uid, int]:
+        """Each run draws other ones. They stay unequal, so that the same operators run together."""
+        numbers = self._own_rng.sample(range(1, 5), GROUPS)
+        return {uid: numbers[group] for uid, group in self._own.items()}
+
     def _spec(self, run_id: RunId, restore_from: str | None, part: Part) -> RunSpec:
         ends: dict[str, dict[str, int]] = {str(source): {} for source in self.plan.sources}
         for (source, split), count in part.items():
             ends[str(source)][str(split)] = count
         newest = self.outcome.store.manifest(restore_from) if restore_from else None
+        self.outcome.seen["parallelism of its own"] += bool(self._own)
         return RunSpec(
             run_id=run_id,
             pipeline=FLOW_NAME,
@@ -316,6 +337,7 @@ class Simulation:
                 "world": self.world_name,
                 "poison": self.circumstances.poison.to_json(),
                 "ends": json.dumps(ends),
+                "parallelisms": json.dumps(self._parallelisms()),
             },
             settings={
                 **self.circumstances.settings,

@@ -37,10 +37,10 @@ class Stages:
         self.slots: list[Slot] = []  # without those of whose end everybody was told
         self.is_driver_dead = False
 
-    def start(self, address: SlotAddress, parallelism: int) -> None:
+    def start(self, address: SlotAddress, slot_count: int) -> None:
         self._beat_ms = address.heartbeat.interval_ms
         wires = self._wires[address.attempt] = Wires()
-        for number in range(parallelism):
+        for number in range(slot_count):
             self.slots.append(Slot(address, number, wires.of(number), self._around))
 
     def cancel(self, address: SlotAddress) -> None:

@@ -60,6 +60,7 @@ REACHED = (
     *(f"disk: {operation}" for operation in ("write", "read", "publish", "confirm")),
     *(f"disk: {operation}" for operation in ("read a manifest", "verify", "list", "delete")),
     *(f"parallelism {number}" for number in (1, 2, 3, 4)),
+    "parallelism of its own",
 )
 
 

@@ -405,3 +405,10 @@ def published_again(records: int | None) -> OutputPublishedAgain:
     return OutputPublishedAgain(
         sink=Uid("topic"), target="topic t", records=records, published_by=RunId("0001-a")
     )
+
+
+def give_parallelism(run_id: str, uid: str, parallelism: int) -> None:
+    """As if the pipeline of the run had set it for this operator."""
+    run = Run.objects.get(run_id=run_id)
+    vertices = [v | {"parallelism": parallelism} if v["uid"] == uid else v for v in run.vertices]
+    Run.objects.filter(pk=run.pk).update(vertices=vertices)

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from ftdash.projection.projector import Projector
 from ftdash.ui.pipelines.dataflow import layers
-from tests.web.journals import Story, new_run, run_started, shape
+from tests.web.journals import Story, give_parallelism, new_run, run_started, shape
 from tests.web.page_words import words_in
 
 DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
@@ -96,6 +96,17 @@ class TestPage:
         _, words = drawing_of(operator)
 
         assert words.count("has not reported") == 4
+
+    def test_an_operator_with_a_parallelism_of_its_own_shows_it(self, operator: Client) -> None:
+        run = new_run()
+        fold(Story(run).started())
+        give_parallelism(run.run_id, "delays", 3)
+
+        drawing, words = drawing_of(operator)
+
+        assert "delays sink, 3 subtasks has not reported" in words
+        assert "delays; the pipeline sets the parallelism" in drawing
+        assert "delays join 3 its own" in words
 
     def test_before_the_first_run_it_says_what_will_be_there(self, operator: Client) -> None:
         new_run().delete()

@@ -13,7 +13,7 @@ from pipelines.domain.ids import Uid, operator_id
 from tests.web.api_callers import bearer, beat
 from tests.web.flink_expectations import SHAPES, differences
 from tests.web.flink_reading import JOB, read
-from tests.web.journals import Story, new_run
+from tests.web.journals import Story, give_parallelism, new_run
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -124,6 +124,26 @@ def test_one_subtask_says_what_its_vertex_says_of_it() -> None:
     ]
     for index, status in [("2", 404), ("-1", 400), ("x", 400), ("1/attempts/0", 404)]:
         assert "errors" in read(f"{HERE}/subtasks/{index}", status), index
+
+
+def test_a_vertex_with_a_parallelism_of_its_own_has_so_many_subtasks() -> None:
+    running()
+    give_parallelism("flights-1", "join", 3)
+
+    found = read(HERE)
+    assert (found["parallelism"], len(found["subtasks"])) == (3, 3)
+    assert len(read(f"{HERE}/subtasktimes")["subtasks"]) == 3
+    assert len(read(f"{HERE}/taskmanagers")["taskmanagers"]) == 3
+    assert read(f"{HERE}/subtasks/2")["subtask"] == 2
+    assert "errors" in read(f"{HERE}/subtasks/3", 404)
+    job = read("jobs/ID")
+    assert {each["name"]: each["parallelism"] for each in job["vertices"]} == {
+        "Source: flights": 2,
+        "Source: weather": 2,
+        "join": 3,
+        "delays": 2,
+    }
+    assert sum(each["tasks"]["RUNNING"] for each in job["vertices"]) == 9
 
 
 def test_user_functions_have_no_accumulators() -> None:

@@ -36,7 +36,7 @@ MAX_PARALLELISM_UNSET = -1
 
 
 def line(run: RunFacts) -> shapes.JobLine:
-    count = len(run.vertices) * run.parallelism
+    count = sum(vertex.subtask_count(run.parallelism) for vertex in run.vertices)
     counts = {name.lower(): n for name, n in state_counts(task_state(run.state), count).items()}
     return shapes.JobLine(
         jid=job_id(run.run_id),
@@ -96,7 +96,7 @@ def _node(vertex: VertexView, by_uid: dict[str, VertexView], parallelism: int) -
     return shapes.PlanNode(
         id=vertex_id(vertex),
         operator="",
-        parallelism=parallelism,
+        parallelism=vertex.subtask_count(parallelism),
         operator_strategy="",
         description=_description(vertex),
         optimizer_properties={},
@@ -120,18 +120,18 @@ def _description(vertex: VertexView) -> str:
 
 
 def _vertex(run: RunFacts, vertex: VertexView, subtasks: list[SubtaskView]) -> shapes.JobVertex:
-    state = task_state(run.state)
+    state, count = task_state(run.state), vertex.subtask_count(run.parallelism)
     return shapes.JobVertex(
         id=vertex_id(vertex),
         slot_sharing_group_id=job_id(run.run_id),
         name=vertex_name(vertex),
         max_parallelism=run.max_parallelism,
-        parallelism=run.parallelism,
+        parallelism=count,
         status=state,
         start_time=started_ms(run),
         end_time=epoch_ms(run.ended_at),
         duration=duration_ms(run),
-        tasks=state_counts(state, run.parallelism),
+        tasks=state_counts(state, count),
         metrics=io_metrics([each for each in subtasks if each.vertex == vertex.uid]),
     )
 
@@ -215,7 +215,8 @@ def exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
     """Flink names a Java class; here it is the sentence about the failure."""
     task, slot = failure.vertex, failure.slot
     if task is not None and failure.subtask is not None:
-        task = f"{task} ({failure.subtask + 1}/{run.parallelism})"
+        counts = {each.uid: each.subtask_count(run.parallelism) for each in run.vertices}
+        task = f"{task} ({failure.subtask + 1}/{counts.get(task, run.parallelism)})"
     return shapes.ExceptionEntry(
         exception_name=failure.cause,
         stacktrace=f"{failure.cause}\n{failure.detail}" if failure.detail else failure.cause,

@@ -1,6 +1,6 @@
 """Flink's addresses that read one vertex of a job, or one subtask of it, with their bodies.
 
-A slot hosts one subtask of every vertex: subtask n runs in slot n, for as long as its run. The
+A slot hosts at most one subtask of each vertex: subtask n runs in slot n, as long as its run. The
 figures are those of the run's newest sample, so only the present attempt is known.
 """
 
@@ -52,6 +52,11 @@ class Seen:
         own = [each for each in self.samples.subtasks if each.vertex == self.vertex.uid]
         return {each.subtask: each for each in own}
 
+    @property
+    def indices(self) -> range:
+        """Of the subtasks that it has, whether they have reported or not."""
+        return range(self.vertex.subtask_count(self.run.parallelism))
+
     def of(self, index: int) -> list[SubtaskView]:
         found = self.subtasks.get(index)
         return [] if found is None else [found]
@@ -59,15 +64,15 @@ class Seen:
 
 def detail_body(seen: Seen) -> shapes.VertexDetail:
     run = seen.run
-    attempts = [attempt_body(seen, index) for index in range(run.parallelism)]
+    attempts = [attempt_body(seen, index) for index in seen.indices]
     return shapes.VertexDetail(
         id=vertex_id(seen.vertex),
         name=vertex_name(seen.vertex),
-        parallelism=run.parallelism,
+        parallelism=len(attempts),
         max_parallelism=run.max_parallelism,
         now=epoch_ms(run.now),
         subtasks=attempts,
-        aggregated=aggregated_body(seen, list(range(run.parallelism))),
+        aggregated=aggregated_body(seen, list(seen.indices)),
     )
 
 
@@ -140,7 +145,7 @@ def times_body(seen: Seen) -> shapes.SubtaskTimes:
                 duration=duration_ms(run),
                 timestamps=stamps,
             )
-            for index in range(run.parallelism)
+            for index in seen.indices
         ],
     )
 
@@ -176,7 +181,7 @@ def task_managers_body(seen: Seen) -> shapes.VertexTaskManagers:
                 taskmanager_id=_task_manager(run, index),
                 aggregated=aggregated_body(seen, [index]),
             )
-            for index in range(run.parallelism)
+            for index in seen.indices
         ],
     )
 
@@ -328,8 +333,8 @@ def accumulators_of_subtask(asked: Asked, job: str, vertex: str) -> object:
 
 def _attempt(found: Seen, index: str) -> shapes.SubtaskAttempt:
     number = _number("subtaskindex", index)
-    if number >= found.run.parallelism:
-        raise Problem(404, f"There is no subtask {number}; there are {found.run.parallelism}.")
+    if number not in found.indices:
+        raise Problem(404, f"There is no subtask {number}; there are {len(found.indices)}.")
     return attempt_body(found, number)
 
 

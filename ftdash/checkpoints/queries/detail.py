@@ -99,11 +99,15 @@ def vertex_parts(
     subtasks: list[SubtaskTimeline],
 ) -> list[VertexPart]:
     """One for every vertex of the run, even if no subtask of it has acknowledged."""
-    # Per vertex at the time of the checkpoint: a run may be rescaled afterwards.
-    count = found.row.subtask_count // max(1, len(vertices)) or parallelism
+    # At the time of the checkpoint: a run may be rescaled afterwards.
+    own = [vertex.parallelism for vertex in vertices if vertex.parallelism is not None]
+    others = found.row.subtask_count - sum(own)
+    count = others // max(1, len(vertices) - len(own)) or parallelism
     return [
         VertexPart(
-            vertex, count, {each.subtask: each for each in subtasks if each.vertex == vertex.uid}
+            vertex,
+            vertex.subtask_count(count),
+            {each.subtask: each for each in subtasks if each.vertex == vertex.uid},
         )
         for vertex in vertices
     ]

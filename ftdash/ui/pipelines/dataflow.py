@@ -113,6 +113,7 @@ class Box:
     """`row` None: none of its subtasks has reported."""
 
     vertex: VertexView
+    subtask_count: int
     row: OperatorRow | None
     is_bottleneck: bool
     x: float
@@ -170,7 +171,7 @@ def dataflow(run: RunView | None, loads: RunLoads | None) -> Dataflow:
         is_past=is_past(run, loads),
         width=_extent(len(placed.columns), BOX_WIDTH, GAP_X),
         height=_extent(max(map(len, placed.columns), default=0), BOX_HEIGHT, GAP_Y),
-        boxes=_boxes(vertices, rows, corners),
+        boxes=_boxes(vertices, run.parallelism if run else 1, rows, corners),
         arrows=_arrows(vertices, rows, placed, corners),
     )
 
@@ -193,13 +194,22 @@ def _extent(count: int, size: int, gap: int) -> int:
 
 
 def _boxes(
-    vertices: list[VertexView], rows: list[OperatorRow], corners: dict[Stop, tuple[float, float]]
+    vertices: list[VertexView],
+    parallelism: int,
+    rows: list[OperatorRow],
+    corners: dict[Stop, tuple[float, float]],
 ) -> list[Box]:
     found = bottleneck(rows, vertices)
     named = found.row.uid if found and found.is_busy else None
     by_uid = {row.uid: row for row in rows}
     return [
-        Box(vertex, by_uid.get(vertex.uid), vertex.uid == named, *corners[(vertex.uid,)])
+        Box(
+            vertex,
+            vertex.subtask_count(parallelism),
+            by_uid.get(vertex.uid),
+            vertex.uid == named,
+            *corners[(vertex.uid,)],
+        )
         for vertex in vertices
     ]
 

@@ -49,6 +49,7 @@ class VertexShape(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[EdgeKind] = []  # of the inputs; empty in journals older than the field
     is_source: bool
     is_sink: bool
+    parallelism: int | None = None  # None: that of the run
 
 
 class JobStatusChanged(Event, frozen=True, kw_only=True):

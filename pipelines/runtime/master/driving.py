@@ -138,6 +138,9 @@ def _host(
     beginning = RunBeginning(directory.beginning_file, lease.check_held)
     with beginning.listing():
         pipeline = _flow_of(spec, directory).build(spec.parameters)
+    pipeline.graph.check_fits(spec.max_parallelism)
+    slot_count = pipeline.graph.slot_count(spec.parallelism)
+    spec = spec.on_slots(slot_count)
     check_required(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
@@ -169,7 +172,7 @@ def _host(
         inbox=Inbox(directory),
         events=events,
         executor=WatchedExecutor(pool, events.put),
-        control=control_server(settings, spec.parallelism, events.put, loop, clock),
+        control=control_server(settings, slot_count, events.put, loop, clock),
         clock=clock,
         draw=Random(spec.run_id).uniform,
         faults=Faults(plan),
@@ -195,7 +198,7 @@ def _flow_of(spec: RunSpec, directory: RunDirectory) -> Flow:
 
 def control_server(
     settings: Settings,
-    parallelism: int,
+    slot_count: int,
     post: Callable[[JobEvent], None],
     loop: ControlLoop,
     clock: Clock,
@@ -208,7 +211,7 @@ def control_server(
         tls=tls,
         post=post,
         heartbeat=settings.heartbeat,
-        parallelism=parallelism,
+        slot_count=slot_count,
         loop=loop,
         now_ms=clock.monotonic_ms,
     )

@@ -127,7 +127,7 @@ def _watchers(
     reached = sampled.reached_records if sampled is not None else None
     return RunWatchers(
         checkpoints=checkpoints,
-        board=MetricsBoard(context.clock, context.spec.parallelism, reached or 0),
+        board=MetricsBoard(context.clock, context.slot_count, reached or 0),
         recovery=recovery,
         poison=PoisonDesk(context.settings, context.places, emit, journal),
         restart=restart,

@@ -34,6 +34,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.run import MEMORY, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
+from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.job import JobState
 from pipelines.runtime.clocks import SystemClock
@@ -49,8 +50,8 @@ from pipelines.stream import Pipeline
 class StageHost(Protocol):
     """Where slots run. The real one is a Spark barrier stage."""
 
-    def start(self, address: SlotAddress, parallelism: int) -> None:
-        """Begin to start `parallelism` slots; post `StageEnded` when they have ended."""
+    def start(self, address: SlotAddress, slot_count: int) -> None:
+        """Begin to start so many slots; post `StageEnded` when they have ended."""
         ...
 
     def cancel(self, address: SlotAddress) -> None:
@@ -197,6 +198,16 @@ class RunContext:
     beginning: RunBeginning = field(default_factory=RunBeginning)
     loop: ControlLoop = field(default_factory=unwatched_loop)
     last: LastEvents = field(default_factory=LastEvents)  # of the driver, for what breaks a rule
+
+    @property
+    def slot_count(self) -> int:
+        return self.pipeline.graph.slot_count(self.spec.parallelism)
+
+    def subtasks(self) -> Iterator[SubtaskId]:
+        """Of every vertex, in topological order."""
+        for vertex in self.pipeline.graph.vertices:
+            for subtask in range(vertex.parallelism or self.spec.parallelism):
+                yield SubtaskId(vertex.uid, subtask)
 
     def post(self, event: JobEvent) -> None:
         """From any thread."""

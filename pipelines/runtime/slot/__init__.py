@@ -1,1 +1,1 @@
-"""A slot: the process that hosts one subtask of every vertex."""
+"""A slot: the process that hosts at most one subtask of each vertex."""

@@ -161,7 +161,9 @@ def deploy(
         wires=_wires(message, pipeline, attempt, subtask, network, clock),
         beginning=beginning,
     )
-    vertices = pipeline.graph.vertices
+    vertices = [
+        v for v in pipeline.graph.vertices if subtask < (v.parallelism or message.parallelism)
+    ]
     meter.expect(file for vertex in vertices for file in builder.files_of(vertex))
     built = []
     for vertex in vertices:

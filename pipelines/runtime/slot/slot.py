@@ -1,4 +1,4 @@
-"""A slot: the process that hosts one subtask of every vertex for one attempt.
+"""A slot: the process that hosts at most one subtask of each vertex for one attempt.
 
 It dials the job master, proves the attempt's token, gets its deployment, and dies with its control
 connection: `os._exit`, in milliseconds, so that no zombie of an old attempt writes anything while

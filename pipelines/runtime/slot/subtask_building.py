@@ -69,7 +69,7 @@ class AckingWires:
 
     options: AckingOptions
     graph: JobGraph
-    parallelism: int
+    parallelism: int  # the run's
     attempt: Attempt
     subtask: int
     network: SlotNetwork
@@ -92,7 +92,7 @@ class AckingWires:
         return Anchoring(outputs, np.random.default_rng(seed))
 
     def spout(self, vertex: Vertex, reader: SourceReader, mailbox: Mailbox) -> SpoutReader:
-        number = self._sources().index(vertex) * self.parallelism + self.subtask
+        number = self._sources().index(vertex) * self._slot_count + self.subtask
         spout = Spout(number, in_flight_max=self.options.pending_max)
         channels = [
             channel_to_spout(acker, vertex.uid, self.subtask)
@@ -105,22 +105,22 @@ class AckingWires:
 
     def ackers(self) -> list[AckerTask]:
         """The ackers that this slot hosts."""
-        indices = range(self.subtask, self.options.acker_count, self.parallelism)
+        indices = range(self.subtask, self.options.acker_count, self._slot_count)
         return [self._acker(index) for index in indices]
 
     def _acker(self, index: int) -> AckerTask:
         channels = [
             channel_to_acker(vertex.uid, subtask, index)
             for vertex in self.graph.vertices
-            for subtask in range(self.parallelism)
+            for subtask in range(vertex.parallelism or self.parallelism)
         ]
         gate = self._gate(channels)
         spouts = {
-            number * self.parallelism + subtask: self.network.output(
+            number * self._slot_count + subtask: self.network.output(
                 channel_to_spout(index, source.uid, subtask), subtask
             )
             for number, source in enumerate(self._sources())
-            for subtask in range(self.parallelism)
+            for subtask in range(source.parallelism or self.parallelism)
         }
         acker = Acker(index=index, count=self.options.acker_count)
         timeout_ms = self.options.timeout_ms
@@ -138,7 +138,11 @@ class AckingWires:
         return [vertex for vertex in self.graph.vertices if not vertex.inputs]
 
     def _slot_of(self, acker: int) -> int:
-        return acker % self.parallelism
+        return acker % self._slot_count
+
+    @property
+    def _slot_count(self) -> int:
+        return self.graph.slot_count(self.parallelism)
 
     def _gate(self, channels: list[ChannelId]) -> Gate:
         gate = Gate(channels)
@@ -155,7 +159,7 @@ class BuiltSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskBuilder:
-    """Builds, for each vertex, the subtask with this slot's index."""
+    """Builds, for each vertex that has one, the subtask with this slot's index."""
 
     message: Deploy
     pipeline: Pipeline
@@ -171,7 +175,7 @@ class SubtaskBuilder:
     beginning: Beginning = field(default_factory=Beginning)
 
     def build(self, vertex: Vertex, uploads: Executor) -> BuiltSubtask:
-        restored = {uid: self._restored(uid) for uid in vertex.nodes}
+        restored = {uid: self._restored(vertex, uid) for uid in vertex.nodes}
         mailbox = Mailbox()
         chain = OperatorChain(
             pipeline=self.pipeline,
@@ -223,30 +227,33 @@ class SubtaskBuilder:
             self.attempt,
             vertex,
             self.subtask,
-            message.parallelism,
+            self._parallelism(vertex),
             message.max_parallelism,
         )
+
+    def _parallelism(self, vertex: Vertex) -> int:
+        return vertex.parallelism or self.message.parallelism
 
     def files_of(self, vertex: Vertex) -> Iterator[FileHandle]:
         """The files that hold the state which `build` restores."""
         if self.point is not None:
             for uid in vertex.nodes:
-                yield from self.point.files_of(uid, *self._share)
+                yield from self.point.files_of(uid, *self._share(vertex))
 
-    def _restored(self, uid: Uid) -> RestoredOperator:
-        return NOTHING if self.point is None else self.point.share_of(uid, *self._share)
+    def _restored(self, vertex: Vertex, uid: Uid) -> RestoredOperator:
+        return NOTHING if self.point is None else self.point.share_of(uid, *self._share(vertex))
 
-    @property
-    def _share(self) -> tuple[int, int, KeyGroupRange]:
-        parallelism, maximum = self.message.parallelism, self.message.max_parallelism
+    def _share(self, vertex: Vertex) -> tuple[int, int, KeyGroupRange]:
+        parallelism, maximum = self._parallelism(vertex), self.message.max_parallelism
         return self.subtask, parallelism, range_of(self.subtask, parallelism, maximum)
 
     def _in_flight(self, vertex: Vertex) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.point is None:
             return iter(())
-        return self.point.in_flight_into(vertex, self.subtask, self.message.parallelism)
+        return self.point.in_flight_into(vertex, self.subtask, self._parallelism(vertex))
 
     def _exchanges(self, vertex: Vertex, uid: Uid, mailbox: Mailbox) -> list[Exchange]:
+        graph, parallelism = self.pipeline.graph, self.message.parallelism
         return [
             Exchange(
                 edge.hash_by,
@@ -258,13 +265,15 @@ class SubtaskBuilder:
                         target,
                         mailbox,
                     )
-                    for target in edge.kind.peers(self.subtask, self.message.parallelism)
+                    for target in edge.kind.peers(
+                        self.subtask, graph.parallelism_of(edge.downstream_vertex, parallelism)
+                    )
                 ],
                 self.message.max_parallelism,
                 edge.kind,
                 is_anchored=edge.is_anchored,
             )
-            for edge in self.pipeline.graph.outputs_of(uid)
+            for edge in graph.outputs_of(uid)
         ]
 
     def _output(self, channel: ChannelId, target: int, mailbox: Mailbox) -> Output:
@@ -283,8 +292,10 @@ class SubtaskBuilder:
         return gate
 
     def _ports(self, vertex: Vertex) -> Iterator[tuple[ChannelId, int]]:
+        graph, parallelism = self.pipeline.graph, self.message.parallelism
         for edge in vertex.inputs:
-            for source in edge.kind.peers(self.subtask, self.message.parallelism):
+            upstream = graph.parallelism_of(edge.upstream_vertex, parallelism)
+            for source in edge.kind.peers(self.subtask, upstream):
                 channel = channel_id(
                     edge.upstream_vertex, source, vertex.uid, edge.port, self.subtask
                 )
@@ -330,7 +341,7 @@ class SubtaskBuilder:
             source=self.pipeline.sources[vertex.uid],
             restored=restored.positions,
             subtask=self.subtask,
-            parallelism=self.message.parallelism,
+            parallelism=self._parallelism(vertex),
             clock=self.clock,
             event_hours_per_s=self.pipeline.pace,
             strategy=self.pipeline.watermarks.get(vertex.uid),
@@ -339,7 +350,7 @@ class SubtaskBuilder:
             beginning=self.beginning.splits.get(vertex.uid),
         )
         told, pending = reader.told_progress, reader.pending
-        quarantine = self._quarantine_reader(vertex.uid, restored, screen)
+        quarantine = self._quarantine_reader(vertex, restored, screen)
         handing_out = self._handing_out(vertex, reader, quarantine, mailbox)
         return SourceFeed(self._place(vertex), handing_out, self.clock, told, quarantine, pending)
 
@@ -359,9 +370,10 @@ class SubtaskBuilder:
         return reader if quarantine is None else ReplayingReader(reader, quarantine)
 
     def _quarantine_reader(
-        self, uid: Uid, restored: RestoredOperator, screen: SplitScreen | None
+        self, vertex: Vertex, restored: RestoredOperator, screen: SplitScreen | None
     ) -> DirectReader | None:
         """None: no record of the source's quarantine was read again, or has to be."""
+        uid = vertex.uid
         message, source = self.message, self.pipeline.sources[uid]
         looks = uid in message.replayed_sources
         if not looks and not restored.replayed:
@@ -372,7 +384,7 @@ class SubtaskBuilder:
             ),
             restored=restored.replayed,
             subtask=self.subtask,
-            parallelism=message.parallelism,
+            parallelism=self._parallelism(vertex),
             clock=self.clock,
             event_hours_per_s=None,
             screen=screen,

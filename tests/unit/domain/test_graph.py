@@ -102,7 +102,8 @@ def test_an_unkeyed_input_that_is_dealt_starts_a_vertex_and_reaches_every_subtas
 
 
 def test_a_side_output_has_successors_of_its_own() -> None:
-    late = Node(Uid("late"), NodeKind.OPERATOR, (Connection(Uid("o"), side="late"),))
+    read = Connection(Uid("o"), side="late")
+    late = Node(Uid("late"), NodeKind.OPERATOR, (read,), follows_input=True)
     graph = JobGraph.of(
         [source("s"), operator("o", ("s", "k")), late, sink("x", "o"), sink("y", "late")]
     )

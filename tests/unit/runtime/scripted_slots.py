@@ -93,7 +93,7 @@ class ScriptedSlots:
     are_brought_up: bool = True
     loads: bool = False  # then it is deployed when the test says so
 
-    def start(self, address: SlotAddress, parallelism: int) -> None:
+    def start(self, address: SlotAddress, slot_count: int) -> None:
         self.attempts.append(address.attempt)
         if not self.are_brought_up:
             return

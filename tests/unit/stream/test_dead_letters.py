@@ -56,6 +56,18 @@ def test_letters_that_nothing_reads_are_refused_when_the_pipeline_is_built() -> 
         env.build()
 
 
+def test_a_parallelism_is_that_of_the_source_and_of_the_step_that_separates() -> None:
+    env = Environment()
+    topics = KafkaTopics(KAFKA, ("orders",), format=JsonValues(ORDERS), dead_letters=True)
+    orders = env.source(topics, uid="orders").parallelism(2)
+    orders.side_output("dead_letters", uid="letters").sink(BlackHole(), uid="bad")
+    orders.sink(BlackHole(), uid="good")
+
+    graph = env.build().graph
+
+    assert graph.own_parallelisms == {"orders": 2, "orders-decoded": 2, "letters": 2}
+
+
 def test_a_source_without_dead_letters_has_no_such_side_output() -> None:
     topics = KafkaTopics(KAFKA, ("orders",), format=JsonValues(ORDERS))
     orders = Environment().source(topics, uid="orders")

@@ -47,17 +47,17 @@ class _Slot:
 class AttemptHost:
     """Guarantee: after `end` no slot of this attempt can speak, and each exits by itself."""
 
-    def __init__(self, attempt: Attempt, parallelism: int, now_ms: float) -> None:
+    def __init__(self, attempt: Attempt, slot_count: int, now_ms: float) -> None:
         self.attempt = attempt
         self.moved_ms = now_ms
         """When it last came closer to running, monotonic."""
-        self._parallelism = parallelism
+        self._slot_count = slot_count
         self._slots: dict[int, _Slot] = {}
 
     @property
     def readiness(self) -> Readiness:
         slots = self._slots.values()
-        if len(slots) < self._parallelism:
+        if len(slots) < self._slot_count:
             return Readiness.CONNECTING
         if not all(slot.is_deployed for slot in slots):
             return Readiness.DEPLOYING
@@ -87,7 +87,7 @@ class AttemptHost:
 
     @property
     def have_all_ended(self) -> bool:
-        return len(self._slots) == self._parallelism and all(
+        return len(self._slots) == self._slot_count and all(
             slot.has_ended for slot in self._slots.values()
         )
 
@@ -135,7 +135,7 @@ class AttemptHost:
         ]
 
     def deploy(self, deployment: Deploy) -> None:
-        here, wanted = self.connected_count, self._parallelism
+        here, wanted = self.connected_count, self._slot_count
         check(here == wanted, "slots are deployed once all are connected", here=here)
         self.broadcast(deployment)
 

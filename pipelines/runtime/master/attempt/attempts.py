@@ -76,19 +76,17 @@ def _manifest_in_memory(context: RunContext, start: StartingPoint | None) -> Man
 
 class SourcesLeft:
     def __init__(self, context: RunContext, checkpoints: CheckpointHost) -> None:
-        parallelism = context.spec.parallelism
-        self._all = frozenset(
-            (uid, i) for uid in context.pipeline.sources for i in range(parallelism)
-        )
+        sources, every = context.pipeline.sources, context.subtasks()
+        self._all = frozenset(subtask for subtask in every if subtask.vertex in sources)
         self._checkpoints = checkpoints
-        self._left: set[tuple[Uid, int]] = set()
+        self._left: set[SubtaskId] = set()
 
     def on_begun(self) -> None:
         """An attempt has begun."""
         self._left = set(self._all)
 
     def on_ended(self, vertex: Uid, subtask: int) -> None:
-        self._left.discard((vertex, subtask))
+        self._left.discard(SubtaskId(vertex, subtask))
 
     def tell(self) -> None:
         """Call once all slots run: a source with nothing to read ends before the last slot runs."""
@@ -208,7 +206,7 @@ class Attempts:
         check(self._host is None, "an attempt ends before the next one begins")
         with self._context.loop.long_step():
             self._next.hold_targets()
-        spec = self._context.spec
+        slot_count = self._context.slot_count
         attempt = self._context.lease.next_attempt()
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
@@ -217,12 +215,12 @@ class Attempts:
             self._next.make_ready()
         self._context.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._context.clock.monotonic_ms()
-        self._host = AttemptHost(attempt, spec.parallelism, self._began_ms)
+        self._host = AttemptHost(attempt, slot_count, self._began_ms)
         self._sources.on_begun()
         self._address = self._context.control.open_for(attempt)
         self._stage_is_over = False
         if self._stages is not None:
-            self._stages.start(self._address, spec.parallelism)
+            self._stages.start(self._address, slot_count)
 
     def clean_up(self) -> None:
         """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""

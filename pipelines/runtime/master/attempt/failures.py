@@ -290,10 +290,11 @@ class Failures:
                 self.fail(FailureOccurred(cause=cause), host.moved_ms)
 
     def _too_few_slots(self, host: AttemptHost) -> str:
-        spec, waited_ms = self._context.spec, self._context.settings.slot_request_timeout_ms
+        context, waited_ms = self._context, self._context.settings.slot_request_timeout_ms
         return (
-            f"Spark on {spec.master} brought up {host.connected_count} of {spec.parallelism} slots,"
-            f" and no other within {waited_ms / 1000:g} s (slot.request.timeout)."
+            f"Spark on {context.spec.master} brought up {host.connected_count} of"
+            f" {context.slot_count} slots, and no other within {waited_ms / 1000:g} s"
+            " (slot.request.timeout)."
         )
 
     def _restore_stands_still(self, host: AttemptHost) -> str:

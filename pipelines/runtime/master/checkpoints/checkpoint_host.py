@@ -102,11 +102,8 @@ class CheckpointHost:
         ids = list(self._underway)
         check(not ids, "an attempt starts without a checkpoint under way", ids=ids)
         self._attempt = attempt
-        shapes, parallelism = self._context.pipeline.graph.shape(), self._context.spec.parallelism
         self._commits.on_running()
-        self._coordinator.on_running(
-            SubtaskId(shape.uid, i) for shape in shapes for i in range(parallelism)
-        )
+        self._coordinator.on_running(self._context.subtasks())
         self._files.sweep(attempt.attempt, self._coordinator.next_id)
         self._shared.sweep(attempt.attempt)
         self.triggers.on_running()

@@ -232,7 +232,7 @@ def manifest_of(
     attempt: Attempt,
     ancestors: list[tuple[RunId, CheckpointId]],
 ) -> Manifest:
-    taken = len(context.pipeline.graph.vertices) * context.spec.parallelism
+    taken = len(list(context.subtasks()))
     given = len(effect.snapshots)
     check(given == taken, "a manifest holds every subtask's snapshot", given=given, taken=taken)
     return Manifest(
@@ -251,6 +251,7 @@ def manifest_of(
         operator_ids={node.uid: operator_id(node.uid) for node in context.pipeline.graph.nodes},
         subtasks=list(effect.snapshots),
         code=context.spec.code,
+        parallelisms=context.pipeline.graph.own_parallelisms,
     )
 
 

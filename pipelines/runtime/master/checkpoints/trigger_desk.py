@@ -169,7 +169,7 @@ class BarrierInjection:
                 checkpoint_id=checkpoint_id,
                 kind=request.kind,
                 trigger_ms=underway.trigger_wall_ms,
-                subtask_count=len(context.pipeline.graph.vertices) * context.spec.parallelism,
+                subtask_count=sum(1 for _ in context.subtasks()),
                 request_id=request.request_id,
             )
         )
@@ -210,9 +210,9 @@ class CommitWatch:
         self._waiting: dict[CheckpointId, Underway] = {}
 
     def on_running(self) -> None:
-        shapes, parallelism = self._context.pipeline.graph.shape(), self._context.spec.parallelism
-        sinks = [shape.uid for shape in shapes if shape.is_sink]
-        self._sinks = frozenset(SubtaskId(uid, i) for uid in sinks for i in range(parallelism))
+        sinks = {shape.uid for shape in self._context.pipeline.graph.shape() if shape.is_sink}
+        every = self._context.subtasks()
+        self._sinks = frozenset(subtask for subtask in every if subtask.vertex in sinks)
         self._waiting = {}
 
     def on_completed(self, underway: Underway, attempt: AttemptHost | None) -> None:

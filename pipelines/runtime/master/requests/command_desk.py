@@ -178,7 +178,7 @@ class FaultDesk:
         return found
 
     def _reject_slot(self, request_id: RequestId, slot: int) -> None:
-        last = self._context.spec.parallelism - 1
+        last = self._context.slot_count - 1
         message = f"There is no running slot {slot}; slots are 0 to {last}."
         self._desk.answer(request_id, RequestOutcome.REJECTED, message)
 

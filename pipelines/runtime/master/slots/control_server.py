@@ -84,7 +84,7 @@ class ControlServer:
         tls: Tls | None,
         post: Callable[[JobEvent], None],
         heartbeat: Heartbeat,
-        parallelism: int,
+        slot_count: int,
         loop: ControlLoop,
         now_ms: Callable[[], float],  # monotonic
     ) -> None:
@@ -97,7 +97,7 @@ class ControlServer:
         self._links: dict[int, ControlLink[FromSlot]] = {}  # by their identity
         self._pulse = Pulse(heartbeat, self._beat)
         guard = Guard(self._prepare, self._verify, self._serve, self._refused, self._broken)
-        limits = NetworkLimits(max_pending_handshakes=parallelism + STRANGERS_MAX)
+        limits = NetworkLimits(max_pending_handshakes=slot_count + STRANGERS_MAX)
         self._port = GuardedPort(listen(networking), "control port", limits, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:

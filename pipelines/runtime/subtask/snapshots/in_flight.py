@@ -66,7 +66,7 @@ class InFlightShare:
     manifest: Manifest
     vertex: Vertex
     subtask: int
-    parallelism: int
+    parallelism: int  # of the vertex, now
 
     def read(self, read_file: ReadFile) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Port and rows. Raises CorruptSnapshot like the store.
@@ -76,10 +76,10 @@ class InFlightShare:
         """
         for ends, handles in sorted(self._channels().items()):
             edge = next(edge for edge in self.vertex.inputs if edge.port == ends.port)
-            if edge.kind is EdgeKind.BROADCAST and self.parallelism != self.manifest.parallelism:
+            if edge.kind is EdgeKind.BROADCAST and self.parallelism != self._old_parallelism:
                 raise Rejected(
                     f"Records were being broadcast to {self.vertex.uid!r} when this point was cut;"
-                    f" restore it at parallelism {self.manifest.parallelism}, or take a savepoint,"
+                    f" restore it at parallelism {self._old_parallelism}, or take a savepoint,"
                     " which holds no records in flight."
                 )
             for handle in handles:
@@ -102,9 +102,12 @@ class InFlightShare:
         edge = next(edge for edge in self.vertex.inputs if edge.port == ends.port)
         if edge.kind is not EdgeKind.HASH:
             return ends.target % self.parallelism == self.subtask
-        manifest = self.manifest
-        old = range_of(ends.target, manifest.parallelism, manifest.max_parallelism)
+        old = range_of(ends.target, self._old_parallelism, self.manifest.max_parallelism)
         return old.overlaps(self._own_range())
+
+    @property
+    def _old_parallelism(self) -> int:
+        return self.manifest.parallelism_of(self.vertex.uid)
 
     def _own_range(self) -> KeyGroupRange:
         return range_of(self.subtask, self.parallelism, self.manifest.max_parallelism)

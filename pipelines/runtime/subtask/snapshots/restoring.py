@@ -2,7 +2,8 @@
 
 Keyed rows go by key group, operator state as its kind says. All other lists (committables,
 counters) are dealt by the old subtask's index modulo the new parallelism. Only positions are not: a
-source gets all of them and deals the splits itself.
+source gets all of them and deals the splits itself. A parallelism is always the operator's: the run
+may have another one, and so may the run that cut the point.
 
 Source: Flink, `StateAssignmentOperation`.
 """
@@ -108,7 +109,7 @@ class RestorePoint:
             is_known=bool(old),
             watermark_ms=_least([snapshot.watermark_ms for _, snapshot in old]),
             assigned_ms=_least([snapshot.assigned_ms for _, snapshot in old]),
-            key_times_ms=tuple(self._key_times(old)),
+            key_times_ms=tuple(self._key_times(uid, old)),
         )
 
     def files_of(
@@ -123,8 +124,8 @@ class RestorePoint:
         for _, state, _ in self._taken(uid, old, subtask, parallelism):
             yield from state.files
 
-    def _key_times(self, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[KeyTime]:
-        parallelism, maximum = self._manifest.parallelism, self._manifest.max_parallelism
+    def _key_times(self, uid: Uid, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[KeyTime]:
+        parallelism, maximum = self._manifest.parallelism_of(uid), self._manifest.max_parallelism
         for index, snapshot in old:
             groups = range_of(index, parallelism, maximum)
             known = snapshot.watermark_ms
@@ -191,7 +192,7 @@ class RestorePoint:
     ) -> Iterator[tuple[str, StateHandle, Taken]]:
         """Operator state: its name, and what this subtask takes of each old subtask's."""
         for (name, kind), handles in self._operator_states(uid, old).items():
-            indices = range(self._manifest.parallelism)
+            indices = range(self._manifest.parallelism_of(uid))
             held = [handles[index].rows if index in handles else 0 for index in indices]
             for taken in taken_by(subtask, parallelism, kind, held):
                 if taken.old_subtask in handles:

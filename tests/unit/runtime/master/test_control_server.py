@@ -321,7 +321,7 @@ def server(
         tls=tls,
         post=events.put,
         heartbeat=heartbeat,
-        parallelism=PARALLELISM,
+        slot_count=PARALLELISM,
         loop=loop,
         now_ms=CLOCK.monotonic_ms,
     )

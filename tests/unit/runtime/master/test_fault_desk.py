@@ -53,7 +53,7 @@ class Desk:
         parts = SimpleNamespace(
             clock=self.clock,
             settings=SimpleNamespace(heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS),
-            spec=SimpleNamespace(parallelism=2),
+            slot_count=2,
             faults=SimpleNamespace(kill_at=lambda *given: self.armed.append(given)),
         )
         inbox = SimpleNamespace(done=lambda _: None, was_taken_up=taken_up.__contains__)

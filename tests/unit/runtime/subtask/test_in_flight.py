@@ -28,11 +28,13 @@ MAX_PARALLELISM = 16
 
 
 @pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("run", [None, 1, 4])
 @pytest.mark.parametrize(("old", "new"), [(2, 2), (2, 1), (1, 3), (3, 2), (2, 5)])
 def test_each_keyed_record_goes_once_to_its_new_owner_and_keeps_its_place(
-    seed: int, old: int, new: int
+    seed: int, old: int, new: int, run: int | None
 ) -> None:
-    stored = Stored(random.Random(seed), old)
+    """`run`: the parallelism of the run that cut the point, if the reader had its own."""
+    stored = Stored(random.Random(seed), old, run)
 
     taken = {subtask: stored.share(EdgeKind.HASH, subtask, new) for subtask in range(new)}
 
@@ -55,8 +57,11 @@ def test_records_without_a_key_are_taken_once(kind: EdgeKind, old: int, new: int
     assert sorted(place for places in taken for place in places) == sorted(everything)
 
 
-def test_broadcast_records_are_restored_only_where_each_subtask_gets_its_own() -> None:
-    stored = Stored(random.Random(1), 2)
+@pytest.mark.parametrize("run", [None, 3])
+def test_broadcast_records_are_restored_only_where_each_subtask_gets_its_own(
+    run: int | None,
+) -> None:
+    stored = Stored(random.Random(1), 2, run)
 
     for subtask in range(2):
         sent = [places for name, places in stored.channels.items() if name.endswith(f"[{subtask}]")]
@@ -94,7 +99,8 @@ class Stored:
     """A point with records in flight between two vertices; a place is (key, number)."""
 
     rng: random.Random
-    parallelism: int
+    parallelism: int  # of the reader
+    run_parallelism: int | None = None  # None: the same
     files: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     channels: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -154,7 +160,8 @@ class Stored:
             kind=CheckpointKind.CHECKPOINT,
             trigger_ms=0,
             completed_ms=0,
-            parallelism=self.parallelism,
+            parallelism=self.run_parallelism or self.parallelism,
+            parallelisms={} if self.run_parallelism is None else {DOWN: self.parallelism},
             max_parallelism=MAX_PARALLELISM,
             ancestors=[],
             operator_ids={},

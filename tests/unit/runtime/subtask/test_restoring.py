@@ -11,7 +11,7 @@ from pipelines.connectors.split_progress import initial
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import Redistribution, range_of
-from pipelines.domain.snapshots import OperatorSnapshot, StateHandle
+from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
 from pipelines.points.stored_output import StoredCommittables
 from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
 from pipelines.state.backend import FrozenState
@@ -49,17 +49,19 @@ def test_every_key_goes_to_the_owner_of_its_key_group_and_to_nobody_else(
     assert sorted(key for keys in held for key in keys) == KEYS
 
 
+@pytest.mark.parametrize("of_run", [None, 1, 8])
 @at_any_parallelism
 def test_operator_state_is_dealt_given_to_all_or_the_same_everywhere(
-    old: int, new: int, tmp_path: Path
+    old: int, new: int, of_run: int | None, tmp_path: Path
 ) -> None:
+    """`of_run`: the parallelism of the run that cut the point, if the operator had its own."""
     location = str(tmp_path / "chk-1")
     store = store_in(tmp_path)
     operators = [
         [operator_of(states=stored_operator_states(store, location, subtask))]
         for subtask in range(old)
     ]
-    point = RestorePoint(store, location, manifest_of(operators))
+    point = RestorePoint(store, location, manifest_at(of_run, operators))
 
     restored = [operator_states() for _ in range(new)]
     for subtask, states in enumerate(restored):
@@ -163,15 +165,16 @@ def test_event_time_goes_on_from_the_earliest_and_is_unknown_if_it_was_for_one(
     assert [share_of(point, i, 2).watermark_ms for i in range(2)] == [restored, restored]
 
 
+@pytest.mark.parametrize("of_run", [None, 5])
 def test_every_subtask_learns_how_far_event_time_had_come_for_each_key_group(
-    tmp_path: Path,
+    of_run: int | None, tmp_path: Path
 ) -> None:
     further = [(0, 31, 40), (32, 63, 30)]  # a cut that was itself taken soon after a restore
     operators = [
         [operator_of(watermark_ms=30, key_times_ms=further)],
         [operator_of(watermark_ms=10)],
     ]
-    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_at(of_run, operators))
 
     assert list(share_of(point, 2, 3).key_times_ms) == [*further, (64, 127, 10)]
 
@@ -299,3 +302,10 @@ def stored(
         rows=state.rows,
         schema=type_names(state.schema),
     )
+
+
+def manifest_at(of_run: int | None, operators: list[list[OperatorSnapshot]]) -> Manifest:
+    """None: the operator had the parallelism of the run."""
+    if of_run is None:
+        return manifest_of(operators)
+    return manifest_of(operators, parallelism=of_run, parallelisms={BOTH: len(operators)})
