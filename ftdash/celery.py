@@ -11,4 +11,4 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
 
 application = Celery("ftdash")
 application.config_from_object("django.conf:settings", namespace="CELERY")
-application.autodiscover_tasks()
+application.autodiscover_tasks(["ftdash"])

@@ -27,16 +27,16 @@ log = logging.getLogger("ftdash.errands")
 
 
 class Errand(StrEnum):
-    START_RUN = "ftdash.supervision.tasks.start_run"
-    DELIVER_REQUEST = "ftdash.supervision.tasks.deliver_request"
-    DISPOSE_OF_SAVEPOINT = "ftdash.points.tasks.dispose_of_savepoint"
-    INSPECT_POINT = "ftdash.points.tasks.inspect_point"
-    COMPARE_POINTS = "ftdash.points.tasks.compare_points"
-    START_AUDIT = "ftdash.audits.tasks.start_audit"
-    CARRY_ON_GAME_DAY = "ftdash.gameday.tasks.carry_on"
-    CARRY_ON_UPGRADE = "ftdash.upgrades.tasks.carry_on"
-    RECONCILE_LABS = "ftdash.lab.tasks.reconcile_labs"
-    DELIVER_ALERTS = "ftdash.alerts.tasks.deliver_alerts"
+    START_RUN = "ftdash.tasks.start_run"
+    DELIVER_REQUEST = "ftdash.tasks.deliver_request"
+    DISPOSE_OF_SAVEPOINT = "ftdash.tasks.dispose_of_savepoint"
+    INSPECT_POINT = "ftdash.tasks.inspect_point"
+    COMPARE_POINTS = "ftdash.tasks.compare_points"
+    START_AUDIT = "ftdash.tasks.start_audit"
+    CARRY_ON_GAME_DAY = "ftdash.tasks.carry_on_game_day"
+    CARRY_ON_UPGRADE = "ftdash.tasks.carry_on_upgrade"
+    RECONCILE_LABS = "ftdash.tasks.reconcile_labs"
+    DELIVER_ALERTS = "ftdash.tasks.deliver_alerts"
 
 
 EXPIRES_S = {Errand.DELIVER_ALERTS: settings.ALERT_PERIOD_S}

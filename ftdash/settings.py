@@ -299,43 +299,43 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE_FILENAME = str(FTDASH_HOME / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "reconcile": {
-        "task": "ftdash.supervision.tasks.reconcile",
+        "task": "ftdash.tasks.reconcile",
         "schedule": RECONCILE_PERIOD_S,
         # A beat that no worker took in time is worthless: the next one does the same.
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
     "reconcile-game-days": {
-        "task": "ftdash.gameday.tasks.reconcile_game_days",
+        "task": "ftdash.tasks.reconcile_game_days",
         "schedule": RECONCILE_PERIOD_S,
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
     "reconcile-upgrades": {
-        "task": "ftdash.upgrades.tasks.reconcile_upgrades",
+        "task": "ftdash.tasks.reconcile_upgrades",
         "schedule": RECONCILE_PERIOD_S,
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
     "reconcile-labs": {
-        "task": "ftdash.lab.tasks.reconcile_labs",
+        "task": "ftdash.tasks.reconcile_labs",
         "schedule": RECONCILE_PERIOD_S,
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
     "evaluate-alerts": {
-        "task": "ftdash.alerts.tasks.evaluate_alerts",
+        "task": "ftdash.tasks.evaluate_alerts",
         "schedule": ALERT_PERIOD_S,
         "options": {"expires": ALERT_PERIOD_S},
     },
     "shorten-run-files": {
-        "task": "ftdash.retention.tasks.shorten_run_files",
+        "task": "ftdash.tasks.shorten_run_files",
         "schedule": PRUNE_PERIOD_S,
         "options": {"expires": PRUNE_PERIOD_S},
     },
     "prune-history": {
-        "task": "ftdash.retention.tasks.prune_history",
+        "task": "ftdash.tasks.prune_history",
         "schedule": PRUNE_PERIOD_S,
         "options": {"expires": PRUNE_PERIOD_S},
     },
     "deliver-alerts": {
-        "task": "ftdash.alerts.tasks.deliver_alerts",
+        "task": "ftdash.tasks.deliver_alerts",
         "schedule": ALERT_PERIOD_S,
         "options": {"expires": ALERT_PERIOD_S},
     },

@@ -7,8 +7,8 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
+from ftdash import tasks
 from ftdash.audits import services as audits
-from ftdash.audits import tasks
 from ftdash.checkpoints.models import Audit
 from ftdash.checkpoints.queries.guarantee import SILENT_AFTER, AuditState, AuditView
 from ftdash.checkpoints.queries.guarantee import audits as audit_views

@@ -15,9 +15,9 @@ import pytest
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from ftdash import errands
+from ftdash import errands, tasks
 from ftdash.checkpoints.models import Audit
-from ftdash.gameday import queries, services, tasks
+from ftdash.gameday import queries, services
 from ftdash.gameday.injection import (
     DRIVER_MOMENTS,
     KILLED_TWICE,

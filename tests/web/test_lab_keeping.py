@@ -9,8 +9,8 @@ import pytest
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from ftdash import errands
-from ftdash.lab import queries, services, tasks
+from ftdash import errands, tasks
+from ftdash.lab import queries, services
 from ftdash.lab.models import Lab, LabState
 from ftdash.lab.services import keep
 from pipelines.bus.lease import Owner

@@ -10,9 +10,9 @@ import pytest
 from django.conf import settings as configuration
 from django.utils import timezone
 
+from ftdash import tasks
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestPhase, Run
-from ftdash.points import tasks
 from ftdash.points.services import comparisons, restore
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.disposal import dispose_of
@@ -391,7 +391,7 @@ def test_a_disposal_is_a_request_that_a_worker_carries_out(
         request_id = point_services.dispose(pipeline=NAME, path=path, **WHO)
     request = Request.objects.get(request_id=request_id)
     assert (request.phase, Path(path).exists()) == (RequestPhase.PENDING, True)
-    assert published == [("ftdash.points.tasks.dispose_of_savepoint", request.pk)]
+    assert published == [("ftdash.tasks.dispose_of_savepoint", request.pk)]
     for _ in range(2):  # repeated deliveries change nothing
         dispose_of(request.pk)
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
-from ftdash.retention.tasks import shorten_run_files
+from ftdash.tasks import shorten_run_files
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.domain.ids import RequestId
 from tests.web.journals import new_request, new_run

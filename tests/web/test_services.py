@@ -70,7 +70,7 @@ def test_a_submitted_pipeline_has_a_run_and_a_request(
     assert run.parameters == {"speed": "24"}
     assert (request.kind, request.phase, request.run) == ("SUBMIT", RequestPhase.PENDING, run)
     assert (request.requester, request.reason) == ("ann", "upgrade")
-    assert published == [("ftdash.supervision.tasks.start_run", run.pk)]
+    assert published == [("ftdash.tasks.start_run", run.pk)]
 
 
 def test_the_next_submission_changes_the_pipeline_and_numbers_its_runs() -> None:
@@ -114,7 +114,7 @@ def test_a_request_is_kept_and_its_delivery_is_published(
     request = Request.objects.get(request_id=request_id)
     assert (request.kind, request.phase) == (command.kind, RequestPhase.PENDING)
     assert request.deadline_at > request.created_at
-    assert published == [("ftdash.supervision.tasks.deliver_request", request.pk)]
+    assert published == [("ftdash.tasks.deliver_request", request.pk)]
 
 
 def test_a_request_is_kept_when_the_broker_is_away(

@@ -20,10 +20,10 @@ from django.test import Client
 from django.urls import reverse
 from kombu.utils import functional
 
+from ftdash import tasks
 from ftdash.celery import application
 from ftdash.embedded.installation import find_redis_server
 from ftdash.metrics.models import Heartbeat
-from ftdash.supervision import tasks
 from ftdash.times import moment
 from tests.polling import wait_until
 from tests.reserved_ports import reserved_port

@@ -1,0 +1,121 @@
+"""The Celery tasks: each ends within seconds and is safe to repeat.
+
+`ftdash.errands` names those that services ask for, and the settings those of the beat.
+"""
+
+from celery import shared_task
+from django.utils import timezone
+
+from ftdash.alerts import delivery as alert_delivery
+from ftdash.alerts import evaluation
+from ftdash.audits import services as audits
+from ftdash.errands import Errand, publish
+from ftdash.gameday import services as game_days
+from ftdash.lab import services as labs
+from ftdash.points.services import comparisons, disposal
+from ftdash.retention import packages, pruning
+from ftdash.supervision import delivery, drivers
+from ftdash.upgrades import services as upgrades
+
+
+@shared_task(ignore_result=True)
+def start_run(run_key: int) -> None:
+    """Start a driver for a run that has none."""
+    drivers.supervise_run(run_key)
+
+
+@shared_task(ignore_result=True)
+def deliver_request(request_key: int) -> None:
+    """Deliver a request to the run's driver."""
+    delivery.deliver(request_key)
+
+
+@shared_task(ignore_result=True)
+def reconcile() -> None:
+    """Compare what should run with what runs, and repair the differences."""
+    drivers.reconcile()
+
+
+@shared_task(ignore_result=True)
+def dispose_of_savepoint(request_key: int) -> None:
+    """Delete the files of a savepoint that no run needs."""
+    disposal.dispose_of(request_key)
+
+
+@shared_task(ignore_result=True)
+def inspect_point(inspection_key: int) -> None:
+    """Read a recovery point, a second's worth at a time."""
+    if comparisons.go_on_inspecting(inspection_key):
+        publish(Errand.INSPECT_POINT, inspection_key)
+
+
+@shared_task(ignore_result=True)
+def compare_points(comparison_key: int) -> None:
+    """Compare two recovery points, a second's worth at a time."""
+    if comparisons.go_on_comparing(comparison_key):
+        publish(Errand.COMPARE_POINTS, comparison_key)
+
+
+@shared_task(ignore_result=True)
+def start_audit(audit_key: int) -> None:
+    """Start the process of a stored audit."""
+    audits.start(audit_key)
+
+
+@shared_task(ignore_result=True)
+def carry_on_game_day(key: int) -> None:
+    """Check one game day."""
+    game_days.carry_on(key)
+
+
+@shared_task(ignore_result=True)
+def reconcile_game_days() -> None:
+    """Check all game days that are under way."""
+    game_days.reconcile()
+
+
+@shared_task(ignore_result=True)
+def carry_on_upgrade(key: int) -> None:
+    """Look at one upgrade, and do what is due."""
+    upgrades.carry_on(key)
+
+
+@shared_task(ignore_result=True)
+def reconcile_upgrades() -> None:
+    """Look at all upgrades that are under way."""
+    upgrades.reconcile()
+
+
+@shared_task(ignore_result=True)
+def reconcile_labs() -> None:
+    """Start a requested lab, and end one that has died."""
+    labs.reconcile()
+
+
+@shared_task(ignore_result=True)
+def evaluate_alerts() -> None:
+    """Judge all rules once."""
+    evaluation.evaluate(timezone.now())
+
+
+@shared_task(ignore_result=True)
+def deliver_alerts() -> None:
+    """Send due messages; what takes too long for one task goes on in the next."""
+    if alert_delivery.deliver_due():
+        publish(Errand.DELIVER_ALERTS)
+
+
+@shared_task(ignore_result=True)
+def prune_history() -> None:
+    """Delete what has reached its age limit; what takes too long goes on in the next task."""
+    if pruning.prune():
+        prune_history.delay()
+
+
+@shared_task(ignore_result=True)
+def shorten_run_files() -> None:
+    """Delete old or excessive files in the directories of runs, and packages without use."""
+    pruning.shorten_journals()
+    pruning.shorten_logs()
+    pruning.forget_old_requests()
+    packages.sweep()
