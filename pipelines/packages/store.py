@@ -14,7 +14,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.run import ShippedCode
 from pipelines.packages.folder import pack
 from pipelines.packages.loading import LoadedCode, load
-from pipelines.packages.wheel import Wheel, read_wheel
+from pipelines.packages.wheel import Wheel, code_named, read_wheel
 
 DIRECTORY = ".code"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -46,10 +46,11 @@ class CodeStore:
         return read_wheel(self.file_of(code))
 
     def listed(self) -> Iterator[ShippedCode]:
-        """By name and version. Leaves out a directory that is not of the store."""
+        """By name and version. Reads no wheel, so one that this Python cannot run any more is among
+        them. Leaves out a directory that is not of the store."""
         digests = [each for each in entries_of(self._directory) if _DIGEST.fullmatch(each.name)]
         wheels = [file for each in digests for file in entries_of(each) if file.suffix == ".whl"]
-        found = [read_wheel(file).code for file in wheels]
+        found = [code_named(file, file.parent.name) for file in wheels]
         yield from sorted(found, key=lambda code: (code.package, code.version, code.sha256))
 
     def find(self, given: str) -> ShippedCode:

@@ -40,7 +40,7 @@ class Wheel:
 def read_wheel(path: Path) -> Wheel:
     """Raises Rejected: there is no such file, it is no wheel, or it was built for another Python or
     another platform."""
-    package, version, tags = _named(path)
+    _, _, tags = _named(path)
     _check_tags(path, tags)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -52,9 +52,15 @@ def read_wheel(path: Path) -> Wheel:
     _check_python(path, HeaderParser().parsestr(metadata).get("Requires-Python", ""))
     modules = frozenset(_modules(names))
     _check_modules(path, modules)
-    code = ShippedCode(package=package, version=version, file=path.name, sha256=digest_of(path))
+    code = code_named(path, digest_of(path))
     is_pure = all(tag.platform == "any" for tag in tags)
     return Wheel(path, code, is_pure, modules, _flows(path, entry_points))
+
+
+def code_named(path: Path, sha256: str) -> ShippedCode:
+    """What the file's name says of a wheel with that digest."""
+    package, version, _ = _named(path)
+    return ShippedCode(package=package, version=version, file=path.name, sha256=sha256)
 
 
 def digest_of(path: Path) -> str:

@@ -42,6 +42,16 @@ def test_two_versions_are_kept_side_by_side_and_found_by_digest(tmp_path: Path) 
         store.find("0" * 8)
 
 
+def test_a_package_that_cannot_be_read_any_more_hides_no_other(tmp_path: Path) -> None:
+    """As after a new Python, for which it was not built."""
+    store = CodeStore(tmp_path / "jobs")
+    codes = [store.add(shop_wheel(tmp_path, version)) for version in ("1.0", "1.1")]
+
+    store.file_of(codes[0]).write_bytes(b"altered")
+
+    assert list(store.listed()) == codes
+
+
 @pytest.mark.parametrize("place", ["", "src"])
 def test_the_folder_of_a_project_is_packed_with_what_it_declares(
     tmp_path: Path, place: str
