@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pipelines.connectors.in_process import SeededGenerator as SeededGenerator
     from pipelines.connectors.kafka.avro import AvroValues as AvroValues
     from pipelines.connectors.kafka.connection import KafkaAddress as KafkaAddress
+    from pipelines.connectors.kafka.protobuf import ProtobufValues as ProtobufValues
     from pipelines.connectors.kafka.registry import SchemaRegistry as SchemaRegistry
     from pipelines.connectors.kafka.topics import KafkaTopics as KafkaTopics
     from pipelines.connectors.kafka.transactions import ExactlyOnceKafka as ExactlyOnceKafka
@@ -61,6 +62,7 @@ __all__ = [
     "PostgresInsert",
     "PostgresTwoPhase",
     "Print",
+    "ProtobufValues",
     "RawValues",
     "RedisHashes",
     "RedisStreams",
@@ -92,6 +94,7 @@ _PLACES = {
     "PostgresInsert": "postgres.insert",
     "PostgresTwoPhase": "postgres.two_phase",
     "Print": "in_process",
+    "ProtobufValues": "kafka.protobuf",
     "RawValues": "kafka.values",
     "RedisHashes": "redis.hashes",
     "RedisStreams": "redis.streams",

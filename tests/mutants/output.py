@@ -10,6 +10,24 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "bytes that their schema did not write cost no other record, and a schema that does not go with"
     " the columns is refused by name": (
         Mutant(
+            "pipelines/connectors/kafka/protobuf.py",
+            "if is_repeated != ours.is_repeated or not (ours.type == theirs.type or is_alike):",
+            "if is_repeated != ours.is_repeated:",
+            (
+                "tests/unit/connectors/kafka/test_protobuf.py::test_a_version_of_the_message_that"
+                "_would_be_read_as_something_else_is_refused_by_name"
+            ),
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/protobuf.py",
+            "return (number >> 1) ^ -(number & 1), at + place + 1",
+            "return number, at + place + 1",
+            (
+                "tests/unit/connectors/kafka/test_protobuf.py::test_the_indexes_of_a_message_are"
+                "_those_of_confluents_format"
+            ),
+        ),
+        Mutant(
             "pipelines/connectors/kafka/avro.py",
             "    if left:\n",
             "    if left > 3:\n",

@@ -187,7 +187,8 @@ class KafkaTopics:
     Args:
         address: the brokers.
         topics: the names of the topics.
-        format: what a record's value becomes: `JsonValues`, `AvroValues` or `RawValues`.
+        format: what a record's value becomes: `JsonValues`, `AvroValues`, `ProtobufValues` or
+            `RawValues`.
         timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
             time.
         out_of_orderness_ms: how far a record may lie behind newer ones of its split, in

@@ -86,6 +86,7 @@ NO_ENDS = {
     "JsonValues",
     "KafkaAddress",
     "PARQUET",
+    "ProtobufValues",
     "RawValues",
     "SchemaRegistry",
 }
