@@ -25,7 +25,7 @@ from pipelines.connectors.split_progress import (
     SplitPositions,
     SplitProgress,
 )
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import InputLost, Rejected, Retryable
 from pipelines.domain.ids import Uid
 
 Listings = Mapping[str, Sequence[str]]
@@ -139,7 +139,7 @@ def check_still_there(source: GrowingSource, split: SplitProgress) -> None:
     """Raises Rejected naming the range that is gone, or Retryable."""
     oldest = source.oldest(split)
     if oldest > split.offset:
-        raise Rejected(source.range_gone(split, oldest))
+        raise InputLost(source.range_gone(split, oldest))
 
 
 def _moved(uid: Uid, source: Source, seen: Sequence[SeenSplit]) -> Iterator[str]:

@@ -9,14 +9,14 @@ while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`)
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import FailureKind, Rejected
 
 Offsets = npt.NDArray[np.int64]
 
@@ -42,6 +42,8 @@ class MalformedRecord(Rejected):
 
     `row` is its place among the rows to decode, `text` its content.
     """
+
+    kind: ClassVar[FailureKind] = FailureKind.MALFORMED_RECORD
 
     def __init__(self, sentence: str, *, row: int, offset: int, text: bytes) -> None:
         super().__init__(sentence)

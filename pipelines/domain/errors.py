@@ -7,15 +7,45 @@ request that cannot be granted (`Rejected`), whose text is shown to the person a
 For malformed bytes, msgspec's own errors are not all that decoding raises: text that is not UTF-8
 and endless nesting raise Python's. Code that decodes bytes from a disk or a peer catches
 `UNDECODABLE`.
+
+Each type also has a `FailureKind`, which decides what a person should do next. The driver and the
+slots name the kind while they hold the error; incidents, pages and the API read that one word.
 """
 
+import errno
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 
 from pipelines.domain.ids import CheckpointId
+
+
+class FailureKind(StrEnum):
+    """Journals hold the value, so a value never changes its meaning."""
+
+    FUNCTION = "function"  # the author's code raised
+    MALFORMED_RECORD = "malformed-record"  # a source cannot read it
+    SLOT_LOST = "slot-lost"  # its process died, or is silent
+    DRIVER_LOST = "driver-lost"
+    SLOTS_MISSING = "slots-missing"  # Spark brought up too few
+    RESTORE_STOOD_STILL = "restore-stood-still"
+    CHECKPOINTS_FAILED = "checkpoints-failed"  # more of them than the setting tolerates
+    DISK_FULL = "disk-full"
+    DISK_READ_ONLY = "disk-read-only"
+    SYSTEM_AWAY = "system-away"  # a source, a sink or the storage does not answer
+    POINT_DAMAGED = "point-damaged"
+    INPUT_LOST = "input-lost"  # a source no longer has what comes after the point
+    OUTPUT_LOST = "output-lost"
+    STATE_UNMATCHED = "state-unmatched"  # the point does not fit the code
+    TARGET_TAKEN = "target-taken"  # another run writes there
+    CODE_BROKEN = "code-broken"  # the author's module does not load
+    REFUSED = "refused"  # a request or a setting that cannot be used
+    ENGINE = "engine"  # a rule of the engine itself does not hold
+    UNKNOWN = "unknown"  # also in journals of older versions
 
 
 class InvariantViolated(Exception):
@@ -24,6 +54,7 @@ class InvariantViolated(Exception):
     `last_events`: what the host of the machine had handled, oldest first; a traceback shows them.
     """
 
+    kind: ClassVar[FailureKind] = FailureKind.ENGINE
     last_events: tuple[str, ...] = ()
 
 
@@ -34,13 +65,19 @@ class ProtocolError(Exception):
 class Retryable(Exception):
     """The world failed in a way that may pass (disk, network, locked database): bounded retry."""
 
+    kind: ClassVar[FailureKind] = FailureKind.SYSTEM_AWAY
+
 
 class Rejected(Exception):
     """A request or an input that cannot be used. The message is one clear sentence for a person."""
 
+    kind: ClassVar[FailureKind] = FailureKind.REFUSED
+
 
 class CorruptSnapshot(Rejected):
     """A snapshot file is missing, truncated or altered. The message names the file."""
+
+    kind: ClassVar[FailureKind] = FailureKind.POINT_DAMAGED
 
 
 class DamagedFile(CorruptSnapshot):
@@ -55,6 +92,8 @@ class OutputLost(Rejected):
     """What a completed checkpoint counts on is not with a sink's target any more, or that is
     unknown. The message says which output; no restart brings it back."""
 
+    kind: ClassVar[FailureKind] = FailureKind.OUTPUT_LOST
+
     def __init__(self, message: str, checkpoint_id: CheckpointId) -> None:
         """`checkpoint_id`: that it was prepared for; later points may count on it, too."""
         super().__init__(message)
@@ -65,13 +104,70 @@ class TargetTaken(Rejected):
     """Another run holds what this one writes to. The message names that run; no restart takes the
     target back, only a person does."""
 
+    kind: ClassVar[FailureKind] = FailureKind.TARGET_TAKEN
+
+
+class InputLost(Rejected):
+    """A source no longer has records that a run must read. The message says which."""
+
+    kind: ClassVar[FailureKind] = FailureKind.INPUT_LOST
+
+
+class StateUnmatched(Rejected):
+    """A recovery point does not fit the pipeline's code. The message names operator and state."""
+
+    kind: ClassVar[FailureKind] = FailureKind.STATE_UNMATCHED
+
 
 class BrokenCode(Rejected):
     """An author's code raised. The message is one sentence; `traceback` shows the author where."""
 
+    kind: ClassVar[FailureKind] = FailureKind.CODE_BROKEN
+
     def __init__(self, message: str, traceback: str) -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+_BY_ERRNO = {
+    errno.ENOSPC: FailureKind.DISK_FULL,
+    errno.EDQUOT: FailureKind.DISK_FULL,
+    errno.EROFS: FailureKind.DISK_READ_ONLY,
+}
+_GENERAL = (FailureKind.SYSTEM_AWAY, FailureKind.REFUSED)
+"""What says least: any other kind among the causes of an error says more."""
+
+
+def kind_of(error: BaseException, *, is_of_function: bool = False) -> FailureKind:
+    """The innermost cause with a kind of its own says most: a full disk below a failed upload.
+
+    `is_of_function`: an operator raised it while it worked on records or on a timer.
+    """
+    kinds = [kind for each in _with_causes(error) if (kind := _own_kind(each)) is not None]
+    if special := [kind for kind in kinds if kind not in _GENERAL]:
+        return special[-1]
+    if kinds:
+        return kinds[0]
+    if is_of_function:
+        return FailureKind.FUNCTION
+    return FailureKind.SYSTEM_AWAY if isinstance(error, OSError) else FailureKind.UNKNOWN
+
+
+def _own_kind(error: BaseException) -> FailureKind | None:
+    if isinstance(error, OSError):
+        return _BY_ERRNO.get(error.errno or 0)
+    if isinstance(error, InvariantViolated | Retryable | Rejected):
+        return error.kind
+    return None
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:  # causes may form a circle
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__
 
 
 def check(holds: bool, claim: str, **facts: object) -> None:

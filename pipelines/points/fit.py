@@ -18,7 +18,13 @@ from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource, ForgetsRecords, GrowingSource
 from pipelines.connectors.split_progress import NamedPositions, SplitPositions, SplitProgress
 from pipelines.connectors.two_phase_commit import HoldsTransactions
-from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
+from pipelines.domain.errors import (
+    InputLost,
+    InvariantViolated,
+    Rejected,
+    Retryable,
+    StateUnmatched,
+)
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.run import RunSpec
@@ -59,11 +65,12 @@ class PointFit:
         return cls(target, pipeline.sources if reads_on else {})
 
     def check(self, manifest: Manifest, location: str) -> Compatibility:
-        """Raises Rejected with the first problem, in a sentence."""
+        """Raises StateUnmatched or InputLost with the first problem, in a sentence."""
         found = compare(manifest, self.target)
-        problems = [*found.problems, *unreachable(manifest, self.sources, ahead=False)]
-        if problems:
-            raise Rejected(f"{location} cannot be restored: {problems[0]}")
+        if found.problems:
+            raise StateUnmatched(f"{location} cannot be restored: {found.problems[0]}")
+        if gone := unreachable(manifest, self.sources, ahead=False):
+            raise InputLost(f"{location} cannot be restored: {gone[0]}")
         return found
 
 

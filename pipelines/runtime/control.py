@@ -16,7 +16,7 @@ import msgspec
 from pipelines.channels.guarded_port import tune
 from pipelines.channels.handshake import Connection
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
-from pipelines.domain.errors import UNDECODABLE, ProtocolError, Rejected
+from pipelines.domain.errors import UNDECODABLE, FailureKind, ProtocolError, Rejected
 from pipelines.domain.events import RestoreProgress, SubtaskSample
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
@@ -104,6 +104,7 @@ class Failed(Message, frozen=True, kw_only=True):
     author_trace: str = ""  # the frames of the author's code; empty: none is in it
     record: str = ""  # as `pipeline.failures.show-records` allows
     error: OperatorError | None = None  # None: no operator raised it
+    kind: FailureKind = FailureKind.UNKNOWN
 
 
 class PeerLost(Message, frozen=True, kw_only=True):

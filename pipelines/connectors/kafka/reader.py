@@ -23,7 +23,7 @@ from pipelines.connectors.kafka.fetched import (
 from pipelines.connectors.kafka.values import NO_TIME, ValueFormat
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
 from pipelines.connectors.split_progress import SplitProgress, sum_known
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import InputLost, Rejected, Retryable
 
 AWAY = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
 OF_GROUPS = frozenset(  # the client looks for its group, which we do not use
@@ -190,7 +190,7 @@ class TopicsReader:
             check_same_topic(at, admin.topic_ids({partition.topic})[partition.topic])
             (oldest,) = admin.oldest([partition])
             if oldest > at.offset:
-                return Rejected(range_gone(at, oldest))
+                return InputLost(range_gone(at, oldest))
             # The partition ends before the offset, for a moment or for good: the recovery finds out
             # which.
         return self._address.translated(error)

@@ -42,7 +42,7 @@ from pipelines.connectors.kafka.values import ValueFormat
 from pipelines.connectors.source import StartAt
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import check_event_time
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import InputLost, Rejected, Retryable
 
 
 def kept_until_ms(address: KafkaAddress, places: Sequence[TopicPartition]) -> int | None:
@@ -293,7 +293,7 @@ class KafkaTopics:
             check_same_topic(split, admin.topic_ids({partition.topic})[partition.topic])
         (end,) = admin.newest([partition], committed_only=False)
         if end < split.offset:
-            raise Rejected(
+            raise InputLost(
                 f"Partition {partition.partition} of topic {partition.topic} ends at offset"
                 f" {end:,}, before offset {split.offset:,} where this run has been: it is another"
                 " topic of that name, or has lost records. They are gone."

@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from pipelines.connectors.json_rows import UnfitValue, typed
 from pipelines.connectors.source import Offsets, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import InputLost, Rejected
 
 
 def text_of_fields(fields: Sequence[bytes], schema: pa.Schema) -> bytes:
@@ -230,11 +230,11 @@ class StreamExtent:
     def oldest(self, split: SplitProgress, marked: Fields | None) -> int:
         """See `GrowingSource.oldest`. `marked`: the present contents of the mark's entry.
 
-        Raises Rejected: this is another stream of that name.
+        Raises InputLost: this is another stream of that name.
         """
         mark = StreamMark.of(split.version)
         if self._is_another(split, mark, marked):
-            raise Rejected(
+            raise InputLost(
                 f"The stream {split.name} is another one than that which was read: it was deleted"
                 " and made again. The entries of the old one that were not read are gone."
             )
@@ -272,11 +272,11 @@ class StreamExtent:
 
 
 def oldest_of(extent: StreamExtent | None, split: SplitProgress, marked: Fields | None) -> int:
-    """`extent` None: the stream does not exist. Raises Rejected if it did."""
+    """`extent` None: the stream does not exist. Raises InputLost if it did."""
     if extent is not None:
         return extent.oldest(split, marked)
     if split.offset:
-        raise Rejected(f"The stream {split.name} and all that was not read of it is gone.")
+        raise InputLost(f"The stream {split.name} and all that was not read of it is gone.")
     return 0
 
 
@@ -308,7 +308,7 @@ def passed_by(
 def _check_complete(split: SplitProgress, mark: StreamMark, passed: int) -> None:
     missing = (mark.due or 0) - passed
     if missing > 0:
-        raise Rejected(
+        raise InputLost(
             f"The stream {split.name}: {missing:,} of the entries up to {id_of(mark.max_deleted)}"
             " that were there when the run began were deleted before they were read. Which ones is"
             " unknown, because an entry behind them had been deleted earlier."

@@ -32,7 +32,7 @@ from pipelines.connectors.watermark_strategy import (
     check_event_time,
     check_has_event_time,
 )
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import InputLost, Rejected, Retryable
 
 AWAY_S_MAX = 60.0
 """How long requests may fail before the attempt ends and the restart strategy decides."""
@@ -105,7 +105,7 @@ class StreamsReader:
         self._away_since_s, self._told_away = None, set()
         oldest = oldest_of(extent, at, marked)
         if oldest > at.offset:
-            raise Rejected(range_gone(at, oldest))
+            raise InputLost(range_gone(at, oldest))
         self._pending[at.name] = pending_of(extent, at, len(entries))
         return entries
 

@@ -7,6 +7,7 @@ They include the outcomes of people's requests, and what an older attempt may no
 import msgspec
 
 from pipelines.domain.elements import RecordOrigin
+from pipelines.domain.errors import FailureKind
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.nodes import EdgeKind
 from pipelines.domain.poison import IsolatedRange, PoisonRecord
@@ -134,6 +135,7 @@ class FailureOccurred(Event, frozen=True, kw_only=True):
     origin: RecordOrigin | None = None  # the records it was working on, as far as it is known
     author_trace: str = ""  # the frames of the author's code; empty: none is in the stack
     record: str = ""  # its values, if the settings show them and one record is known
+    kind: FailureKind = FailureKind.UNKNOWN
 
 
 class RecordsIsolated(Event, frozen=True, kw_only=True):

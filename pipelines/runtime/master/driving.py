@@ -23,7 +23,7 @@ from pipelines.bus.lease import Lease, LeaseLost
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.connectors.in_process import Collect
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import BrokenCode, Rejected, Retryable
+from pipelines.domain.errors import BrokenCode, Rejected, Retryable, kind_of
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
@@ -264,6 +264,6 @@ def _may_pass(refusal: BaseException | None) -> bool:
 def _record_refusal(journal: JournalWriter, refusal: Rejected) -> None:
     attempt, sentence = Attempt(0), str(refusal)
     detail = refusal.traceback if isinstance(refusal, BrokenCode) else ""
-    journal.append(FailureOccurred(cause=sentence, detail=detail), attempt)
+    journal.append(FailureOccurred(cause=sentence, detail=detail, kind=kind_of(refusal)), attempt)
     journal.append(JobStatusChanged(status=JobStatus.FAILED, reason=sentence), attempt)
     journal.append(RunEnded(status=JobStatus.FAILED, reason=sentence), attempt)

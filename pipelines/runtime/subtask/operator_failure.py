@@ -7,7 +7,15 @@ import pyarrow as pa
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.elements import Firing, Origins, RecordOrigin
-from pipelines.domain.errors import CorruptSnapshot, DamagedFile, OutputLost, Rejected, Retryable
+from pipelines.domain.errors import (
+    CorruptSnapshot,
+    DamagedFile,
+    FailureKind,
+    OutputLost,
+    Rejected,
+    Retryable,
+    kind_of,
+)
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.texts import masked
 from pipelines.protocol.repeated_failures import OperatorError
@@ -103,6 +111,10 @@ def is_of_the_world(error: BaseException) -> bool:
 def is_fatal(error: BaseException) -> bool:
     """True if trying again cannot help: bad input or a setting."""
     return isinstance(_cause_of(error), Rejected)
+
+
+def failure_kind(error: BaseException) -> FailureKind:
+    return kind_of(_cause_of(error), is_of_function=isinstance(error, OperatorFailed))
 
 
 def lost_output_of(error: BaseException) -> CheckpointId | None:

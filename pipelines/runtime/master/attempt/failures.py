@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Firing
-from pipelines.domain.errors import Rejected, Retryable, TargetTaken
+from pipelines.domain.errors import FailureKind, Rejected, Retryable, TargetTaken, kind_of
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import RestartStrategy, Settings
@@ -66,6 +66,7 @@ def failure_of(message: Failed, slot: int) -> FailureOccurred:
         origin=error.origin if error else None,
         author_trace=message.author_trace,
         record=message.record,
+        kind=message.kind,
     )
 
 
@@ -199,12 +200,17 @@ class Failures:
         pid = attempt.pid_of(slot) or 0
         self._record.emit(SlotLost(slot=slot, pid=pid, reason=problem))
         heard_ms = attempt.heard_ms(slot) or self._clock.monotonic_ms()
-        event = FailureOccurred(cause=f"Slot {slot} (pid {pid}) is gone: {problem}.", slot=slot)
+        event = FailureOccurred(
+            cause=f"Slot {slot} (pid {pid}) is gone: {problem}.",
+            slot=slot,
+            kind=FailureKind.SLOT_LOST,
+        )
         self.fail(event, heard_ms)
 
     def on_too_many_failed_checkpoints(self, attempt: Attempt, why: str) -> None:
         if self._attempts.admit(attempt, None) is not None:
-            self.fail(FailureOccurred(cause=why), self._clock.monotonic_ms())
+            event = FailureOccurred(cause=why, kind=FailureKind.CHECKPOINTS_FAILED)
+            self.fail(event, self._clock.monotonic_ms())
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:
         event, now_ms = failure_of(message, slot), self._clock.monotonic_ms()
@@ -241,13 +247,13 @@ class Failures:
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
         cause = f"Slot {slot} lost a data connection: {problem}"
-        self._suspect(FailureOccurred(cause=cause, slot=slot))
+        self._suspect(FailureOccurred(cause=cause, slot=slot, kind=FailureKind.SLOT_LOST))
 
     def on_stage_ended(self, attempt: Attempt, problem: str) -> None:
         self._attempts.on_stage_ended(attempt)
         if self._attempts.admit(attempt, None) is not None:
             cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
-            self._suspect(FailureOccurred(cause=cause))
+            self._suspect(FailureOccurred(cause=cause, kind=FailureKind.SLOT_LOST))
 
     def on_time(self, now_ms: float) -> None:
         if self._choice_due_ms is not None and now_ms >= self._choice_due_ms:
@@ -282,12 +288,13 @@ class Failures:
         still_ms = now_ms - host.moved_ms
         match host.readiness:
             case Readiness.CONNECTING if still_ms > settings.slot_request_timeout_ms:
-                self.fail(FailureOccurred(cause=self._too_few_slots(host)), host.moved_ms)
+                cause, kind = self._too_few_slots(host), FailureKind.SLOTS_MISSING
+                self.fail(FailureOccurred(cause=cause, kind=kind), host.moved_ms)
             case Readiness.DEPLOYING | Readiness.BEGINNING if (
                 still_ms > settings.restore_standstill_ms
             ):
-                cause = self._restore_stands_still(host)
-                self.fail(FailureOccurred(cause=cause), host.moved_ms)
+                cause, kind = self._restore_stands_still(host), FailureKind.RESTORE_STOOD_STILL
+                self.fail(FailureOccurred(cause=cause, kind=kind), host.moved_ms)
 
     def _too_few_slots(self, host: AttemptHost) -> str:
         context, waited_ms = self._context, self._context.settings.slot_request_timeout_ms
@@ -361,14 +368,14 @@ class Failures:
         try:
             begin()
         except TargetTaken as error:
-            self._record.emit(FailureOccurred(cause=str(error)))
+            self._record.emit(FailureOccurred(cause=str(error), kind=error.kind))
             self._give_up(str(error), str(error))
         except EndsNotReady as error:
             if self._record.status is JobStatus.CREATED:
                 self._record.move_to(JobStatus.INITIALIZING)
             if self._record.status is not JobStatus.RESTARTING:
                 self._record.move_to(JobStatus.RESTARTING, str(error))
-            self._ask_again_later(str(error))
+            self._ask_again_later(str(error), kind_of(error))
 
     def _restart_after(self, delay_ms: float, cause: str) -> None:
         self._record.move_to(JobStatus.RESTARTING, cause)
@@ -379,13 +386,15 @@ class Failures:
         try:
             self._attempts.restart_after(delay_ms)
         except Rejected as error:
+            self._record.emit(FailureOccurred(cause=str(error), kind=kind_of(error)))
             self._give_up(str(error), str(error))
         except Retryable as error:
-            self._ask_again_later(f"The point to restart from is unknown: {error}")
+            cause = f"The point to restart from is unknown: {error}"
+            self._ask_again_later(cause, kind_of(error))
 
-    def _ask_again_later(self, cause: str) -> None:
+    def _ask_again_later(self, cause: str, kind: FailureKind) -> None:
         """Counts as a failure, so that the restart strategy bounds how often this is repeated."""
-        self._record.emit(FailureOccurred(cause=cause))
+        self._record.emit(FailureOccurred(cause=cause, kind=kind))
         now_ms = self._clock.monotonic_ms()
         match self._restart.on_failure(now_ms, self._draws.uniform(-1, 1)):
             case RestartAfter(delay_ms):

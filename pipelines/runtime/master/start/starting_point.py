@@ -79,11 +79,13 @@ def verifier(
     store: CheckpointStore,
     fit: PointFit,
     watch: WatchVerification,
-    on_damaged: Callable[[RetainedPoint, Sequence[Damage]], None] = lambda point, damages: None,
+    on_damaged: Callable[[RetainedPoint, Sequence[Damage]], None],
+    on_unfit: Callable[[RetainedPoint, Rejected], None],
 ) -> Callable[[RetainedPoint], str | None]:
     """Returns a function that says why a point cannot be used, or None. It reads every byte of the
-    point, reports to `watch` after each file, and passes all damages to `on_damaged`. It raises
-    Retryable if the answer is not known now."""
+    point, reports to `watch` after each file, and passes all damages to `on_damaged`, or to
+    `on_unfit` why a whole point does not fit. It raises Retryable if the answer is not known now.
+    """
 
     def problem_of(point: RetainedPoint) -> str | None:
         damages = store.verify(point.location, watch)
@@ -94,6 +96,7 @@ def verifier(
         try:
             fit.check(store.manifest(point.location), point.location)
         except Rejected as error:
+            on_unfit(point, error)
             return str(error)
         return None
 
@@ -195,7 +198,8 @@ class StartingPointChooser:
         own = points.candidates() if self.may_fall_back else kept
         candidates = own or ([requested] if requested else [])
         damages: dict[RetainedPoint, Sequence[Damage]] = {}
-        problem_of = verifier(self.store, fit, self.watch, damages.__setitem__)
+        unfit: dict[RetainedPoint, Rejected] = {}
+        problem_of = verifier(self.store, fit, self.watch, damages.__setitem__, unfit.__setitem__)
         found = choose_point(candidates, problem_of, may_fall_back=self.may_fall_back)
         for refused in found.refused:
             location = refused.point.location
@@ -204,7 +208,8 @@ class StartingPointChooser:
                 points.on_damaged(refused.point, refused.problem)
                 self.on_damages(refused.point, damages.get(refused.point, ()))
         if isinstance(found, NoUsablePoint):
-            raise CorruptSnapshot(self._why_none(found))
+            why = unfit.get(found.refused[0].point)  # None: it is damaged
+            raise CorruptSnapshot(self._why_none(found)) from why
         self._say_what_was_passed_over(found, points)
         is_own = found.point is not None and found.point in kept and not found.point.is_claimed
         return self._described(found.point, fit, is_own=is_own)

@@ -1,0 +1,90 @@
+"""The kind of a failure: what an error, with its causes, says to the person who has to act."""
+
+import errno
+
+import pytest
+
+from pipelines.connectors.source import MalformedRecord
+from pipelines.domain.elements import Origins
+from pipelines.domain.errors import (
+    BrokenCode,
+    CorruptSnapshot,
+    FailureKind,
+    InputLost,
+    InvariantViolated,
+    OutputLost,
+    Rejected,
+    Retryable,
+    StateUnmatched,
+    TargetTaken,
+    kind_of,
+)
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.runtime.subtask.operator_failure import OperatorFailed, failure_kind
+
+NOWHERE: Origins = ()
+
+
+def caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InvariantViolated("a rule"), FailureKind.ENGINE),
+        (Retryable("PostgreSQL at db:5432 does not answer."), FailureKind.SYSTEM_AWAY),
+        (Rejected("not a number"), FailureKind.REFUSED),
+        (MalformedRecord("line 2", row=1, offset=9, text=b"?"), FailureKind.MALFORMED_RECORD),
+        (CorruptSnapshot("short"), FailureKind.POINT_DAMAGED),
+        (OutputLost("gone", CheckpointId(3)), FailureKind.OUTPUT_LOST),
+        (TargetTaken("run b holds it"), FailureKind.TARGET_TAKEN),
+        (BrokenCode("it raised", "line 1"), FailureKind.CODE_BROKEN),
+        (InputLost("trimmed"), FailureKind.INPUT_LOST),
+        (StateUnmatched("no operator takes it"), FailureKind.STATE_UNMATCHED),
+        (OSError(errno.ENOSPC, "no space"), FailureKind.DISK_FULL),
+        (OSError(errno.EDQUOT, "quota"), FailureKind.DISK_FULL),
+        (OSError(errno.EROFS, "read-only"), FailureKind.DISK_READ_ONLY),
+        (ConnectionRefusedError("no"), FailureKind.SYSTEM_AWAY),
+        (ValueError("what"), FailureKind.UNKNOWN),
+    ],
+)
+def test_each_error_has_its_kind(error: Exception, kind: FailureKind) -> None:
+    assert kind_of(error) is kind
+
+
+def test_the_innermost_cause_that_is_special_says_most() -> None:
+    upload = caused(Retryable("the upload failed"), OSError(errno.ENOSPC, "no space"))
+    no_point = caused(CorruptSnapshot("No point can be used"), InputLost("trimmed"))
+
+    assert kind_of(upload) is FailureKind.DISK_FULL
+    assert kind_of(caused(RuntimeError("later"), upload)) is FailureKind.DISK_FULL
+    assert kind_of(no_point) is FailureKind.INPUT_LOST
+
+
+def test_the_general_kinds_yield_to_each_other_from_outside_in() -> None:
+    assert kind_of(caused(Rejected("no"), Retryable("away"))) is FailureKind.REFUSED
+    assert kind_of(caused(Retryable("away"), Rejected("no"))) is FailureKind.SYSTEM_AWAY
+
+
+def test_causes_that_form_a_circle_end() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+
+    assert kind_of(first) is FailureKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (ZeroDivisionError("by zero"), FailureKind.FUNCTION),
+        (ConnectionRefusedError("the service"), FailureKind.FUNCTION),
+        (Retryable("PostgreSQL is away"), FailureKind.SYSTEM_AWAY),
+        (OSError(errno.ENOSPC, "no space"), FailureKind.DISK_FULL),
+    ],
+)
+def test_what_an_operator_raised_is_its_functions_unless_it_says_otherwise(
+    raised: Exception, kind: FailureKind
+) -> None:
+    assert failure_kind(OperatorFailed(Uid("fraud"), NOWHERE, raised)) is kind
