@@ -93,6 +93,7 @@ INSTALLED_APPS = [
     "ftdash.history",
     "ftdash.audits",
     "ftdash.points",
+    "ftdash.incidents",
     "ftdash.projection",
     "ftdash.supervision",
     "ftdash.retention",

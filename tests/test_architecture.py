@@ -63,7 +63,7 @@ DASHBOARD = [  # each may import those before it
     *("staticfiles", "postgresql", "settings", "uploads"),
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "history", "checkpoints", "metrics"),
-    *("requests", "runs", "points", "audits", "projection", "supervision"),
+    *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),
     *("upgrades", "lab", "gameday", "alerts", "eventlog", "retention", "tasks"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
     *("urls", "asgi", "__init__", "__main__"),

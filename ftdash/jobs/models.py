@@ -10,6 +10,7 @@ import msgspec
 from django.db import models
 
 from pipelines.domain.commands import ADDRESS, AnyCommand, Command
+from pipelines.domain.errors import FailureKind
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.run import ShippedCode
@@ -363,6 +364,7 @@ class Failure(JournalRow):
     origin = models.JSONField(null=True)  # RecordOrigin as JSON: what it was working on
     author_trace = models.TextField(default="")  # the frames of the author's code
     record = models.TextField(default="")  # its values, if the run's settings show them
+    kind = models.CharField(max_length=30, default=FailureKind.UNKNOWN.value)  # FailureKind
 
 
 class RestoreRefusal(JournalRow):

@@ -25,6 +25,7 @@ from ftdash.jobs.models import (
     ZombieRefusal,
 )
 from ftdash.times import moment
+from pipelines.domain.errors import FailureKind
 from pipelines.domain.events import (
     DamageRemembered,
     DriverReplaced,
@@ -68,6 +69,7 @@ _OF_FAILURE = (
     "operator",
     "author_trace",
     "record",
+    "kind",
 )
 _OF_DAMAGE = ("files", "points", "mended", "message")
 _OF_VERIFICATION = ("whole", "damaged", "not_counted", "duration_ms")
@@ -97,7 +99,7 @@ class IncidentFold:
                 origin = msgspec.to_builtins(event.origin)
                 self._add(Failure(**failure, origin=origin), envelope)
             case DriverReplaced(reason=reason):
-                self._add(Failure(cause=reason), envelope)
+                self._add(Failure(cause=reason, kind=FailureKind.DRIVER_LOST), envelope)
             case RecoveryPhaseReached() as event:
                 self._on_recovery_phase(envelope, event)
             case RestorePointRefused(path=path, message=message):
@@ -139,7 +141,7 @@ class IncidentFold:
             return
         run.driver_lost_at = run.last_event_at
         gone = f"The driver (pid {run.driver_pid}) is gone; process {driver_pid} has taken over."
-        self._add(Failure(cause=gone), envelope)
+        self._add(Failure(cause=gone, kind=FailureKind.DRIVER_LOST), envelope)
 
     def _on_recovery_phase(self, envelope: Envelope, event: RecoveryPhaseReached) -> None:
         """A recovery begins with the phase DETECT, still under the number of what failed.

@@ -1,4 +1,4 @@
-"""The only consumer of engine events: folds the journals of runs into rows.
+"""The only consumer of engine events: folds the journals of runs into rows, and judges incidents.
 
 The rows of a batch and the run's offset in its journal are written in one transaction. So reading a
 journal again changes nothing, and the rows can be rebuilt from it at any time. A line that cannot
@@ -25,6 +25,7 @@ from ftdash.checkpoints.ledger_fold import LedgerFold
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.checkpoints.projector import CheckpointFold
 from ftdash.history import limits
+from ftdash.incidents import services as incidents
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import TERMINAL_STATUSES, Run
 from ftdash.metrics import projector as metrics_projector
@@ -107,17 +108,20 @@ class Projector:
         close_old_connections()
         try:
             folded = sum(project(run) for run in _unfinished_runs())
-            self._beat()
+            if self._is_due():
+                _record_heartbeat()
+                incidents.judge_all()
         except (OperationalError, InterfaceError) as error:
             log.warning("The database cannot be written now, going on: %s", error)
             return 0
         return folded
 
-    def _beat(self) -> None:
+    def _is_due(self) -> bool:
         now_s = time.monotonic()
-        if now_s >= self._heartbeat_due_s:
-            self._heartbeat_due_s = now_s + HEARTBEAT_PERIOD_S
-            _record_heartbeat()
+        if now_s < self._heartbeat_due_s:
+            return False
+        self._heartbeat_due_s = now_s + HEARTBEAT_PERIOD_S
+        return True
 
 
 def project(run: Run) -> int:

@@ -1,5 +1,7 @@
 """The one sentence above each chart: what the chart says, for people who cannot see it. Pure."""
 
+from collections.abc import Collection
+
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
 from ftdash.formats import count, duration, percent, plural, rate, size
 from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
@@ -117,12 +119,12 @@ def replayed(recovery: RecoveryView) -> str:
     return f", with {plural(recovery.records_to_replay, 'record')} to replay"
 
 
-def fleet(shown: Fleet) -> str:
+def fleet(shown: Fleet, having_incidents: Collection[str] = ()) -> str:
     pipelines = shown.pipelines
     if not pipelines:
         return "No pipeline was started here yet."
     running = sum(pipeline.state is ShownState.RUNNING for pipeline in pipelines)
-    waiting = sum(bool(pipeline.attention) for pipeline in pipelines)
+    waiting = sum(bool(each.attention) or each.name in having_incidents for each in pipelines)
     attention = (
         "nothing needs attention"
         if not waiting

@@ -11,6 +11,7 @@ from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
 from ftdash.ui.gameday import page as game_day
 from ftdash.ui.guarantee import page as guarantee
+from ftdash.ui.incidents import page as incidents_page
 from ftdash.ui.lab import page as lab
 from ftdash.ui.lineage import page as lineage_page
 from ftdash.ui.metrics import page as metrics_page
@@ -37,6 +38,12 @@ urlpatterns = [
     path("lab/start/", lab.start_lab, name="start-lab"),
     path("alerts/", alerts_page.alerts, name="alerts"),
     path("alerts/regions/", alerts_page.alerts_regions, name="alerts-regions"),
+    path("incidents/", incidents_page.incidents, name="incidents"),
+    path("incidents/regions/", incidents_page.incidents_regions, name="incidents-regions"),
+    path("incidents/<int:key>/", incidents_page.incident, name="incident"),
+    path("incidents/<int:key>/regions/", incidents_page.incident_regions, name="incident-regions"),
+    path("incidents/<int:key>/note/", incidents_page.add_note, name="incident-note"),
+    path("incidents/<int:key>/post-mortem/", incidents_page.post_mortem, name="post-mortem"),
     path("password/", settings_page.password, name="password"),
     path("settings/", settings_page.settings, name="settings"),
     path("settings/regions/", settings_page.settings_regions, name="settings-regions"),

@@ -14,6 +14,7 @@ from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_segments import SEGMENT_BYTES
 from pipelines.domain.checkpoint_failures import ChannelAlignment, HeldBack, SubtaskPhases
 from pipelines.domain.commands import Command, TakeSavepoint
+from pipelines.domain.errors import FailureKind
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -158,7 +159,10 @@ class Story:
         self.tell(
             SlotLost(slot=slot, pid=100 + slot, reason="killed"),
             FailureOccurred(
-                cause=f"Slot {slot} (pid {100 + slot}) is gone: killed.", slot=slot, detail=detail
+                cause=f"Slot {slot} (pid {100 + slot}) is gone: killed.",
+                slot=slot,
+                detail=detail,
+                kind=FailureKind.SLOT_LOST,
             ),
             phase(RecoveryPhase.DETECT, 12.0),
             JobStatusChanged(status=JobStatus.RESTARTING, reason=f"Slot {slot} was killed."),

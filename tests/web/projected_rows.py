@@ -12,6 +12,7 @@ NOT_FOLDED = {
     "PointComparison",
     "PointLabel",
     "Heartbeat",
+    "Upgrade",
 }
 """What services and workers write."""
 

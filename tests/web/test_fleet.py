@@ -190,7 +190,7 @@ def test_the_most_pressing_stands_first_with_its_reason(operator: Client) -> Non
     assert order == sorted(order)
     notices = page[page.index('id="region-attention"') : page.index('id="region-fleet"')]
     assert re.findall(r"notice (is-\w+)", notices) == ["is-bad", "is-warn"]
-    assert re.findall(r'href="([^"]*/recovery/)"', notices) == ["/pipelines/c/recovery/"]
+    assert re.findall(r'data-incident="([^"]*)"', notices) == ["unknown", "checkpoints-fail"]
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_the_fleet_puts_what_needs_attention_first(operator: Client) -> None:
     page = words_of(operator, "/")
 
     assert "1 needs attention" in page
-    assert "zebra It was given up." in page
+    assert "zebra: The run failed It was given up. The run has failed" in page
     table = page[page.index("Throughput") :]
     assert table.index("zebra") < table.index("quiet")
 

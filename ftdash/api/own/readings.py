@@ -38,6 +38,8 @@ from ftdash.eventlog.queries import LogPage, log_page
 from ftdash.eventlog.sources import Cursor
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday.queries import GameDays, GameDayView
+from ftdash.incidents import queries as incident_queries
+from ftdash.incidents.queries import IncidentView
 from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import RunLoads, SamplePoint, run_loads
@@ -68,6 +70,18 @@ def pipelines(request: HttpRequest) -> Fleet:
 def pipeline(request: HttpRequest, name: InPath) -> PipelinePage:
     """The pipeline with its newest run, and the actions that are possible now."""
     return known(queries.pipeline_page(name), f"pipeline {name!r}")
+
+
+@api.get("/incidents", response=list[IncidentView])
+def incidents(request: HttpRequest, pipeline: Name | None = None) -> list[IncidentView]:
+    """The open incidents, of all pipelines or of one: cause, next step, and what holds now."""
+    return incident_queries.open_incidents(pipeline)
+
+
+@api.get("/incidents/{key}", response=IncidentView)
+def incident(request: HttpRequest, key: NumberInPath) -> IncidentView:
+    """One incident, open or over."""
+    return known(incident_queries.incident(key), f"incident {key}")
 
 
 @api.get("/pipelines/{name}/lineage", response=list[LineageRun])

@@ -5,6 +5,7 @@ without a choice the page follows the newest. All regions of one refresh come fr
 the numbers on a page belong together. Decides nothing: the queries supply what is shown.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,6 +21,7 @@ from ftdash.alerts import queries as alert_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import words
+from ftdash.incidents import queries as incident_queries
 from ftdash.jobs.answers import (
     FailureView,
     Notice,
@@ -33,6 +35,7 @@ from ftdash.jobs.answers import (
 )
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import SamplePoint, run_loads
+from ftdash.runs.fleet_answers import Concern, Fleet
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import events, sentences
 from ftdash.ui.actions.page import ACTIONS
@@ -306,9 +309,34 @@ def fleet_regions(request: HttpRequest) -> HttpResponse:
 
 
 def fleet_context() -> dict[str, object]:
-    shown = queries.fleet()
-    firing = alert_queries.firing()
-    return {"fleet": shown, "sentence": sentences.fleet(shown), "firing": firing}
+    shown, found = queries.fleet(), incident_queries.open_incidents()
+    having = {each.pipeline for each in found}
+    return {
+        "fleet": shown,
+        "sentence": sentences.fleet(shown, having),
+        "firing": alert_queries.firing(),
+        "incidents": found,
+        "having_incidents": having,
+        "concerns": concerns_of(shown, having),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConcern:
+    """What holds for several pipelines in the same words is said once."""
+
+    text: str
+    concern: Concern
+    pipelines: list[str]
+
+
+def concerns_of(shown: Fleet, having_incidents: Collection[str]) -> list[SharedConcern]:
+    """Of the pipelines without an incident, the most pressing first."""
+    found: dict[tuple[Concern, str], list[str]] = {}
+    for each in shown.pipelines:
+        if each.attention and each.name not in having_incidents:
+            found.setdefault((each.concern, each.attention), []).append(each.name)
+    return [SharedConcern(text, concern, names) for (concern, text), names in found.items()]
 
 
 # Plotly fills style elements and sets style attributes, and accepts no nonce.
@@ -329,7 +357,11 @@ def pipeline_regions(request: HttpRequest, name: str) -> HttpResponse:
 
 def pipeline_context(request: HttpRequest, name: str) -> dict[str, object]:
     view = pipeline_view(name, Address.parse(request.GET))
-    return {"view": view, "firing": alert_queries.firing(name)}
+    return {
+        "view": view,
+        "firing": alert_queries.firing(name),
+        "incidents": incident_queries.open_incidents(name),
+    }
 
 
 @require_GET

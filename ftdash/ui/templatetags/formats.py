@@ -56,6 +56,12 @@ def breakable(setting: object) -> SafeString:
 
 
 @register.filter
+def in_cell(text: object) -> str:
+    """For a cell of a Markdown table, which a bar or the end of a line would end."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+@register.filter
 def milliseconds(between: timedelta | None) -> float | None:
     return None if between is None else between.total_seconds() * 1000
 

@@ -1,0 +1,231 @@
+"""What can be wrong with a pipeline, and what a person should do about each. Pure.
+
+The one table from cause to next step: pages, API and post-mortems read it here.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ftdash.runs.fleet_answers import Concern
+from pipelines.domain.errors import FailureKind
+
+
+class Cause(StrEnum):
+    """A kind of failure, or something that is seen without one."""
+
+    FUNCTION = FailureKind.FUNCTION.value
+    MALFORMED_RECORD = FailureKind.MALFORMED_RECORD.value
+    SLOT_LOST = FailureKind.SLOT_LOST.value
+    DRIVER_LOST = FailureKind.DRIVER_LOST.value
+    SLOTS_MISSING = FailureKind.SLOTS_MISSING.value
+    RESTORE_STOOD_STILL = FailureKind.RESTORE_STOOD_STILL.value
+    CHECKPOINTS_FAILED = FailureKind.CHECKPOINTS_FAILED.value
+    DISK_FULL = FailureKind.DISK_FULL.value
+    DISK_READ_ONLY = FailureKind.DISK_READ_ONLY.value
+    SYSTEM_AWAY = FailureKind.SYSTEM_AWAY.value
+    POINT_DAMAGED = FailureKind.POINT_DAMAGED.value
+    INPUT_LOST = FailureKind.INPUT_LOST.value
+    OUTPUT_LOST = FailureKind.OUTPUT_LOST.value
+    STATE_UNMATCHED = FailureKind.STATE_UNMATCHED.value
+    TARGET_TAKEN = FailureKind.TARGET_TAKEN.value
+    CODE_BROKEN = FailureKind.CODE_BROKEN.value
+    REFUSED = FailureKind.REFUSED.value
+    ENGINE = FailureKind.ENGINE.value
+    UNKNOWN = FailureKind.UNKNOWN.value
+    SILENT = "silent"  # nothing is heard of it
+    STUCK = "stuck"  # it neither starts nor ends
+    NO_CHECKPOINT = "no-checkpoint"  # for too long
+    NO_OUTPUT = "no-output"  # for too long, although checkpoints complete
+    CHECKPOINTS_FAIL = "checkpoints-fail"  # fewer than the run tolerates
+    BACKPRESSURED = "backpressured"
+
+
+class Place(StrEnum):
+    """The page of the pipeline where a person takes the next step, by the name of its address."""
+
+    NOWHERE = ""  # it is not a page: a disk, a server, a repository
+    RESTORE = "recovery"
+    METRICS = "pipeline-metrics"
+    CHECKPOINTS = "checkpoints"
+    GUARANTEE = "guarantee"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    title: str  # the incident in a few words
+    step: str  # one sentence or two, in the imperative
+    place: Place = Place.NOWHERE
+    recovers_alone: bool = False  # the run goes on by itself once the world is well again
+
+
+ADVICE: dict[Cause, Advice] = {
+    Cause.FUNCTION: Advice(
+        "A function of the pipeline raised an error",
+        "Read the traceback and the record below. Correct the function, deploy it, and restore the"
+        " newest point; or turn on the quarantine (pipeline.quarantine.max-records), so that the"
+        " run sets the record aside and goes on.",
+        Place.RESTORE,
+    ),
+    Cause.MALFORMED_RECORD: Advice(
+        "A source cannot read a record",
+        "Correct the record where it lies, or turn on the quarantine"
+        " (pipeline.quarantine.max-records), so that the run sets it aside and goes on.",
+        Place.RESTORE,
+    ),
+    Cause.SLOT_LOST: Advice(
+        "A slot died",
+        "The run restarts from its newest checkpoint by itself. If slots die again, look at the"
+        " memory of the machine and at the log of the driver.",
+        Place.METRICS,
+        recovers_alone=True,
+    ),
+    Cause.DRIVER_LOST: Advice(
+        "The driver died",
+        "A worker starts another driver, which goes on from the newest checkpoint. If drivers die"
+        " again, look at the memory of the machine and at the log of the driver.",
+        Place.RESTORE,
+        recovers_alone=True,
+    ),
+    Cause.SLOTS_MISSING: Advice(
+        "Spark does not bring up enough slots",
+        "See that the cluster has free cores and memory for all slots; the run asks again by"
+        " itself. A restore with a lower parallelism needs fewer slots.",
+        Place.RESTORE,
+        recovers_alone=True,
+    ),
+    Cause.RESTORE_STOOD_STILL: Advice(
+        "The restore does not get on",
+        "See that the storage answers and that the slots have disk and memory for their state."
+        " execution.state-recovery.standstill-timeout says how long a restore may stand still.",
+        Place.RESTORE,
+        recovers_alone=True,
+    ),
+    Cause.CHECKPOINTS_FAILED: Advice(
+        "Too many checkpoints failed",
+        "Look at why the newest checkpoints failed. A longer execution.checkpointing.timeout, or"
+        " unaligned checkpoints, help when barriers wait behind records.",
+        Place.CHECKPOINTS,
+        recovers_alone=True,
+    ),
+    Cause.DISK_FULL: Advice(
+        "A disk is full",
+        "Free space on the disk that the message names, or keep fewer checkpoints"
+        " (execution.checkpointing.num-retained). The run tries again by itself.",
+        Place.NOWHERE,
+        recovers_alone=True,
+    ),
+    Cause.DISK_READ_ONLY: Advice(
+        "A disk is read-only",
+        "Mount the disk that the message names writable again: systems do this to a disk after an"
+        " error of its hardware. The run tries again by itself.",
+        Place.NOWHERE,
+        recovers_alone=True,
+    ),
+    Cause.SYSTEM_AWAY: Advice(
+        "A system that the run needs does not answer",
+        "Start the system that the message names, or see that the network reaches it. The run"
+        " tries again by itself.",
+        Place.NOWHERE,
+        recovers_alone=True,
+    ),
+    Cause.POINT_DAMAGED: Advice(
+        "A recovery point is damaged",
+        "Restore an older point that verifies. If files are missing, see that the storage is"
+        " mounted before you give a point up.",
+        Place.RESTORE,
+    ),
+    Cause.INPUT_LOST: Advice(
+        "A source no longer has the records that come next",
+        "Restore a point that the source still reaches, and raise the retention of the source."
+        " If no point reaches, only a start over is left: the records in between are lost.",
+        Place.RESTORE,
+    ),
+    Cause.OUTPUT_LOST: Advice(
+        "Output that a checkpoint counts on is gone",
+        "Restore a point from before that output, so that it is computed again.",
+        Place.RESTORE,
+    ),
+    Cause.STATE_UNMATCHED: Advice(
+        "The recovery point does not fit the code",
+        "Deploy the code that fits, or give the operator its former uid. The page of restores says"
+        " which operator's state finds no place.",
+        Place.RESTORE,
+    ),
+    Cause.TARGET_TAKEN: Advice(
+        "Another run writes to the same target",
+        "Stop the other run, which the message names, or give this pipeline a target of its own;"
+        " then restore the newest point.",
+        Place.RESTORE,
+    ),
+    Cause.CODE_BROKEN: Advice(
+        "The pipeline's code does not load",
+        "Correct the code where the traceback below points to, deploy it, and start again.",
+        Place.RESTORE,
+    ),
+    Cause.REFUSED: Advice(
+        "The run refuses what it was given",
+        "Change what the message names, a parameter or a setting, and restore the newest point.",
+        Place.RESTORE,
+    ),
+    Cause.ENGINE: Advice(
+        "A rule of the engine does not hold",
+        "This is a defect of ftdash. Keep the journal and the log of the driver, report both, and"
+        " restore the newest point.",
+        Place.RESTORE,
+    ),
+    Cause.UNKNOWN: Advice(
+        "The run failed",
+        "Read the message and the log of the driver, then choose a point to restore.",
+        Place.RESTORE,
+    ),
+    Cause.SILENT: Advice(
+        "Nothing is heard of the pipeline",
+        "Start the process that the message names; the pipeline itself may go on meanwhile.",
+        recovers_alone=True,
+    ),
+    Cause.STUCK: Advice(
+        "The run neither starts nor ends",
+        "Look at the log of the driver. A run that does not start often waits for cores of the"
+        " cluster; one that does not end is killed after a while.",
+        Place.METRICS,
+        recovers_alone=True,
+    ),
+    Cause.NO_CHECKPOINT: Advice(
+        "No checkpoint completes",
+        "Look at which subtask the newest checkpoint waits for: it is named on its page.",
+        Place.CHECKPOINTS,
+        recovers_alone=True,
+    ),
+    Cause.NO_OUTPUT: Advice(
+        "No output is committed",
+        "Look at which sink waits for its commit, and see that its target answers.",
+        Place.GUARANTEE,
+        recovers_alone=True,
+    ),
+    Cause.CHECKPOINTS_FAIL: Advice(
+        "Checkpoints fail",
+        "Look at why the newest checkpoints failed, before the run tolerates no more of them.",
+        Place.CHECKPOINTS,
+        recovers_alone=True,
+    ),
+    Cause.BACKPRESSURED: Advice(
+        "An operator holds up the ones before it",
+        "Look at the subtasks of the operator behind it: one that is busy while the others are"
+        " idle has most of the keys. Otherwise restore with a higher parallelism.",
+        Place.METRICS,
+        recovers_alone=True,
+    ),
+}
+
+OF_CONCERN: dict[Concern, Cause] = {
+    Concern.FAILED: Cause.UNKNOWN,
+    Concern.SILENT: Cause.SILENT,
+    Concern.STUCK: Cause.STUCK,
+    Concern.NO_CHECKPOINT: Cause.NO_CHECKPOINT,
+    Concern.NO_OUTPUT: Cause.NO_OUTPUT,
+    Concern.CHECKPOINTS_FAIL: Cause.CHECKPOINTS_FAIL,
+    Concern.BACKPRESSURED: Cause.BACKPRESSURED,
+}
+"""The others follow from failures, which have causes of their own."""
+
+OF_FAILURES = frozenset(Cause(kind.value) for kind in FailureKind)

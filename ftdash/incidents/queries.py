@@ -1,0 +1,158 @@
+"""The only reader of incidents, for pages, API and command line."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+
+from ftdash.formats import plural
+from ftdash.incidents.causes import ADVICE, Advice, Cause
+from ftdash.incidents.machine import CALM_CHECKPOINTS
+from ftdash.incidents.models import Incident
+from ftdash.jobs.models import Failure, Run
+from pipelines.domain.status import JobStatus
+
+OPEN_MAX = 50
+_BY_ITSELF = (JobStatus.RESTARTING, JobStatus.INITIALIZING, JobStatus.CREATED, JobStatus.FAILING)
+
+
+@dataclass(frozen=True, slots=True)
+class NoteView:
+    author: str
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentView:
+    """One incident, with what a person should do next."""
+
+    key: int
+    pipeline: str
+    run_id: str | None  # of its newest sign
+    cause: Cause
+    advice: Advice
+    text: str  # its newest sign, as the engine says it
+    opened_at: datetime
+    last_at: datetime
+    count: int  # of its signs
+    standing: str  # what holds now, in a sentence
+    needs_person: bool
+    closed_at: datetime | None
+    closed_because: str
+    notes: list[NoteView]
+
+    @property
+    def lasted(self) -> timedelta | None:
+        return self.closed_at - self.opened_at if self.closed_at else None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The newest failure behind an incident."""
+
+    at: datetime
+    attempt: int
+    cause: str
+    author_trace: str
+    record: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentHistory:
+    """One page, newest first."""
+
+    count: int
+    page: int
+    pages: int
+    rows: list[IncidentView]
+
+
+def open_incidents(pipeline: str | None = None) -> list[IncidentView]:
+    """Those that wait for a person first, then the newest."""
+    rows = _rows().filter(closed_at=None)
+    if pipeline is not None:
+        rows = rows.filter(pipeline__name=pipeline)
+    return sorted(map(_view, rows[:OPEN_MAX]), key=lambda each: not each.needs_person)
+
+
+def history(page: int, per_page: int) -> IncidentHistory:
+    """The incidents that are over; a page beyond the last is the last."""
+    found = Paginator(_rows().exclude(closed_at=None), per_page).get_page(page)
+    pages, rows = found.paginator, [_view(row) for row in found]
+    return IncidentHistory(pages.count, found.number, pages.num_pages, rows)
+
+
+def incident(key: int) -> IncidentView | None:
+    row = _rows().filter(pk=key).first()
+    return _view(row) if row else None
+
+
+def evidence(key: int) -> Evidence | None:
+    """None: it was seen without a failure, or the failure's row is deleted by now."""
+    row = Incident.objects.filter(pk=key).first()
+    if row is None:
+        return None
+    failures = Failure.objects.filter(run__pipeline=row.pipeline_id, kind=row.cause)
+    failure = failures.filter(at__gte=row.opened_at, at__lte=row.last_at).order_by("-at").first()
+    if failure is None:
+        return None
+    return Evidence(
+        failure.at,
+        failure.attempt,
+        failure.cause,
+        failure.author_trace,
+        failure.record,
+        failure.detail,
+    )
+
+
+def _rows() -> QuerySet[Incident]:
+    return Incident.objects.select_related("pipeline", "run").prefetch_related("notes")
+
+
+def _view(row: Incident) -> IncidentView:
+    cause = Cause(row.cause)
+    newest = row.pipeline.runs.order_by("-number").first() if row.closed_at is None else None
+    return IncidentView(
+        key=row.pk,
+        pipeline=row.pipeline.name,
+        run_id=row.run.run_id if row.run else None,
+        cause=cause,
+        advice=ADVICE[cause],
+        text=row.text,
+        opened_at=row.opened_at,
+        last_at=row.last_at,
+        count=row.count,
+        standing=_standing(row, newest),
+        needs_person=newest is not None and _needs_person(newest, cause),
+        closed_at=row.closed_at,
+        closed_because=row.closed_because,
+        notes=[NoteView(note.author, note.at, note.text) for note in row.notes.all()],
+    )
+
+
+def _needs_person(run: Run, cause: Cause) -> bool:
+    return run.status == JobStatus.FAILED.value or not ADVICE[cause].recovers_alone
+
+
+def _standing(row: Incident, newest: Run | None) -> str:
+    if row.closed_at is not None:
+        return f"Over. {row.closed_because}"
+    if newest is None:
+        return ""
+    match JobStatus(newest.status):
+        case JobStatus.FAILED:
+            return "The run has failed and waits for a person."
+        case JobStatus.RUNNING if row.last_at > newest.created_at and newest.attempt > 1:
+            checkpoints = plural(CALM_CHECKPOINTS, "checkpoint")
+            return (
+                f"The run goes on in attempt {newest.attempt}. The incident is over after"
+                f" {checkpoints} without another sign."
+            )
+        case status if status in _BY_ITSELF:
+            return f"The run recovers by itself: attempt {newest.attempt} is {status.value}."
+        case _:
+            return ""

@@ -1,0 +1,330 @@
+"""Incidents: one per pipeline and cause, from the first sign until the pipeline shows it works."""
+
+import random
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from ftdash.incidents import queries, services
+from ftdash.incidents.causes import ADVICE, OF_CONCERN, OF_FAILURES, Cause, Place
+from ftdash.incidents.machine import CALM_CHECKPOINTS, CALM_S, Health, Open, Round, Sign, judge
+from ftdash.incidents.models import Incident
+from ftdash.jobs.models import Pipeline
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector, rebuild
+from ftdash.runs.fleet_answers import Concern
+from pipelines.domain.errors import FailureKind, Rejected
+from pipelines.domain.events import FailureOccurred
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story, new_run
+
+SEEDS = 200
+
+
+def failed(at_s: float, cause: Cause = Cause.SLOT_LOST) -> Sign:
+    return Sign(cause=cause, text=f"at {at_s}", at_s=at_s)
+
+
+def stands(cause: Cause, at_s: float) -> Sign:
+    return Sign(cause=cause, text=cause.value, at_s=at_s, stands=True)
+
+
+def running(now_s: float, *completed_s: float, is_periodic: bool = True) -> Health:
+    return Health(now_s=now_s, is_running=True, is_periodic=is_periodic, completed_s=completed_s)
+
+
+class TestMachine:
+    def test_a_failure_that_comes_back_is_one_incident_with_a_count(self) -> None:
+        first = judge([], [failed(1.0), failed(2.0)], Health(now_s=2.0))
+        second = judge(first.open, [failed(9.0)], running(9.0, 3.0, 4.0, 5.0))
+
+        [incident] = second.open
+        assert (incident.count, incident.opened_s, incident.last_s) == (3, 1.0, 9.0)
+        assert incident.text == "at 9.0"
+
+    def test_it_is_over_when_enough_checkpoints_have_completed_since_the_last_sign(self) -> None:
+        before = judge([], [failed(10.0)], Health(now_s=10.0)).open
+
+        early = judge(before, [], running(15.0, 9.0, 11.0, 12.0))
+        calm = judge(before, [], running(16.0, 11.0, 12.0, 13.0))
+
+        assert (early.open, early.closed) == (before, [])
+        assert not calm.open
+        assert calm.closed[0].because == f"{CALM_CHECKPOINTS} checkpoints have completed since."
+
+    def test_without_periodic_checkpoints_it_is_over_after_a_minute_of_running(self) -> None:
+        before = judge([], [failed(10.0)], Health(now_s=10.0)).open
+
+        assert judge(before, [], running(9.9 + CALM_S, is_periodic=False)).open
+        assert judge(before, [], running(10.0 + CALM_S, is_periodic=False)).closed
+
+    @pytest.mark.parametrize("standing", [Cause.NO_CHECKPOINT, Cause.NO_OUTPUT, Cause.STUCK])
+    def test_clocks_that_run_late_after_a_failure_are_its_consequence(
+        self, standing: Cause
+    ) -> None:
+        after = judge([], [stands(standing, 5.0), failed(4.0)], Health(now_s=5.0))
+
+        assert [each.cause for each in after.open] == [Cause.SLOT_LOST]
+
+    def test_what_stood_before_the_failure_goes_on_beside_it(self) -> None:
+        before = judge([], [stands(Cause.NO_CHECKPOINT, 1.0)], running(1.0)).open
+        after = judge(before, [stands(Cause.NO_CHECKPOINT, 2.0), failed(2.0)], Health(now_s=2.0))
+
+        assert {each.cause for each in after.open} == {Cause.NO_CHECKPOINT, Cause.SLOT_LOST}
+
+    def test_what_stands_counts_once_and_is_open_while_it_stands(self) -> None:
+        before: list[Open] = []
+        for now_s in (1.0, 2.0, 3.0):
+            health = running(now_s, now_s + 1, now_s + 2, now_s + 3)
+            before = judge(before, [stands(Cause.NO_OUTPUT, now_s)], health).open
+
+        assert [(each.count, each.last_s) for each in before] == [(1, 3.0)]
+
+    def test_a_failed_run_keeps_its_incident_and_a_stopped_one_does_not(self) -> None:
+        before = judge([], [failed(1.0)], Health(now_s=1.0)).open
+
+        assert judge(before, [], Health(now_s=9_999.0)).open == before
+        assert judge(before, [], Health(now_s=9.0, is_canceled=True)).closed
+        assert judge(before, [], Health(now_s=9.0, is_finished=True)).closed
+
+    @pytest.mark.parametrize("seed", range(SEEDS))
+    def test_no_sign_is_lost_and_no_incident_is_doubled(self, seed: int) -> None:
+        draws = random.Random(seed)
+        known: list[Open] = []
+        told, counted, over = 0, 0, 0
+        for now_s in range(1, 60):
+            signs = [
+                failed(float(now_s), draws.choice(sorted(OF_FAILURES)))
+                for _ in range(draws.choice((0, 0, 0, 1, 2)))
+            ]
+            told += len(signs)
+            completed = [now_s - draws.random() * 5 for _ in range(draws.randint(0, 4))]
+            is_well = draws.random() < 0.7
+            health = running(now_s, *completed) if is_well else Health(now_s=now_s)
+            after: Round = judge(known, signs, health)
+            closed = sum(each.incident.count for each in after.closed)
+            over += closed
+            known = after.open
+            counted = over + sum(each.count for each in known)
+            causes = [each.cause for each in known]
+            assert len(causes) == len(set(causes)), seed
+        assert counted == told, seed
+
+
+class TestAdvice:
+    def test_every_cause_has_a_title_and_a_next_step(self) -> None:
+        assert set(ADVICE) == set(Cause)
+        for advice in ADVICE.values():
+            assert advice.title
+            assert not advice.title.endswith(".")
+            assert advice.step.endswith(".")
+
+    def test_every_kind_of_failure_is_a_cause(self) -> None:
+        assert {cause.value for cause in OF_FAILURES} == {kind.value for kind in FailureKind}
+
+    def test_every_concern_is_a_cause_or_follows_from_failures(self) -> None:
+        follow = {Concern.UNSTABLE, Concern.RECOVERING, Concern.NONE}
+
+        assert set(OF_CONCERN) | follow == set(Concern)
+
+    @pytest.mark.parametrize("place", [place for place in Place if place])
+    def test_every_place_is_a_page_of_the_pipeline(self, place: Place) -> None:
+        assert reverse(place.value, args=["flights"])
+
+
+@pytest.mark.usefixtures("site")
+class TestRows:
+    def test_a_failure_opens_an_incident_and_three_checkpoints_close_it(self) -> None:
+        story = Story(new_run()).started().completed()
+        story.wait(100).slot_killed()
+        judged()
+        [found] = queries.open_incidents()
+        assert (found.cause, found.count, found.needs_person) == (Cause.SLOT_LOST, 1, False)
+        assert "is gone: killed" in found.text
+
+        story.completed().completed().sampled()
+        judged()
+        assert queries.open_incidents()
+        story.completed()
+        judged()
+
+        assert not queries.open_incidents()
+        [over] = queries.history(1, 10).rows
+        assert over.closed_because == "3 checkpoints have completed since."
+
+    def test_a_failure_is_counted_once_however_often_it_is_judged_or_folded_anew(self) -> None:
+        run = new_run()
+        Story(run).started().completed().slot_killed().wait(50).slot_killed()
+        for _ in range(3):
+            judged()
+        run.refresh_from_db()
+        rebuild(run)
+        judged()
+
+        assert [each.count for each in queries.open_incidents()] == [2]
+
+    def test_a_run_that_fails_keeps_its_cause_and_waits_for_a_person(self) -> None:
+        story = Story(new_run()).started()
+        story.tell(
+            FailureOccurred(
+                cause="fraud[1] failed: ZeroDivisionError: by zero",
+                author_trace="line 7",
+                record="amount: 0",
+                kind=FailureKind.FUNCTION,
+            )
+        ).ended(JobStatus.FAILED, "It failed too often.")
+        judged()
+
+        [found] = queries.open_incidents()
+        assert (found.cause, found.needs_person) == (Cause.FUNCTION, True)
+        assert found.standing == "The run has failed and waits for a person."
+        evidence = queries.evidence(found.key)
+        assert evidence is not None
+        assert (evidence.author_trace, evidence.record) == ("line 7", "amount: 0")
+
+    def test_a_run_that_failed_without_a_recorded_failure_has_an_incident_too(self) -> None:
+        Story(new_run()).started().ended(JobStatus.FAILED, "Nobody knows.")
+        judged()
+        judged()
+
+        assert [(each.cause, each.text) for each in queries.open_incidents()] == [
+            (Cause.UNKNOWN, "Nobody knows.")
+        ]
+
+    def test_a_pipeline_that_is_stopped_has_no_open_incident(self) -> None:
+        story = Story(new_run()).started().slot_killed()
+        judged()
+        assert queries.open_incidents()
+        story.ended(JobStatus.CANCELED, "A person cancelled it.")
+        judged()
+
+        assert not queries.open_incidents()
+
+    def test_a_kind_of_a_later_version_is_an_unknown_failure(self) -> None:
+        run = new_run()
+        Story(run).started().slot_killed()
+        Projector().run_once()
+        Incident.objects.all().delete()
+        Pipeline.objects.get().judgedfailures.delete()
+        failure = run.failure_set.get()
+        failure.kind = "meteorite"
+        failure.save()
+        services.judge_all()
+
+        assert [each.cause for each in queries.open_incidents()] == [Cause.UNKNOWN]
+
+    def test_open_pages_follow_what_is_news(self) -> None:
+        run = new_run()
+        Story(run).started().slot_killed()
+        judged()
+        version = Pipeline.objects.get().version
+        judged()
+        assert Pipeline.objects.get().version == version
+        [found] = queries.open_incidents()
+        services.note(found.key, "ann", "I look after it.")
+
+        assert Pipeline.objects.get().version == version + 1
+
+    @pytest.mark.parametrize("text", ["", "  \n", "x" * 2_001])
+    def test_a_note_says_something_of_some_length(self, text: str) -> None:
+        Story(new_run()).started().slot_killed()
+        judged()
+        [found] = queries.open_incidents()
+
+        with pytest.raises(Rejected):
+            services.note(found.key, "ann", text)
+        with pytest.raises(Rejected):
+            services.note(found.key + 1, "ann", "I look after it.")
+
+
+@pytest.mark.usefixtures("site")
+class TestPages:
+    def test_the_fleet_and_the_pipeline_name_cause_and_next_step(self, operator: Client) -> None:
+        Story(new_run()).started().slot_killed().slot_killed()
+        judged()
+
+        for address in ("/", "/regions/", "/pipelines/flights/", "/pipelines/flights/regions/"):
+            page = operator.get(address).content.decode()
+            assert 'data-incident="slot-lost"' in page, address
+            assert "2 times since" in page
+            assert "The run restarts from its newest checkpoint by itself." in page
+
+    def test_an_incident_shows_evidence_notes_and_who_did_what(self, admin: Client) -> None:
+        Story(new_run()).started().slot_killed(detail="the whole stack")
+        judged()
+        [found] = queries.open_incidents()
+        note = {"text": "The memory of the machine | was full."}
+
+        answer = admin.post(reverse("incident-note", args=[found.key]), note, follow=True)
+        page = answer.content.decode()
+        post_mortem = admin.get(reverse("post-mortem", args=[found.key])).content.decode()
+
+        assert "the whole stack" in page
+        assert "The memory of the machine | was full." in page
+        assert "is gone: killed" in post_mortem
+        assert "The memory of the machine" in post_mortem
+        assert post_mortem.startswith("# A slot died: flights")
+
+    def test_an_operator_reads_and_writes_no_note(self, operator: Client) -> None:
+        Story(new_run()).started().slot_killed()
+        judged()
+        [found] = queries.open_incidents()
+        note = reverse("incident-note", args=[found.key])
+
+        page = operator.get(reverse("incident", args=[found.key])).content.decode()
+        assert "Add the note" not in page
+        assert operator.post(note, {"text": "no"}).status_code == 403
+        assert not queries.open_incidents()[0].notes
+
+    def test_what_is_over_is_listed_with_its_end(self, operator: Client) -> None:
+        assert "No incident is open." in operator.get(reverse("incidents")).content.decode()
+        now = timezone.now()
+        Incident.objects.create(
+            pipeline=new_run().pipeline,
+            cause=Cause.DISK_FULL,
+            text="/data is full.",
+            opened_at=now - timedelta(minutes=5),
+            last_at=now,
+            closed_at=now,
+            closed_because="3 checkpoints have completed since.",
+        )
+        page = operator.get(reverse("incidents")).content.decode()
+
+        assert "A disk is full" in page
+        assert "3 checkpoints have completed since." in page
+        assert operator.get(reverse("incident", args=[4711])).status_code == 404
+
+    def test_programs_read_the_same(self, operator: Client) -> None:
+        Story(new_run()).started().slot_killed()
+        Story(new_run("views")).started().slot_killed()
+        judged()
+
+        every, one = operator.get("/api/incidents"), operator.get("/api/incidents?pipeline=views")
+
+        assert {each["pipeline"] for each in every.json()} == {"flights", "views"}
+        [found] = one.json()
+        assert (found["cause"], found["advice"]["title"]) == ("slot-lost", "A slot died")
+        assert operator.get(f"/api/incidents/{found['key']}").json() == found
+        assert operator.get("/api/incidents/4711").status_code == 404
+
+    def test_pipelines_with_the_same_trouble_share_one_line(self, operator: Client) -> None:
+        for number in range(7):
+            Story(new_run(f"shop-{number}")).started()
+            Projector().run_once()
+        Heartbeat.objects.filter(name=HeartbeatName.PROJECTOR).update(
+            at=timezone.now() - timedelta(hours=1)
+        )
+        page = operator.get("/").content.decode()
+
+        assert page.count("The projector, which turns reports of running pipelines") <= 3
+        assert "and 2 more" in page
+
+
+def judged() -> None:
+    projector = Projector()
+    while projector.run_once():
+        pass
+    services.judge_all()
