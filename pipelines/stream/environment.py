@@ -210,6 +210,15 @@ class Environment:
                 " as_records(uid=...) to count every update"
             )
 
+    def check_ranks_once(self, uid: Uid) -> None:
+        """Raises Rejected if the node's rows replace older ones, which would keep their ranks."""
+        if uid in self._updates:
+            raise Rejected(
+                f"the rows of {uid!r} replace earlier ones of their key, and a row that was"
+                " replaced would keep its rank. Rank the results of windows, which are final, or"
+                " put as_records(uid=...) in front to rank every update"
+            )
+
     def set_parallelism(self, uid: Uid, parallelism: int) -> None:
         """Raises Rejected for a reader of a side output, which runs with its operator."""
         by_uid = {node.uid: index for index, node in enumerate(self._nodes)}

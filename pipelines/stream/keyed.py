@@ -449,8 +449,10 @@ class KeyedStream:
 
         Of equal rows the oldest comes first; nulls come last. `rank` names a column for the rank,
         from 1; then a row that moves to another rank is taken back and added again. Changing `n`
-        needs another uid.
+        needs another uid. Running totals are refused: rank the results of windows.
         """
+        with naming(uid):
+            self.stream.environment.check_ranks_once(self.stream.node)
         order = Order(order_by, descending)
         return first_rows(self.stream, self.keys, order, n, rank, uid)
 

@@ -248,8 +248,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
-    "an aggregate counts the newest total of a key once, or is refused when the pipeline is"
-    " built": (
+    "an aggregate or a ranking takes the newest total of a key once, or is refused when the"
+    " pipeline is built": (
         Mutant(
             "pipelines/stream/environment.py",
             "if operator.passes_updates and updating:",
@@ -266,6 +266,15 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             (
                 "tests/unit/stream/test_updates.py"
                 "::test_an_aggregate_that_would_count_every_update_is_refused_with_the_next_step"
+            ),
+        ),
+        Mutant(
+            "pipelines/stream/keyed.py",
+            "            self.stream.environment.check_ranks_once(self.stream.node)\n",
+            "            pass\n",
+            (
+                "tests/unit/stream/test_updates.py"
+                "::test_a_ranking_that_would_keep_replaced_rows_is_refused_with_the_next_step"
             ),
         ),
         Mutant(

@@ -57,6 +57,15 @@ def test_an_aggregate_that_would_count_every_update_is_refused_with_the_next_ste
         totals.key_by("user").aggregate(n=count(), uid="second")
 
 
+def test_a_ranking_that_would_keep_replaced_rows_is_refused_with_the_next_step() -> None:
+    totals = visits_of(Environment()).key_by("user", "page").aggregate(n=count(), uid="totals")
+
+    with pytest.raises(Rejected, match=r"'best' cannot .* keep its rank\. Rank the results of win"):
+        totals.key_by("user").top_n(2, order_by="n", uid="best")
+    records = totals.as_records(uid="records")
+    assert records.key_by("user").top_n(2, order_by="n", uid="best").is_changelog
+
+
 def test_updates_can_be_counted_as_records() -> None:
     totals = visits_of(Environment()).key_by("user").aggregate(n=count(), uid="totals")
 
