@@ -12,9 +12,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from ftdash import tasks
 from ftdash.jobs.models import Pipeline, Run, Upgrade
 from ftdash.projection.projector import Projector
-from ftdash.retention import tasks
 from pipelines.domain.commands import UpgradePipeline
 from pipelines.domain.run import ShippedCode
 from pipelines.packages.store import CodeStore
