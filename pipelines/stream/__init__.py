@@ -27,6 +27,15 @@ from pipelines.operators.side_outputs import BatchSides, RowSides
 from pipelines.operators.user_metrics import Counter, Gauge, Histogram
 from pipelines.operators.windowing.lateness import LATE
 from pipelines.operators.windowing.processing_time import processing_time
+from pipelines.operators.windowing.triggers import (
+    Trigger,
+    TriggerResult,
+    TriggerWindows,
+    continuous_event_time,
+    continuous_processing_time,
+    count_trigger,
+    purging,
+)
 from pipelines.operators.windowing.windows import session, sliding, tumbling
 from pipelines.state.descriptors import (
     AggregateFunction,
@@ -84,6 +93,9 @@ __all__ = [
     "StateTtlConfig",
     "Stream",
     "TimeDomain",
+    "Trigger",
+    "TriggerResult",
+    "TriggerWindows",
     "TtlUpdate",
     "TtlVisibility",
     "ValueStateDescriptor",
@@ -91,8 +103,11 @@ __all__ = [
     "WatermarkStrategy",
     "WindowedStream",
     "bounded_out_of_orderness",
+    "continuous_event_time",
+    "continuous_processing_time",
     "count",
     "count_distinct",
+    "count_trigger",
     "flow",
     "generated_by",
     "max",
@@ -100,6 +115,7 @@ __all__ = [
     "min",
     "monotonous",
     "processing_time",
+    "purging",
     "session",
     "sliding",
     "sum",

@@ -44,12 +44,20 @@ from pipelines.operators.windowing.processing_time import (
     ProcessingTimeWindows,
 )
 from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
+from pipelines.operators.windowing.triggered_aggregate import TriggeredAggregate, with_row_count
+from pipelines.operators.windowing.triggers import Trigger
 from pipelines.operators.windowing.window_aggregate import (
     WindowAggregate,
     WindowFunction,
     WindowRows,
 )
-from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows, Windows
+from pipelines.operators.windowing.windows import (
+    WINDOW_START,
+    WINDOW_TIME,
+    AlignedWindows,
+    SessionWindows,
+    Windows,
+)
 from pipelines.stream.ranking import (
     LOCAL_SUFFIX,
     best_row,
@@ -80,6 +88,7 @@ class WindowedStream:
     windows: Windows
     lateness_ms: int = 0
     is_in_processing_time: bool = False
+    trigger_before_end: Trigger | None = None
 
     @classmethod
     def of(
@@ -103,6 +112,16 @@ class WindowedStream:
         if self.is_in_processing_time and lateness_ms:
             raise Rejected("In processing time no record is late: leave out allowed_lateness.")
         return replace(self, lateness_ms=lateness_ms)
+
+    def trigger(self, trigger: Trigger) -> "WindowedStream":
+        """Windows fire when the trigger says so, and once more when they end, if they have changed.
+
+        Each result is whole and replaces the earlier one of its key and window, unless the trigger
+        purges: then they add up. For `aggregate` of tumbling and sliding windows of event time.
+        """
+        if self.is_in_processing_time or isinstance(self.windows, SessionWindows):
+            raise Rejected("A trigger needs tumbling or sliding windows of event time.")
+        return replace(self, trigger_before_end=trigger)
 
     def aggregate(
         self,
@@ -128,6 +147,8 @@ class WindowedStream:
                 uid, lambda: of_sessions(keys, time, sessions, every, late), WINDOW_TIME
             )
         aligned = windows
+        if self.trigger_before_end is not None:
+            return self._triggered(self.trigger_before_end, aligned, every, uid)
         of_windows = DistinctWindowAggregate if counts_values else WindowAggregate
         results = self.added(
             uid,
@@ -138,6 +159,22 @@ class WindowedStream:
             self.stream.environment.combine_before(
                 results.node, lambda: CombineInPanes(keys, time, aligned, every)
             )
+        return results
+
+    def _triggered(
+        self, trigger: Trigger, windows: AlignedWindows, every: dict[str, Aggregate], uid: str
+    ) -> "Stream":
+        keys, time, late = self.operator_keys, self.operator_time, self.lateness_ms
+        if counted_columns(every):
+            raise Rejected(f"{uid!r} has a trigger; count_distinct is not possible with one.")
+        results = self.added(
+            uid,
+            lambda: TriggeredAggregate(keys, time, windows, every, trigger, late),
+            WINDOW_START if windows.is_tumbling else WINDOW_TIME,
+        )
+        self.stream.environment.combine_before(
+            results.node, lambda: CombineInPanes(keys, time, windows, with_row_count(every))
+        )
         return results
 
     def top_n(
@@ -179,6 +216,8 @@ class WindowedStream:
         function returns, if it has one; it must not lie before the window.
         """
         keys, windows, late = self.operator_keys, self.windows, self.lateness_ms
+        if self.trigger_before_end is not None:
+            raise Rejected(f"{uid!r} has a trigger, which only aggregate can have.")
         if self.is_in_processing_time and windows.overlap:
             raise Rejected(
                 f"{uid!r} applies a function to windows of processing time that overlap, which is"

@@ -74,6 +74,8 @@ def first_rows_of_windows(
                 "Its result comes once, when the window ends, and late rows cannot change it; leave"
                 " out allowed_lateness."
             )
+        if windowed.trigger_before_end is not None:
+            raise Rejected("Its result comes once, when the window ends; leave out trigger.")
         time = windowed.operator_time
     if isinstance(windows, SessionWindows):
         sessions = windows

@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _COUNTED = "tests/unit/operators/test_count_windows.py::test_"
 _VALUES = "tests/unit/operators/test_windowed_distinct.py::test_"
+_TRIGGERED = "tests/unit/operators/test_triggers.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
@@ -384,6 +385,27 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "seen.delete(seen.select_at_most(WINDOW_START, newest_start))",
             "pass",
             _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
+        ),
+    ),
+    "a window with a trigger fires when the trigger says so and once more at its end if it has"
+    " changed; its newest result holds all its rows": (
+        Mutant(
+            "pipelines/operators/windowing/triggered_aggregate.py",
+            "        self._purge(rows[_says(results, TriggerResult.PURGE)])\n",
+            "",
+            _TRIGGERED + "windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/triggered_aggregate.py",
+            "np.asarray(self._read(_NEW, rows) == 0)",
+            "np.zeros(len(rows), np.bool_)",
+            _TRIGGERED + "windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores",
+        ),
+        Mutant(
+            "pipelines/operators/windowing/triggered_aggregate.py",
+            "self._clock_ms is not None and len(self._open_windows) > 0",
+            "False",
+            _TRIGGERED + "the_clock_fires_windows_that_have_changed",
         ),
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (

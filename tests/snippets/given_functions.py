@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,8 +22,11 @@ from pipelines.stream import (
     Environment,
     KeyedProcessFunction,
     ReducingStateDescriptor,
+    Trigger,
+    TriggerResult,
     ValueStateDescriptor,
     bounded_out_of_orderness,
+    continuous_event_time,
     count,
     processing_time,
     sliding,
@@ -38,11 +42,15 @@ __all__ = [
     "CsvFiles",
     "KeyedProcessFunction",
     "ReducingStateDescriptor",
+    "Trigger",
+    "TriggerResult",
     "ValueStateDescriptor",
     "aiohttp",
     "bounded_out_of_orderness",
+    "continuous_event_time",
     "count",
     "datetime",
+    "np",
     "pc",
     "processing_time",
     "sliding",
@@ -108,6 +116,8 @@ def check(names: dict[str, Any]) -> None:
     names["per_minute"].collect(uid="by-clock")
     names["overall"].collect(uid="of-all")
     names["moving"].collect(uid="moving-rows")
+    names["so_far"].collect(uid="so-far-rows")
+    names["own"].collect(uid="own-rows")
     hourly = names["visits"].key_by("user").window(tumbling(hours=1))
     hourly.aggregate(n=count(), uid="hourly").collect(uid="visits-read")
     for uid, function in ("by-batch", names["Totals"]()), ("by-row", names["Alarm"]()):
@@ -124,4 +134,6 @@ def check(names: dict[str, Any]) -> None:
     assert max(row["visits"] for row in result.rows("of-all")) == 60
     assert {row["visits"] for row in result.rows("windows")} == {20, 30}
     assert result.table("moving-rows").num_rows == 10
+    for uid in "so-far-rows", "own-rows":
+        assert max(row["visits"] for row in result.rows(uid)) == 50
     assert max(row["total"] for row in result.rows("by-batch-rows")) == 1 + 99 * 25 + 24

@@ -92,8 +92,7 @@ class WindowAggregate(AlignedOperator):
         keys, reduced = self._by_window(groups.keys, reduced)
         self._aggregation.fold(self._open_windows, keys, reduced)
         self._add_values(panes)
-        if self._lateness_ms:
-            self._emit_again(keys)
+        self._on_folded(keys, reduced)
 
     def on_watermark(self, timestamp_ms: int) -> None:
         self._entry.time.advance(timestamp_ms)
@@ -110,6 +109,11 @@ class WindowAggregate(AlignedOperator):
 
     def _add_values(self, panes: pa.RecordBatch) -> None:
         """Hook: rows of these panes have been added to their windows."""
+
+    def _on_folded(self, keys: pa.RecordBatch, reduced: list[Values]) -> None:
+        """Hook: these windows have got these accumulators."""
+        if self._lateness_ms:
+            self._emit_again(keys)
 
     def _forget(self, newest_start: int) -> None:
         """Hook: windows up to this one are closed."""
