@@ -222,6 +222,23 @@ def test_our_pipelines_import_what_any_author_may() -> None:
     assert private == set()
 
 
+def test_the_example_of_a_team_without_our_source_imports_nothing_private() -> None:
+    paths = list((ROOT / "examples" / "shop").rglob("*.py"))
+    modules = {
+        (str(path.relative_to(ROOT)), module)
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in (
+            [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module]
+        )
+    }
+    ours = {each for each in modules if re.match("pipelines|ftdash", each[1] or "")}
+
+    assert len(ours) > 8
+    assert {(path, module) for path, module in ours if module not in AUTHORS_DOORS} == set()
+
+
 def test_lab_and_benchmarks_take_from_the_authors_doors_what_these_have() -> None:
     behind = [
         (str(path.relative_to(ROOT)), f"{node.module}.{each.name}")

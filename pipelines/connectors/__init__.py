@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pipelines.connectors.files.csv import CsvFiles as CsvFiles
     from pipelines.connectors.files.data_frame import DataFrameRows as DataFrameRows
     from pipelines.connectors.files.growing_directory import GrowingDirectory as GrowingDirectory
+    from pipelines.connectors.files.growing_directory import csv_directory as csv_directory
+    from pipelines.connectors.files.growing_directory import (
+        json_lines_directory as json_lines_directory,
+    )
+    from pipelines.connectors.files.growing_directory import parquet_directory as parquet_directory
     from pipelines.connectors.files.json_lines import JsonLinesFiles as JsonLinesFiles
     from pipelines.connectors.files.parquet import ParquetFiles as ParquetFiles
     from pipelines.connectors.files.sink import JSON_LINES as JSON_LINES
@@ -70,6 +75,9 @@ __all__ = [
     "SeededGenerator",
     "SqlUpsert",
     "WriteAheadKafka",
+    "csv_directory",
+    "json_lines_directory",
+    "parquet_directory",
 ]
 
 _PLACES = {
@@ -102,6 +110,9 @@ _PLACES = {
     "SchemaRegistry": "kafka.registry",
     "SqlUpsert": "sql.upsert",
     "WriteAheadKafka": "kafka.write_ahead",
+    "csv_directory": "files.growing_directory",
+    "json_lines_directory": "files.growing_directory",
+    "parquet_directory": "files.growing_directory",
 }
 """{name: its module in this package}"""
 

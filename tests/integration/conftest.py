@@ -1,8 +1,9 @@
 """The data of the flights, written once for all runs; Spark in this process, started once; a home
-for a demonstration."""
+for a demonstration; the wheel, built once, and what it brings."""
 
 import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from pyspark.sql import SparkSession
 
 from ftdash.embedded.supervisor import LEDGER_NAME, end_all
 from pipelines.flows.flight_data import prepare
+from tests.project_wheels import built_wheel
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +54,16 @@ def home(tmp_path: Path) -> Iterator[Path]:
     yield home
     if (home / LEDGER_NAME).is_file():
         end_all(home / LEDGER_NAME)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that holds what the wheel brings, and nothing of the checkout."""
+    directory = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(directory)
+    return directory

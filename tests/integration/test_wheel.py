@@ -39,23 +39,6 @@ print(answer.status_code, "password" in answer.content.decode())
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet"]
-    subprocess.run([*command, "--no-build-isolation", "--wheel-dir", str(directory)], check=True)
-    (built,) = directory.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that holds what the wheel brings, and nothing of the checkout."""
-    directory = tmp_path_factory.mktemp("installed")
-    zipfile.ZipFile(wheel).extractall(directory)
-    return directory
-
-
 def test_authors_of_pipelines_need_neither_django_nor_celery_nor_spark(installed: Path) -> None:
     told = python(installed, "-c", WITHOUT_THE_REST)
 

@@ -36,6 +36,9 @@ from pipelines.connectors import (
     SeededGenerator,
     SqlUpsert,
     WriteAheadKafka,
+    csv_directory,
+    json_lines_directory,
+    parquet_directory,
 )
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
 from pipelines.connectors.sink import Sink
@@ -62,6 +65,9 @@ SOURCES: dict[str, Callable[[Path], AnySource]] = {
     "ParquetFiles": lambda home: ParquetFiles((file(home, "a.parquet"),), schema=SCHEMA),
     "RedisStreams": lambda home: RedisStreams(REDIS, ("orders",), schema=SCHEMA),
     "SeededGenerator": lambda home: SeededGenerator(lambda draws: [], schema=SCHEMA, seed=1),
+    "csv_directory": lambda home: csv_directory(home, schema=SCHEMA),
+    "json_lines_directory": lambda home: json_lines_directory(home, schema=SCHEMA),
+    "parquet_directory": lambda home: parquet_directory(home, schema=SCHEMA),
 }
 SINKS: dict[str, Callable[[Path], Sink]] = {
     "BlackHole": lambda home: BlackHole(),

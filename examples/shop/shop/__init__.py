@@ -1,0 +1,3 @@
+"""Orders of a shop: in euros, per country and product, with alarms for fraud."""
+
+__version__ = "3.0"

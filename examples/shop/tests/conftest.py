@@ -1,0 +1,30 @@
+"""What every test of the shop gets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from customer_service import customer_service
+
+
+@pytest.fixture(scope="session")
+def customers() -> Iterator[str]:
+    """The address of the customer service."""
+    with customer_service() as address:
+        yield address
+
+
+@pytest.fixture
+def parameters(customers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Of a run on rows of the test: they take the place of the servers."""
+    (tmp_path / "rates").mkdir()
+    monkeypatch.setenv("SHOP_REDIS", "redis://unused")
+    monkeypatch.setenv("SHOP_DATABASE", "postgresql+psycopg://unused")
+    return {
+        "redis": "env:SHOP_REDIS",
+        "rates": str(tmp_path / "rates"),
+        "output": str(tmp_path / "output"),
+        "customers": customers,
+        "database": "env:SHOP_DATABASE",
+    }
