@@ -216,3 +216,16 @@ def random_batch(rng: random.Random) -> pa.RecordBatch:
         for _ in range(rng.randint(1, 40))
     ]
     return pa.RecordBatch.from_pylist(made, schema=SCHEMA)
+
+
+def test_the_step_runs_in_the_chain_in_front_of_the_exchange_at_its_parallelism() -> None:
+    env = Environment()
+    stream = env.from_rows([], SCHEMA, uid="in", timestamp_column="time")
+    env.set_parallelism(stream.node, 3)
+    windowed = stream.key_by("key").window(tumbling(milliseconds=20))
+    windowed.aggregate(n=count(), uid="sums").collect(uid="out")
+
+    assert [vertex.nodes for vertex in env.build().graph.vertices] == [
+        ("in", "sums.local"),
+        ("sums", "out"),
+    ]
