@@ -8,6 +8,7 @@ from django.conf import settings as project
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import FailureKind
 from pipelines.domain.events import CheckpointFailed, FailureOccurred, LedgerAdvanced
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
@@ -35,7 +36,7 @@ def failed_arrivals() -> Run:
             )
         )
     cause = "hourly-delay[1] could not write its state: No space is left on the device."
-    story.tell(FailureOccurred(cause=cause, slot=1))
+    story.tell(FailureOccurred(cause=cause, slot=1, kind=FailureKind.DISK_FULL))
     story.ended(JobStatus.FAILED, f"No restart is left after 3 within 10 min. {cause}")
     return run
 
