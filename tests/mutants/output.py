@@ -782,4 +782,27 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    (
+        "a team with only our wheel writes, tests, ships and upgrades a pipeline, and its output"
+        " stays exact under kills"
+    ): (
+        Mutant(
+            "examples/shop/shop/flow.py",
+            "from pipelines.stream import (",
+            "from pipelines.stream.windowed import (",
+            (
+                "tests/test_architecture.py::test_the_example_of_a_team_without_our_source_imp"
+                "orts_nothing_private"
+            ),
+        ),
+        Mutant(
+            "pipelines/packages/wheel.py",
+            "    _check_tags(path, tags)\n    try:",
+            "    try:",
+            (
+                "tests/web/test_shop_refusals.py::test_a_wheel_for_another_python_is_refused_b"
+                "efore_it_is_stored"
+            ),
+        ),
+    ),
 }

@@ -674,4 +674,27 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    (
+        "an operator with a parallelism of its own keeps its state, positions and output over a"
+        " rescale of the run or of itself"
+    ): (
+        Mutant(
+            "pipelines/domain/nodes.py",
+            "return replace(connection, unkeyed=EdgeKind.REBALANCE)",
+            "return connection",
+            (
+                "tests/unit/domain/test_parallelisms.py::test_a_chain_breaks_where_the_paralleli"
+                "sm_changes_and_records_are_dealt_there"
+            ),
+        ),
+        Mutant(
+            "pipelines/domain/snapshots.py",
+            "return self.parallelisms.get(uid, self.parallelism)",
+            "return self.parallelism",
+            (
+                "tests/unit/stream/test_parallelism.py::test_each_key_keeps_its_state_over_a_res"
+                "cale_of_the_run_and_of_the_operator"
+            ),
+        ),
+    ),
 }
