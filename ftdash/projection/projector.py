@@ -109,8 +109,9 @@ class Projector:
         try:
             folded = sum(project(run) for run in _unfinished_runs())
             if self._is_due():
-                _record_heartbeat()
-                incidents.judge_all()
+                _record_heartbeat()  # first: a projector that was away is no sign of an incident
+                if trouble := _judge_incidents():
+                    _record_heartbeat(trouble)
         except (OperationalError, InterfaceError) as error:
             log.warning("The database cannot be written now, going on: %s", error)
             return 0
@@ -256,9 +257,22 @@ def _unfinished_runs() -> list[Run]:
     return list(unfinished.filter(projection_error="").select_related("pipeline"))
 
 
-def _record_heartbeat() -> None:
+def _judge_incidents() -> str:
+    """Returns why it could not, in a sentence; empty: it could."""
+    try:
+        incidents.judge_all()
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:  # the edge: journals are folded whatever is wrong with incidents
+        log.exception("Incidents could not be judged.")
+        return f"Incidents cannot be judged: {type(error).__name__}: {error}"
+    return ""
+
+
+def _record_heartbeat(trouble: str = "") -> None:
     errors = Run.objects.exclude(projection_error="").values_list("run_id", flat=True)
-    note = f"The projection of {', '.join(errors)} has stopped." if errors else ""
+    stopped = f"The projection of {', '.join(errors)} has stopped." if errors else ""
+    note = " ".join(filter(None, (stopped, trouble)))
     Heartbeat.objects.update_or_create(
         name=HeartbeatName.PROJECTOR,
         defaults={"at": timezone.now(), "pid": os.getpid(), "note": note},

@@ -34,6 +34,7 @@ from ftdash.errands import isolated
 from ftdash.history import limits
 from ftdash.history.limits import Counter, Tally, kept_for
 from ftdash.history.models import Counted, Kind
+from ftdash.incidents.models import Incident
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import (
     OPEN_PHASES,
@@ -118,7 +119,8 @@ def _events(before: datetime) -> list[Rows]:
         TargetTakeover,
         ZombieRefusal,
     )
-    return [statuses, *(model.objects.filter(at__lt=before) for model in others)]
+    over = Incident.objects.filter(closed_at__lt=before)
+    return [statuses, over, *(model.objects.filter(at__lt=before) for model in others)]
 
 
 def _alerts(before: datetime) -> list[Rows]:

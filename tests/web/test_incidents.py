@@ -15,6 +15,7 @@ from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector, rebuild
+from ftdash.retention.pruning import prune
 from ftdash.runs.fleet_answers import Concern
 from pipelines.domain.errors import FailureKind, Rejected
 from pipelines.domain.events import FailureOccurred
@@ -215,6 +216,42 @@ class TestRows:
         services.judge_all()
 
         assert [each.cause for each in queries.open_incidents()] == [Cause.UNKNOWN]
+
+    def test_a_projector_that_was_away_opens_no_incident_when_it_is_back(self) -> None:
+        story = Story(new_run()).started().completed()
+        judged()
+        Heartbeat.objects.update(at=timezone.now() - timedelta(hours=1))
+        story.completed()
+        judged()
+
+        assert not Incident.objects.exists()
+
+    def test_journals_are_folded_whatever_is_wrong_with_incidents(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken() -> None:
+            raise ValueError("a setting that no version knows")
+
+        monkeypatch.setattr(services, "judge_all", broken)
+        run = new_run()
+        Story(run).started().completed()
+
+        assert Projector().run_once()
+
+        run.refresh_from_db()
+        assert run.last_checkpoint_id == 1
+        note = Heartbeat.objects.get(name=HeartbeatName.PROJECTOR).note
+        assert note == "Incidents cannot be judged: ValueError: a setting that no version knows"
+
+    def test_what_is_over_goes_with_the_events_of_its_time(self) -> None:
+        old = timezone.now() - timedelta(days=10_000)
+        values = {"pipeline": new_run().pipeline, "opened_at": old, "last_at": old}
+        Incident.objects.create(cause=Cause.DISK_FULL, closed_at=old, **values)
+        Incident.objects.create(cause=Cause.SLOT_LOST, **values)
+
+        prune()
+
+        assert [each.cause for each in Incident.objects.all()] == [Cause.SLOT_LOST]
 
     def test_open_pages_follow_what_is_news(self) -> None:
         run = new_run()
