@@ -3,21 +3,26 @@
 import re
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
 
 from ftdash.alerts.models import Evaluation
 from ftdash.gameday.models import GameDay
+from ftdash.incidents.causes import Cause
+from ftdash.incidents.models import Incident
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Upgrade
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries.freshness import observe, silent_in
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
 from tests.web.filled_states import ended_game_days
-from tests.web.journals import Story, StoryClock, new_run
+from tests.web.journals import Story, StoryClock, new_request, new_run
 from tests.web.page_words import text_of, words_in
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -36,6 +41,7 @@ LIVE = {
     for pattern in all_patterns(get_resolver().url_patterns)
     if str(pattern.name).endswith("-regions")
 }
+CODE = ShippedCode(package="shop", version="2.0", file="shop-2.0.whl", sha256="0" * 64)
 MADE_BY_A_DRIVER = {
     "checkpoint-regions",
     "checkpoints-regions",
@@ -131,6 +137,17 @@ def last_seen(at: datetime) -> None:
     Projector().run_once()
     type(run).objects.update(last_event_at=at)  # as told, without the rounding
     ended_game_days(run)
+    of_it = {"pipeline": run.pipeline}
+    Incident.objects.create(cause=Cause.SLOT_LOST, opened_at=at, last_at=at, **of_it)
+    Upgrade.objects.create(
+        request=new_request(run, request_id="an-upgrade"),
+        old_run=run,
+        new_code=msgspec.to_builtins(CODE),
+        checkpoints=3,
+        timeout_ms=600_000,
+        step_at=at,
+        **of_it,
+    )
     heard_again(at)
 
 
@@ -148,10 +165,16 @@ def read(client: Client, name: str, *, is_whole: bool = False) -> str:
 
 
 def address_of(pattern: URLPattern) -> str:
-    newest_day = GameDay.objects.latest("pk").pk
-    values = {"name": "flights", "checkpoint_id": 1, "savepoint_key": "flights-1-2"}
+    table = Incident if pattern.name == "incident-regions" else GameDay
+    newest = table._default_manager.latest("pk").pk
+    values = {
+        "name": "flights",
+        "checkpoint_id": 1,
+        "savepoint_key": "flights-1-2",
+        "request_id": "an-upgrade",
+    }
     wanted = pattern.pattern.converters
-    return reverse(str(pattern.name), kwargs={k: values.get(k, newest_day) for k in wanted})
+    return reverse(str(pattern.name), kwargs={k: values.get(k, newest) for k in wanted})
 
 
 def age_of(answer: str) -> float:
