@@ -365,3 +365,12 @@ def continued(outcome: Outcome, point: str, number: int) -> Output:
     outcome.turns += simulation.outcome.turns
     simulation.outcome.look_into_quarantine()
     return replace(simulation.outcome, world=world).output
+
+
+def points_are_often_given_up(simulation: Simulation, operation: str) -> bool:
+    """In place of `Simulation._disk_fails`: manifests are written without a word, and deletions
+    fail, much more often than other operations."""
+    if simulation._dice.strikes("fail the disk"):
+        return True
+    is_chosen = operation in ("confirm", "delete") and simulation._dice.is_faulty
+    return is_chosen and simulation.rng.random() < 0.4

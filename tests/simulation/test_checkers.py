@@ -130,7 +130,9 @@ def files_of_failed_checkpoints_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def points_that_were_given_up_stay(patch: pytest.MonkeyPatch) -> None:
+    """Where a point is hardly ever given up, hundreds of seeds do not find it."""
     patch.setattr(PointFiles, "delete_given_up", _do_nothing)
+    patch.setattr(simulated_run.Simulation, "_disk_fails", simulated_run.points_are_often_given_up)
 
 
 def the_end_is_not_told(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,6 @@ FOUND_BY: dict[Plant, int] = {
     in_flight_records_are_forgotten: 20,
     quarantines_are_not_rewound: 38,
     prepared_output_is_forgotten: 73,
-    points_that_were_given_up_stay: 359,
 }
 """The seed that finds a rare one is tried first; should it cease to, the search begins at 0."""
 

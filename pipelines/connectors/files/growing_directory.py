@@ -119,6 +119,18 @@ def parquet_directory(
     concurrent_splits: int = 1,
     look_every: timedelta | None = LOOK_EVERY,
 ) -> GrowingDirectory:
+    """Parquet files that appear in a directory while the pipeline runs.
+
+    Args:
+        directory: where complete files appear, each under a name of its own.
+        schema: the columns of the rows.
+        timestamp_column: the event time; None: the rows have none.
+        out_of_orderness_ms: milliseconds that a row may come behind a later one.
+        concurrent_splits: how many files a subtask reads at a time.
+        look_every: how often to look for new files; None: the input is the files of the start.
+
+    Raises Rejected, when the pipeline is built or started, naming what cannot be read.
+    """
     return GrowingDirectory(
         Path(directory),
         suffix=".parquet",
@@ -142,6 +154,18 @@ def json_lines_directory(
     concurrent_splits: int = 1,
     look_every: timedelta | None = LOOK_EVERY,
 ) -> GrowingDirectory:
+    """Files with one JSON object in each line (`.jsonl`) that appear while the pipeline runs.
+
+    Args:
+        directory: where complete files appear, each under a name of its own.
+        schema: the columns of the rows.
+        timestamp_column: the event time; None: the rows have none.
+        out_of_orderness_ms: milliseconds that a row may come behind a later one.
+        concurrent_splits: how many files a subtask reads at a time.
+        look_every: how often to look for new files; None: the input is the files of the start.
+
+    Raises Rejected, when the pipeline is built or started, naming what cannot be read.
+    """
     return GrowingDirectory(
         Path(directory),
         suffix=".jsonl",
@@ -163,7 +187,16 @@ def csv_directory(
     file_columns: Sequence[str] | None = None,
     look_every: timedelta | None = LOOK_EVERY,
 ) -> GrowingDirectory:
-    """No header lines and no event time, as in `CsvFiles`; `file_columns` as there."""
+    """CSV files without header lines that appear while the pipeline runs; they have no event time.
+
+    Args:
+        directory: where complete files appear, each under a name of its own.
+        schema: the columns of the rows.
+        file_columns: the columns in the files, in their order, as in `CsvFiles`.
+        look_every: how often to look for new files; None: the input is the files of the start.
+
+    Raises Rejected, when the pipeline is built or started, naming what cannot be read.
+    """
     return GrowingDirectory(
         Path(directory),
         suffix=".csv",
