@@ -21,12 +21,12 @@ CHANNEL = channel_id(Uid("up"), 0, Uid("down"), 0, 0)
 
 
 def deploy_before_all_slots_are_connected() -> None:
-    host = AttemptHost(Attempt(1), parallelism=1, now_ms=0.0)
+    host = AttemptHost(Attempt(1), slot_count=1, now_ms=0.0)
     host.deploy(None)  # type: ignore[arg-type]
 
 
 def commit_for_another_attempt() -> None:
-    host = AttemptHost(Attempt(1), parallelism=1, now_ms=0.0)
+    host = AttemptHost(Attempt(1), slot_count=1, now_ms=0.0)
     host.announce_completed(permit(1, attempt=2))
 
 
