@@ -98,9 +98,9 @@ def _judge_one(
     now: datetime,
 ) -> None:
     by_cause = {Cause(row.cause): row for row in rows}
-    health = _health(summary, min((row.last_at for row in rows), default=now), now)
-    after = judge([_open(row) for row in rows], signs, health)
     run = Run.objects.filter(run_id=summary.run_id).first()
+    health = _health(summary, run, min((row.last_at for row in rows), default=now), now)
+    after = judge([_open(row) for row in rows], signs, health)
     with transaction.atomic():
         is_changed = False
         for incident in after.open:
@@ -115,8 +115,8 @@ def _judge_one(
             _announce(pipeline)
 
 
-def _health(summary: PipelineSummary, since: datetime, now: datetime) -> Health:
-    run = Run.objects.filter(run_id=summary.run_id).first()
+def _health(summary: PipelineSummary, run: Run | None, since: datetime, now: datetime) -> Health:
+    """`since`: no older checkpoint speaks for any of its incidents."""
     if run is None:
         return Health(now_s=now.timestamp())
     completed = Checkpoint.objects.filter(run=run, status__in=COMPLETE, completed_at__gt=since)

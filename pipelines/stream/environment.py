@@ -51,7 +51,7 @@ class Environment:
     _watermarks: dict[Uid, WatermarkStrategy] = field(default_factory=dict)
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
     _combiners: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
-    # By changelog, the columns of which equal values give its changes an order; None: there is none
+    # By changelog, the columns whose equal values give its changes an order; None: there is none
     _changelogs: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
     # Nodes whose rows replace older ones, such as running totals, and the key of those rows.

@@ -187,12 +187,12 @@ class TestRows:
         assert (evidence.author_trace, evidence.record) == ("line 7", "amount: 0")
 
     def test_a_run_that_failed_without_a_recorded_failure_has_an_incident_too(self) -> None:
-        Story(new_run()).started().ended(JobStatus.FAILED, "Nobody knows.")
+        Story(new_run()).started().ended(JobStatus.FAILED, "It was given up.")
         judged()
         judged()
 
         assert [(each.cause, each.text) for each in queries.open_incidents()] == [
-            (Cause.UNKNOWN, "Nobody knows.")
+            (Cause.UNKNOWN, "It was given up.")
         ]
 
     def test_a_pipeline_that_is_stopped_has_no_open_incident(self) -> None:
@@ -304,6 +304,22 @@ class TestPages:
         assert "is gone: killed" in post_mortem
         assert "The memory of the machine" in post_mortem
         assert post_mortem.startswith("# A slot died: flights")
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [(" ", "an empty note says nothing"), ("a\0b", "Null characters are not allowed")],
+    )
+    def test_a_note_that_is_refused_is_answered_with_why(
+        self, admin: Client, text: str, why: str
+    ) -> None:
+        Story(new_run()).started().slot_killed()
+        judged()
+        [found] = queries.open_incidents()
+
+        answer = admin.post(reverse("incident-note", args=[found.key]), {"text": text}, follow=True)
+
+        assert why in answer.content.decode()
+        assert not queries.open_incidents()[0].notes
 
     def test_an_operator_reads_and_writes_no_note(self, operator: Client) -> None:
         Story(new_run()).started().slot_killed()

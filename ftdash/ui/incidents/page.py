@@ -38,8 +38,8 @@ _LABELS = {
 class NoteForm(forms.Form):
     text = forms.CharField(
         label="Note",
-        max_length=services.NOTE_LENGTH_MAX,
-        widget=forms.Textarea(attrs={"rows": 2}),
+        required=False,  # the service says what a note needs, to programs too
+        widget=forms.Textarea(attrs={"rows": 2, "maxlength": services.NOTE_LENGTH_MAX}),
         help_text="What you have found, or that you look after it. Everybody can read it.",
     )
 
@@ -83,9 +83,10 @@ def post_mortem(request: HttpRequest, key: int) -> HttpResponse:
 @permission_required("jobs.operate", raise_exception=True)
 def add_note(request: HttpRequest, key: int) -> HttpResponse:
     form = NoteForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, str(form.errors["text"][0]))
+        return redirect("incident", key=key)
     try:
-        if not form.is_valid():
-            raise Rejected("Write what you have found or done; an empty note says nothing.")
         services.note(key, request.user.get_username(), form.cleaned_data["text"])
     except Rejected as error:
         messages.error(request, str(error))

@@ -37,7 +37,7 @@ from pipelines.state.descriptors import StateDescriptor, check_table
 
 
 def counted_columns(aggregates: Mapping[str, Aggregate]) -> list[str]:
-    """The columns of which an aggregate counts the distinct values, each once."""
+    """The columns whose distinct values an aggregate counts, each once."""
     columns = [each.column for each in aggregates.values() if isinstance(each, CountDistinct)]
     return list(dict.fromkeys(columns))
 
