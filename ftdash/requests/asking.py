@@ -49,7 +49,7 @@ def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) ->
     if command.needs is Needs.NO_LIVE_RUN:
         return f"{pipeline.name} has a run under way; stop or cancel it first." if is_live else ""
     if run is None or not is_live:
-        return f"{pipeline.name} is not running."
+        return f"{pipeline.name} is not running{command.without_run}."
     if command.needs is Needs.RUNNING and run.desired == DesiredState.STOPPED:
         return f"{pipeline.name} is being stopped."
     if command.needs is Needs.RUNNING and run.status != JobStatus.RUNNING.value:

@@ -68,6 +68,7 @@ class Command(Addressed, frozen=True, kw_only=True):
     needs: ClassVar[Needs] = Needs.RUNNING
     is_fault: ClassVar[bool] = False  # possible only where the pipeline allows faults on purpose
     waits_for_upgrade: ClassVar[bool] = False  # not possible while the pipeline is being upgraded
+    without_run: ClassVar[str] = ""  # what to do while no run goes on; a clause
     ends_by_its_steps: ClassVar[bool] = False  # its deadline is an estimate; it may end later
 
     @property
@@ -158,6 +159,9 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
         "The run goes on with the new values, also after a failure; the next run starts with the"
         " pipeline's own. A failure now would replay {replay}, and more where checkpoints are"
         " rarer."
+    )
+    without_run = (
+        "; change its settings as you restore it (on the command line: restore --set KEY=VALUE)"
     )
 
     settings: dict[str, str]
@@ -276,6 +280,8 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
     claim_mode: ClaimMode
     allow_non_restored_state: bool
     replayed: dict[str, int] = {}  # records of the quarantine that are read again, by source
+    settings: dict[str, str] = {}  # those that change
+    values: dict[str, str] = {}  # of the flow's parameters, those that change
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -286,7 +292,8 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
             "allow-non-restored-state": _text(self.allow_non_restored_state),
         }
         records = ", ".join(f"{count:,} of {uid}" for uid, count in sorted(self.replayed.items()))
-        return given | ({"replay-quarantine": records} if records else {})
+        given |= {"replay-quarantine": records} if records else {}
+        return given | {f"set {name}": v for name, v in (self.settings | self.values).items()}
 
 
 class UpgradePipeline(Command, frozen=True, kw_only=True):

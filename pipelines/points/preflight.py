@@ -87,6 +87,8 @@ class RestoreQuestion:
     reads_files: bool = True
     measured: Measured = field(default_factory=Measured)
     settings: Mapping[str, str] = field(default_factory=dict)
+    changed_settings: Mapping[str, str] = field(default_factory=dict)  # among `settings`
+    changed_parameters: Mapping[str, str] = field(default_factory=dict)  # among `parameters`
     refused_before: str = ""  # why an earlier start there was refused; empty: it was not
     installation: str = ""  # of the new run
     newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
@@ -105,12 +107,18 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         pipeline.validate_sinks()
     except Rejected as refusal:
         built = Finding(Check.PIPELINE, Outcome.REFUSED, str(refusal))
-        said = (_manifest_finding(manifest), *_code(question, manifest), built)
+        said = (
+            _manifest_finding(manifest),
+            *_code(question, manifest),
+            *_settings(question),
+            built,
+        )
         return _verdict(question, manifest, said)
     found = compare(manifest, _target(question, pipeline))
     findings = chain(
         (_manifest_finding(manifest), *_refused_before(question)),
         _code(question, manifest),
+        _settings(question),
         (_guarantee(question, pipeline),),
         _compatibility(found),
         _files(question, manifest, store),
@@ -190,6 +198,14 @@ def _code(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
 
 def _package(code: ShippedCode | None) -> str:
     return "an installed package" if code is None else code.described
+
+
+def _settings(question: RestoreQuestion) -> Iterator[Finding]:
+    changed = {"Setting": question.changed_settings, "Parameter": question.changed_parameters}
+    for kind, each in changed.items():
+        for name, value in each.items():
+            text = f"{kind} {name} becomes {value!r}, for this run and later ones."
+            yield Finding(Check.SETTINGS, Outcome.FINE, text)
 
 
 def _guarantee(question: RestoreQuestion, pipeline: Pipeline) -> Finding:

@@ -17,6 +17,7 @@ class Check(StrEnum):
 
     MANIFEST = "manifest"
     CODE = "code"  # what wrote the point, and what would start from it
+    SETTINGS = "settings"  # and parameters that the restore changes
     PIPELINE = "pipeline"  # the flow can be built with these parameters
     GUARANTEE = "guarantee"  # end to end
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism

@@ -50,6 +50,21 @@ def test_a_restore_forks_a_run_from_a_point_and_each_run_comes_before_its_forks(
     assert runs[1].points[0].forks == ["flights-3"]
 
 
+def test_what_a_restore_has_changed_is_said() -> None:
+    first = over(new_run(settings={"heartbeat.interval": "2 s"}))
+    points(first, 2)
+    second = forked(first, 2)
+    second.settings = {"execution.checkpointing.interval": "5 s"}
+    second.parameters = {**first.parameters, "rate": "7"}
+    second.save()
+
+    changes = (lineage("flights") or [])[1].changes
+
+    assert "execution.checkpointing.interval: 1 s → 5 s" in changes
+    assert "heartbeat.interval: 2 s → 1 s" in changes
+    assert "rate: not set → 7" in changes
+
+
 def test_points_come_in_the_order_in_which_they_were_completed() -> None:
     """A slow savepoint may complete after checkpoints of higher ids."""
     run = new_run()

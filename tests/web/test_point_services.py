@@ -106,6 +106,53 @@ def test_a_restore_with_newer_code_is_looked_at_first_and_kept_for_later_starts(
     assert Run.objects.get(number=1).shipped_code is None, "a run that is over keeps what it had"
 
 
+INTERVAL = "execution.checkpointing.interval"
+BACKEND = "state.backend.type"
+
+
+def test_a_restore_with_changed_settings_keeps_the_others_and_holds_for_later_runs(
+    old: Run, data: Path
+) -> None:
+    Pipeline.objects.update(settings={INTERVAL: "2 s", "heartbeat.interval": "1 s"})
+    path, changed = point(data, run_id=old.run_id), {INTERVAL: "5 s", BACKEND: "rocksdb"}
+    asked = Restore(pipeline=NAME, path=path, settings=changed, parameters={"repeat": "2"})
+
+    verdict = point_services.preflight(asked)
+    request_id = point_services.restore(asked, **WHO)
+
+    run, row = Run.objects.get(number=2), Pipeline.objects.get()
+    assert run.settings == row.settings == {**changed, "heartbeat.interval": "1 s"}
+    assert _spec(run).settings == run.settings
+    assert run.parameters == row.parameters == {"data": str(data), "repeat": "2"}
+    told = Request.objects.get(request_id=request_id).command.parameters
+    assert told[f"set {INTERVAL}"] == "5 s"
+    assert (f"set {BACKEND}" in told, "set repeat" in told) == (True, True)
+    assert "set heartbeat.interval" not in told
+    said = [each.text for each in verdict.findings if each.check is Check.SETTINGS]
+    assert said[0] == f"Setting {INTERVAL} becomes '5 s', for this run and later ones."
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"pipeline.max-parallelism": "64"}, "into 128 key groups"),
+        ({"execution.checkpointing.intervall": "5 s"}, "did you mean"),
+        ({"execution.required-guarantee": "never"}, "execution.required-guarantee"),
+    ],
+)
+def test_a_setting_that_may_not_change_in_a_restore_is_refused_by_name(
+    old: Run, data: Path, changed: dict[str, str], named: str
+) -> None:
+    path = point(data, run_id=old.run_id)
+
+    with pytest.raises(Rejected, match=named):
+        point_services.restore(Restore(pipeline=NAME, path=path, settings=changed), **WHO)
+
+    assert Run.objects.count() == 1
+    assert Pipeline.objects.get().settings == {}
+
+
 def test_a_restore_takes_a_point_of_another_pipeline_with_the_same_uids(
     old: Run, data: Path
 ) -> None:

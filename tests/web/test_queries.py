@@ -228,6 +228,7 @@ def test_actions_say_whether_they_are_possible_and_what_they_cost() -> None:
     )
     assert ended[RequestKind.RESTORE].is_possible
     assert ended[RequestKind.KILL_SLOT].why_not == "flights is not running."
+    assert "as you restore it" in ended[RequestKind.CHANGE_SETTINGS].why_not
 
 
 def test_checkpoints_come_newest_first_in_pages_with_a_summary() -> None:

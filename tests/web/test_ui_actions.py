@@ -164,6 +164,28 @@ def test_a_restore_takes_the_chosen_point_and_parallelism(admin: Client, site: P
     assert (stored.requester, stored.reason) == ("ada", "game day")
 
 
+def test_a_restore_takes_changed_settings_and_parameters(admin: Client, site: Path) -> None:
+    path = ended_with_a_point(site)
+    changed = {
+        "settings": "execution.poison-records.policy: quarantine",
+        "parameters": "repeat: 2",
+    }
+    asked = {"path": path, "parallelism": "2", "claim_mode": "NO_CLAIM", **changed}
+
+    verdict = words_in(admin.get(VERDICT, asked).content.decode())
+    broken = words_in(admin.get(VERDICT, {**asked, "settings": "no colon"}).content.decode())
+    answer = admin.post(address("restore"), {**CONFIRMED, **asked})
+
+    said = "Setting execution.poison-records.policy becomes 'quarantine', for this run and later"
+    assert said in verdict
+    assert "Parameter repeat becomes '2'" in verdict
+    assert "'no colon' has no colon" in broken
+    assert answer.status_code == 302
+    run = Run.objects.get(number=2)
+    assert run.settings["execution.poison-records.policy"] == "quarantine"
+    assert run.parameters["repeat"] == "2"
+
+
 def test_a_replay_says_how_many_records_before_it_is_asked_for(admin: Client, site: Path) -> None:
     path = ended_with_a_point(site)
     nothing = admin.get(address("replay")).content.decode()
@@ -416,7 +438,7 @@ def test_a_start_that_cannot_be_is_refused_by_name_and_keeps_what_was_typed(admi
     [
         ("execution.checkpointing.intervall: 1 s", "execution.checkpointing.interval?"),
         ("execution.checkpointing.interval: soon", "cannot be 'soon'"),
-        ("no colon here", "'no colon here' is no setting"),
+        ("no colon here", "'no colon here' has no colon"),
         ("heartbeat.timeout: 1 s\nheartbeat.timeout: 2 s", "heartbeat.timeout is given twice"),
     ],
 )

@@ -129,6 +129,7 @@ def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> As
                 path=asked.path,
                 parallelism=asked.parallelism,
                 parameters=asked.parameters,
+                settings=asked.settings,
                 allow_non_restored_state=asked.allow_non_restored_state,
                 reads_files=asked.reads_files,
             ),

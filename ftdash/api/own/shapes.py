@@ -164,11 +164,13 @@ class AskingToChange(Asking):
 
 
 class AskingToRestore(Asking):
-    """From which point, and how; None: as the pipeline is set."""
+    """From which point, and how; None: as the pipeline is set. Changed parameters and settings
+    replace those of the same name, for this run and later ones."""
 
     path: Text
     parallelism: Parallelism | None = None
     parameters: Texts | None = None
+    settings: Texts | None = None
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False
     reads_files: bool = False

@@ -19,8 +19,10 @@ from ftdash.checkpoints.queries.guarantee import LedgerLine, ledger
 from ftdash.jobs.models import Pipeline, Request, Run
 from ftdash.points.queries.recovery_points import newest_line
 from pipelines.domain.commands import STARTS
+from pipelines.domain.settings.table import DEFINITIONS
 
 POINTS_PER_RUN_MAX = 200
+_DEFAULTS = {definition.key: definition.default for definition in DEFINITIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class LineageRun:
     code: str  # the package that it ran, with version and digest; empty: an installed one
     started_by: str  # empty: not known
     why: str  # in that person's words
-    changes: list[str]  # of code and operators, since the run that it was restored from
+    changes: list[str]  # since the run that it was restored from: code, settings, operators
     tree_restored_from: str | None
     """Where the first run of its tree was restored from: a point of an unknown run. None: that run
     started from the beginning."""
@@ -121,6 +123,8 @@ def _changes(run: Run, parent: Run | None) -> Iterator[str]:
     if run.code != parent.code:
         before, now = (each.code_described or "an installed package" for each in (parent, run))
         yield f"code: {before} → {now}"
+    yield from _changed(parent.settings, run.settings, _DEFAULTS)
+    yield from _changed(parent.parameters, run.parameters, {})
     before_uids, uids = _uids(parent), _uids(run)
     if not before_uids or not uids:
         return  # one of them never started
@@ -128,6 +132,15 @@ def _changes(run: Run, parent: Run | None) -> Iterator[str]:
         yield f"added: {', '.join(added)}"
     if dropped := sorted(before_uids - uids):
         yield f"dropped: {', '.join(dropped)}"
+
+
+def _changed(
+    before: dict[str, str], now: dict[str, str], defaults: dict[str, str]
+) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        old, new = (each.get(name, defaults.get(name, "not set")) for each in (before, now))
+        if old != new:
+            yield f"{name}: {old or 'not set'} → {new or 'not set'}"
 
 
 def _uids(run: Run) -> set[str]:

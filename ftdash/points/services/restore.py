@@ -42,7 +42,8 @@ from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import ShippedCode, scheme_of
-from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.settings.parsing import MAX_PARALLELISM_KEY, parse_settings
+from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Outcome, Verdict
 
@@ -118,12 +119,19 @@ class Restore:
     pipeline: str
     path: str
     parallelism: int | None = None
-    parameters: dict[str, str] | None = None  # replace those of the same name, for this run
+    parameters: dict[str, str] | None = None  # replace those of the same name
+    settings: dict[str, str] | None = None  # likewise; the pipeline keeps both for later runs
     allow_non_restored_state: bool = False
     reads_files: bool = True  # False: what an inspection has found, if there was one, counts
     replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
     code: ShippedCode | None = None  # the package that holds the flow from now on
     is_installed: bool = False  # an installed package holds the flow from now on
+
+    def parameters_over(self, own: dict[str, str]) -> dict[str, str]:
+        return {**own, **(self.parameters or {})}
+
+    def settings_over(self, own: dict[str, str]) -> dict[str, str]:
+        return {**own, **(self.settings or {})}
 
 
 def preflight(asked: Restore) -> Verdict:
@@ -204,19 +212,23 @@ def restore(
     check_claimable(path, claim_mode)
     manifest = read_manifest(path)
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
-    parameters = {**row.parameters, **(asked.parameters or {})}
-    code = _code_of(asked, row)
-    found = check_startable(
-        row.flow, parallelism, row.max_parallelism, parameters, row.settings, code
+    parameters, settings = (
+        asked.parameters_over(row.parameters),
+        asked.settings_over(row.settings),
     )
+    _check_not_bound(asked, manifest)
+    code = _code_of(asked, row)
+    found = check_startable(row.flow, parallelism, row.max_parallelism, parameters, settings, code)
     if not asked.reads_files:
         _check_inspected(path)
     _check_verdict(_verdict(row, path, asked), row)
+    changes = changes_in(row.settings, settings), changes_in(row.parameters, parameters)
+    row.parameters, row.settings = parameters, settings
     replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
     with transaction.atomic():
         check_possible(RestorePipeline, row, is_of_upgrade=is_of_upgrade)
         row.code = None if code is None else msgspec.to_builtins(code)
-        row.save(update_fields=["code"])
+        row.save(update_fields=["code", "parameters", "settings"])
         run = new_run(
             row,
             parallelism=parallelism,
@@ -235,6 +247,8 @@ def restore(
             claim_mode=claim_mode,
             allow_non_restored_state=asked.allow_non_restored_state,
             replayed=replayed,
+            settings=changes[0],
+            values=changes[1],
         )
         return store_start(question, command, run, found.sentence)
 
@@ -262,6 +276,20 @@ def dispose(
     return RequestId(request.request_id)
 
 
+def changes_in(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
+    """What is new, or has another value."""
+    return {key: value for key, value in now.items() if before.get(key) != value}
+
+
+def _check_not_bound(asked: Restore, manifest: Manifest) -> None:
+    """Raises Rejected for what the state of a point decides."""
+    if MAX_PARALLELISM_KEY in (asked.settings or {}):
+        raise Rejected(
+            f"{MAX_PARALLELISM_KEY} cannot change in a restore: the point deals its keys into"
+            f" {manifest.max_parallelism} key groups. Start over with another one, or leave it out."
+        )
+
+
 def _code_of(asked: Restore, row: Pipeline) -> ShippedCode | None:
     return None if asked.is_installed else asked.code or row.shipped_code
 
@@ -284,13 +312,15 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
     question = RestoreQuestion(
         path=path,
         flow=row.flow,
-        parameters={**row.parameters, **(asked.parameters or {})},
+        parameters=asked.parameters_over(row.parameters),
         parallelism=row.parallelism if asked.parallelism is None else asked.parallelism,
         max_parallelism=row.max_parallelism,
         allow_non_restored_state=asked.allow_non_restored_state,
         reads_files=asked.reads_files,
         measured=measured(row, with_source_records=True),
-        settings=row.settings,
+        settings=asked.settings_over(row.settings),
+        changed_settings=changes_in(row.settings, asked.settings_over(row.settings)),
+        changed_parameters=changes_in(row.parameters, asked.parameters_over(row.parameters)),
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),

@@ -49,6 +49,8 @@ class ActionForm(forms.Form):
         "parallelism",
         "claim_mode",
         "allow_non_restored_state",
+        "settings",
+        "parameters",
         "is_allowed",
         "fault",
         "slot",
@@ -105,6 +107,43 @@ class FormatField(forms.ChoiceField):
             " it. Native is faster to write and to restore, and for the same backend first of all.",
             **kwargs,
         )
+
+
+EXAMPLE = "execution.checkpointing.interval: 500 ms"
+
+
+class PairsField(forms.CharField):
+    """One `name: value` per line. Cleans to a dictionary; empty if nothing is given."""
+
+    widget = forms.Textarea
+
+    def __init__(self, *, example: str = EXAMPLE, **kwargs: Any) -> None:
+        super().__init__(required=False, **kwargs)
+        self._example = example
+        self.widget.attrs |= {
+            "rows": 3,
+            "placeholder": example,
+            "spellcheck": "false",
+            "autocomplete": "off",
+        }
+
+    def clean(self, value: Any) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for line in super().clean(value).splitlines():
+            if line.strip():
+                name, text = self._pair(line)
+                if name in pairs:
+                    raise forms.ValidationError(f"{name} is given twice; keep one of the lines.")
+                pairs[name] = text
+        return pairs
+
+    def _pair(self, line: str) -> tuple[str, str]:
+        name, separator, text = line.partition(":")
+        if not separator:
+            raise forms.ValidationError(
+                f"{line.strip()!r} has no colon; write it like {self._example!r}."
+            )
+        return name.strip(), text.strip()
 
 
 class SavepointForm(ActionForm):

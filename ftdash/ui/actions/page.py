@@ -26,7 +26,7 @@ from ftdash.points.services.restore import outlook
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX, ActionForm
+from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX, ActionForm, PairsField
 from ftdash.ui.actions.run_forms import (
     AllowFaultsForm,
     CancelForm,
@@ -124,42 +124,7 @@ def stored(
     return redirect(reverse("pipeline", args=[page.name]) + f"#request-{request_id}")
 
 
-EXAMPLE = "execution.checkpointing.interval: 500 ms"
 HELP = "One per line; every other setting keeps its default. All settings are listed below."
-
-
-class SettingsField(forms.CharField):
-    """Cleans to a dictionary from key to value; empty if nothing is given."""
-
-    widget = forms.Textarea
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(label="Settings", required=False, help_text=HELP, **kwargs)
-        self.widget.attrs |= {
-            "rows": 3,
-            "placeholder": EXAMPLE,
-            "spellcheck": "false",
-            "autocomplete": "off",
-        }
-
-    def clean(self, value: Any) -> dict[str, str]:
-        settings: dict[str, str] = {}
-        for line in super().clean(value).splitlines():
-            if line.strip():
-                key, text = _pair(line)
-                if key in settings:
-                    raise forms.ValidationError(f"{key} is given twice; keep one of the lines.")
-                settings[key] = text
-        return settings
-
-
-def _pair(line: str) -> tuple[str, str]:
-    key, separator, text = line.partition(":")
-    if not separator:
-        raise forms.ValidationError(f"{line.strip()!r} is no setting; write it like {EXAMPLE!r}.")
-    return key.strip(), text.strip()
-
-
 PREFIX = "parameter-"
 SECRET_HELP = "(a secret: give the place that keeps it, env:NAME or file:PATH)"
 
@@ -185,7 +150,7 @@ class SubmitForm(forms.Form):
     parallelism = forms.IntegerField(
         label="Parallelism", initial=2, help_text=f"1 to {DEFAULT_MAX_PARALLELISM}"
     )
-    settings = SettingsField()
+    settings = PairsField(label="Settings", help_text=HELP)
     allows_faults = forms.BooleanField(
         label="Allow faults on purpose",
         required=False,

@@ -26,7 +26,7 @@ from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions.forms import ActionForm, ConfirmedForm
+from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, PairsField
 from pipelines.domain.commands import RestorePipeline, StartPipeline
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
@@ -122,6 +122,15 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         label="Leave behind state of operators that the pipeline does not have any more",
         required=False,
     )
+    settings = PairsField(
+        label="Changed settings",
+        help_text="One per line. The others stay as they are, and later runs keep the change.",
+    )
+    parameters = PairsField(
+        label="Changed parameters",
+        example="name: value",
+        help_text="One per line; kept likewise.",
+    )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
@@ -150,6 +159,8 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
             path=values["path"],
             parallelism=values["parallelism"],
             allow_non_restored_state=values["allow_non_restored_state"],
+            settings=values["settings"],
+            parameters=values["parameters"],
             reads_files=False,
         )
         claim_mode = ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM)
@@ -245,7 +256,10 @@ def reading(request: HttpRequest, name: str) -> HttpResponse:
 
 def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
     """None: there is no point to choose from."""
-    asked = _asked(page, form)
+    try:
+        asked = _asked(page, form)
+    except forms.ValidationError as refusal:
+        return LookedAt("", refusal=" ".join(refusal.messages))
     if asked is None:
         return None
     try:
@@ -264,7 +278,10 @@ def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
 
 
 def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
-    """What the form holds now, or its initial values if nothing was changed."""
+    """What the form holds now, or its initial values if nothing was changed.
+
+    Raises ValidationError for settings or parameters that cannot be read.
+    """
     choices = [path for path, _ in form.fields["path"].choices]  # type: ignore[attr-defined]
     path = form["path"].value() or next(iter(choices), "")
     if not path:
@@ -275,5 +292,7 @@ def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
         path=path,
         parallelism=int(parallelism) if parallelism.isdecimal() else page.parallelism,
         allow_non_restored_state=form["allow_non_restored_state"].value() in (True, "on"),
+        settings=form.fields["settings"].clean(form["settings"].value()),
+        parameters=form.fields["parameters"].clean(form["parameters"].value()),
         reads_files=False,
     )

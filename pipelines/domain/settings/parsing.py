@@ -32,6 +32,7 @@ from pipelines.domain.settings.recovery_settings import (
 )
 from pipelines.domain.settings.table import DEFINITIONS
 
+MAX_PARALLELISM_KEY = "pipeline.max-parallelism"
 READ_AHEAD_KEY = "execution.checkpointing.at-most-once.read-ahead"
 RETENTION_KEY = "execution.checkpointing.externalized-checkpoint-retention"
 
@@ -317,7 +318,7 @@ _ABSENT = {
     "execution.savepoint.path": _RESTORE,
     "execution.state-recovery.ignore-unclaimed-state": _RESTORE,
     "execution.state-recovery.claim-mode": _RESTORE,
-    "pipeline.max-parallelism": "it is given with the parallelism when the pipeline is started",
+    MAX_PARALLELISM_KEY: "it is given with the parallelism when the pipeline is started",
     "pipeline.auto-generate-uids": "every operator needs a uid of its own, given by its author",
     "state.checkpoint.cleaner.parallel-mode": "old checkpoints are deleted on other threads",
     "jobmanager.execution.failover-strategy": (
@@ -377,7 +378,7 @@ def changed_settings(given: Mapping[str, str], changes: Mapping[str, str]) -> di
         if not _BY_KEY[key].changes_live:
             raise Rejected(
                 f"The setting {key} cannot change while a run goes on; {_listed_live()} can."
-                " Stop the run with a savepoint and start it with the new value."
+                " Stop the run with a savepoint and restore it with the new value."
             )
     changed = {**given, **changes}
     parse_settings(changed)

@@ -180,6 +180,13 @@ def _add_point(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="directory of a savepoint or checkpoint")
     parser.add_argument("--parallelism", type=int)
     parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting that changes; the pipeline keeps it, like a changed parameter",
+    )
+    parser.add_argument(
         "--allow-non-restored-state",
         action="store_true",
         help="leave behind state of operators that the pipeline does not have any more",
@@ -391,6 +398,7 @@ def _restore(options: dict[str, Any]) -> Restore:
         path=options["path"],
         parallelism=options["parallelism"],
         parameters=_pairs(options["parameter"], "--parameter"),
+        settings=_pairs(options["set"], "--set"),
         allow_non_restored_state=options["allow_non_restored_state"],
         code=_code(options),
     )
