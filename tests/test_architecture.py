@@ -60,9 +60,9 @@ FROM_FTDASH = {
 }
 DASHBOARD = [  # each may import those before it
     *("installed_command", "formats", "times", "impatience", "celery", "errands"),
-    *("staticfiles", "postgresql", "settings", "uploads"),
+    *("staticfiles", "postgresql", "settings"),
     "jobs",  # the rows of pipelines, runs and requests
-    *("accounts", "history", "checkpoints", "metrics"),
+    *("accounts", "uploads", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),
     *("upgrades", "lab", "gameday", "alerts", "eventlog", "retention", "tasks"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),

@@ -58,14 +58,20 @@ class SentForm(models.Model):
 
 
 class AdminAction(models.Model):
-    """A change to something other than a pipeline: who, when, why. Rows are only ever added."""
+    """A change to something other than a pipeline, or its refusal: who, when, why.
+
+    Rows are only ever added.
+    """
+
+    SUBJECT_LENGTH_MAX = 200
 
     at = models.DateTimeField()
     who = models.CharField(max_length=150)
     what = models.CharField(max_length=80)  # "invited", "revoked", ...
-    subject = models.CharField(max_length=200)  # "person olaf", "token ci", ...
+    subject = models.CharField(max_length=SUBJECT_LENGTH_MAX)  # "person olaf", "token ci", ...
     detail = models.TextField(default="")
     reason = models.TextField()
+    refusal = models.TextField(default="")  # why it was refused; empty: it was done
 
     class Meta:
         ordering = ("-pk",)

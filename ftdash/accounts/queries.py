@@ -44,6 +44,7 @@ class AdminActionView:
     subject: str
     detail: str
     reason: str
+    refusal: str = ""  # empty: it was done
 
 
 def tokens() -> list[TokenView]:
@@ -101,6 +102,7 @@ def admin_actions(limit: int = 50) -> list[AdminActionView]:
             subject=row.subject,
             detail=row.detail,
             reason=row.reason,
+            refusal=row.refusal,
         )
         for row in AdminAction.objects.all()[:limit]
     ]

@@ -37,6 +37,14 @@ def record(*, who: str, what: str, subject: str, reason: str, detail: str = "") 
     )
 
 
+def record_refusal(*, who: str, what: str, subject: str, reason: str, refusal: str) -> None:
+    """`what` begins with "tried to". The subject is what a person wrote, at any length."""
+    kept = subject[: AdminAction.SUBJECT_LENGTH_MAX]
+    AdminAction.objects.create(
+        at=timezone.now(), who=who, what=what, subject=kept, reason=reason, refusal=refusal
+    )
+
+
 PREFIX = "ftd_"
 """Shows what it is to a reader of a leaked file, and to a scanner for secrets."""
 

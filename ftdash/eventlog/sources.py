@@ -59,7 +59,7 @@ class LineKind(StrEnum):
     GAME_DAY = "game day"
     LAB = "lab"
     ALERT = "alert"
-    SETTING = "setting"  # of people, tokens, alerts and retention
+    SETTING = "setting"  # of people, tokens, alerts, retention and packages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +265,8 @@ def _alert(row: Alert) -> Told:
 
 def _setting(row: AdminAction) -> Told:
     detail = f" ({row.detail})" if row.detail else ""
-    return Told(f"{row.what} {row.subject}{detail}", "done", row.reason)
+    outcome = f"refused: {row.refusal}" if row.refusal else "done"
+    return Told(f"{row.what} {row.subject}{detail}", outcome, row.reason)
 
 
 SOURCES = (

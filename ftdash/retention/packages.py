@@ -1,4 +1,4 @@
-"""Deletes packages of authors that nothing needs any more.
+"""Deletes packages of authors that nothing needs any more, and logs who removed which one.
 
 A package stays as long as a pipeline starts from it, a run of it goes on or may still be audited,
 an upgrade may start it, or a point that it wrote can be restored. A copy of a point elsewhere is
@@ -12,11 +12,15 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
+from ftdash.accounts.services import record, record_refusal
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Run, Upgrade
 from ftdash.jobs.validation import package_store
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import ShippedCode
+
+SWEEPER = "ftdash"
+"""Who removes packages in the log if no person asked for it."""
 
 KEPT_NEW_S = 24 * 3600.0
 """A package that was just added may be about to be used."""
@@ -40,18 +44,38 @@ def needed_by(code: ShippedCode) -> str:
     return ""
 
 
-def remove(code: ShippedCode) -> None:
-    """Raises Rejected if something needs it."""
+def remove(given: str, *, who: str, reason: str) -> ShippedCode:
+    """The package whose digest begins so. Raises Rejected if there is none, or something needs it;
+    the log then says why."""
+    try:
+        code = _removable(given)
+    except Rejected as refusal:
+        what, subject = "tried to remove", f"package {given}"
+        record_refusal(who=who, what=what, subject=subject, reason=reason, refusal=str(refusal))
+        raise
+    package_store().remove(code)
+    _log_removal(code, who, reason)
+    return code
+
+
+def _removable(given: str) -> ShippedCode:
+    code = package_store().known(given)
     if needed := needed_by(code):
         raise Rejected(f"The package {code.described} stays: it is needed by {needed}.")
-    package_store().remove(code)
+    return code
 
 
-def sweep() -> list[ShippedCode]:
+def _log_removal(code: ShippedCode, who: str, reason: str) -> None:
+    subject = f"package {code.package} {code.version}"
+    record(who=who, what="removed", subject=subject, reason=reason, detail=code.sha256)
+
+
+def sweep(*, who: str = SWEEPER, reason: str = "nothing needs it") -> list[ShippedCode]:
     """Deletes all packages that nothing needs, apart from new ones; returns those."""
     store, now_s = package_store(), time.time()
     old = [each for each in store.listed() if now_s - store.added_s(each) > KEPT_NEW_S]
     unneeded = [each for each in old if not needed_by(each)]
     for each in unneeded:
         store.remove(each)
+        _log_removal(each, who, reason)
     return unneeded

@@ -1,5 +1,6 @@
 """Packages are deleted when nothing names them, and stay otherwise."""
 
+import getpass
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,6 +14,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from ftdash import tasks
+from ftdash.eventlog.queries import log_page
+from ftdash.eventlog.sources import Asked, Line, LineKind
 from ftdash.jobs.models import Pipeline, Run, Upgrade
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import UpgradePipeline
@@ -82,10 +85,14 @@ def test_a_package_stays_while_something_names_it(
     name(code)
 
     with pytest.raises(CommandError, match=f"stays: it is needed by {said}") as refusal:
-        package("remove", code.sha256[:12])
+        package("remove", code.sha256[:12], "--reason", "no use")
     tasks.shorten_run_files()
 
     assert refusal.value.returncode == 2
+    (line,) = lines()
+    assert line.what == f"tried to remove package {code.sha256[:12]}"
+    assert (line.actor, line.why) == (getpass.getuser(), "no use")
+    assert line.outcome.startswith(f"refused: The package {code.described} stays: it is needed by")
     assert list(store.listed()) == [code]
 
 
@@ -100,6 +107,10 @@ def test_a_package_that_nothing_names_is_removed_for_good(store: CodeStore, tmp_
     assert [each.name for each in store.place_of(code).parent.iterdir()] == [other.sha256]
     with pytest.raises(CommandError, match="There is no package here"):
         package("remove", code.sha256[:12])
+    again, removed = lines()
+    assert again.outcome.startswith("refused: There is no package here whose sha256 begins with")
+    assert (removed.actor, removed.outcome) == (getpass.getuser(), "done")
+    assert removed.what == f"removed package shipped-shop 1.0 ({code.sha256})"
 
 
 def test_the_sweep_deletes_what_nothing_needs_and_leaves_new_packages(
@@ -112,6 +123,31 @@ def test_the_sweep_deletes_what_nothing_needs_and_leaves_new_packages(
     assert package("sweep").split()[-1] == unnamed.sha256
 
     assert list(store.listed()) == [named, new]
+    (line,) = lines()
+    assert line.what == f"removed package shipped-shop 1.1 ({unnamed.sha256})"
+    assert line.actor == getpass.getuser()
+
+
+def test_the_daily_sweep_is_in_the_log_without_a_person(store: CodeStore, tmp_path: Path) -> None:
+    aged(store, tmp_path, "1.0")
+
+    tasks.shorten_run_files()
+
+    (line,) = lines()
+    assert (line.actor, line.why) == ("ftdash", "nothing needs it")
+
+
+def test_a_package_that_is_added_is_in_the_log(store: CodeStore, tmp_path: Path) -> None:
+    given = shop_wheel(tmp_path / "1.0", "1.0")
+
+    package("add", str(given), "--reason", "for orders")
+    with pytest.raises(CommandError):
+        package("add", str(tmp_path / "nothing.whl"))
+
+    refused, added = lines()
+    assert added.what.startswith("added package shipped-shop 1.0 (")
+    assert (added.actor, added.why) == (getpass.getuser(), "for orders")
+    assert refused.what == "tried to add package nothing.whl"
 
 
 def aged(store: CodeStore, directory: Path, version: str) -> ShippedCode:
@@ -126,6 +162,10 @@ def over() -> None:
 
 def as_row(code: ShippedCode) -> Any:
     return msgspec.to_builtins(code)
+
+
+def lines() -> list[Line]:
+    return log_page(Asked(kind=LineKind.SETTING), None, 50).lines
 
 
 def package(*words: str) -> str:

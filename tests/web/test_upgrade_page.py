@@ -10,6 +10,8 @@ from django.test import Client
 from django.urls import reverse
 
 from ftdash import uploads
+from ftdash.eventlog.queries import log_page
+from ftdash.eventlog.sources import Asked, Line, LineKind
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run, Upgrade, UpgradeStep
 from ftdash.points.queries.lineage import lineage
 from ftdash.projection.projector import Projector
@@ -19,10 +21,12 @@ from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode
 from pipelines.packages.store import CodeStore
 from tests.shipped_packages import shop_wheel, wheel
+from tests.web.fetching import fetch
 from tests.web.journals import Story, new_request, new_run
 from tests.web.people import operator_user, signed_in
 
 FORM = "/pipelines/shop/upgrade/"
+EVENTS = "/events/"
 WHY = {"reason": "a new rule"}
 
 
@@ -71,6 +75,13 @@ def test_a_wheel_is_uploaded_kept_and_named_in_the_audit_log(
     request = Request.objects.get()
     assert request.command.code in list(store.listed())
     assert request.command.parameters["to"].startswith("shipped-shop 1.1 (sha256 ")
+    (line,) = settings_lines()
+    assert (line.actor, line.what, line.outcome, line.why) == (
+        "ada",
+        f"added package shipped-shop 1.1 ({request.command.code.sha256})",
+        "done",
+        "a new rule",
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,6 +111,13 @@ def test_what_is_no_wheel_or_too_large_is_refused_in_the_form(
     assert said in answer.content.decode()
     assert list(store.listed()) == [old]
     assert not Request.objects.exists()
+    (line,) = settings_lines()
+    assert (line.actor, line.why) == ("ada", "a new rule")
+    assert line.what == f"tried to add package {Path(name).name}"
+    assert line.outcome.startswith("refused: ")
+    assert said in line.outcome
+    for address in (EVENTS, f"{EVENTS}csv/", f"{EVENTS}json/"):
+        assert "tried to add package" in sent(address)
 
 
 def test_a_form_larger_than_any_package_is_not_read(
@@ -114,6 +132,25 @@ def test_a_form_larger_than_any_package_is_not_read(
     answer = operator.post(FORM, {**WHY, "wheel": upload(b"x" * 1_000, "shop.whl")})
 
     assert answer.status_code in (400, 413)
+    (line,) = settings_lines()
+    assert line.actor == "olaf"
+    assert line.what.startswith("tried to send a form of ")
+    assert line.outcome == "refused: The form is larger than a package may be."
+
+
+def test_a_form_of_a_stranger_that_is_too_large_leaves_no_line(
+    old: ShippedCode, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PACKAGE_BYTES_MAX = 100
+    monkeypatch.setattr(uploads, "REST_OF_THE_FORM_BYTES", 100)
+
+    stranger = Client(enforce_csrf_checks=True)
+    stranger.cookies["csrftoken"] = "x" * 32
+
+    answer = stranger.post(FORM, {**WHY, "wheel": upload(b"x" * 1_000, "shop.whl")})
+
+    assert answer.status_code in (302, 400, 403, 413)
+    assert settings_lines() == []
 
 
 def test_one_of_package_and_wheel_has_to_be_chosen(
@@ -188,6 +225,14 @@ def test_lineage_says_what_the_code_has_changed_and_who_did_it(
 
 def as_row(value: object) -> Any:
     return msgspec.to_builtins(value)
+
+
+def settings_lines() -> list[Line]:
+    return log_page(Asked(kind=LineKind.SETTING), None, 50).lines
+
+
+def sent(address: str) -> str:
+    return b"".join(fetch(address)[2]).decode()
 
 
 def upload(content: bytes, name: str) -> SimpleUploadedFile:

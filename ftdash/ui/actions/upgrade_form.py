@@ -1,11 +1,8 @@
 """The form that upgrades a pipeline: to a package of the store, or to a wheel that is uploaded.
 
-Nothing of the wheel is imported here. Its name comes from the browser, so only its last part
-counts; `CodeStore` refuses what is no wheel.
+Nothing of the wheel is imported here; `CodeStore` refuses what is no wheel.
 """
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from django import forms
@@ -16,7 +13,7 @@ from ftdash.formats import size
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.validation import package_store
 from ftdash.ui.actions.forms import ActionForm
-from ftdash.upgrades import services
+from ftdash.upgrades import packages, services
 from pipelines.domain.commands import UpgradePipeline
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import ShippedCode
@@ -46,32 +43,23 @@ class UpgradeForm(ActionForm):
             f"Up to {size(configuration.PACKAGE_BYTES_MAX)}. ftdash keeps it under its SHA-256."
         )
 
-    def clean_wheel(self) -> "UploadedFile[bytes] | None":
-        given: UploadedFile[bytes] | None = self.cleaned_data["wheel"]
-        if given is not None and (given.size or 0) > configuration.PACKAGE_BYTES_MAX:
-            most = size(configuration.PACKAGE_BYTES_MAX)
-            raise forms.ValidationError(
-                f"{given.name} has {size(given.size)}, and may have {most}. Add it on the machine"
-                " with `ftdash package add`."
-            )
-        return given
-
     def clean(self) -> dict[str, Any]:
         values = self.cleaned_data
         has_package, has_wheel = bool(values.get("package")), bool(values.get("wheel"))
-        if has_package == has_wheel and "wheel" not in self.errors:
+        if has_package == has_wheel:
             self.add_error("package", "Choose a package or a wheel, one of the two.")
         return values
 
     def ask(self, who: str) -> RequestId:
         """Raises Rejected."""
         values = self.cleaned_data
-        code = _kept(values["wheel"]) if values["wheel"] else _of_store(values["package"])
+        wheel, why = values["wheel"], values["reason"]
+        code = _kept(wheel, who, why) if wheel else _of_store(values["package"])
         return services.upgrade(
             pipeline=self.page.name,
             code=code,
             requester=who,
-            reason=values["reason"],
+            reason=why,
             allow_non_restored_state=values["allow_non_restored_state"],
         )
 
@@ -80,11 +68,6 @@ def _of_store(sha256: str) -> ShippedCode:
     return package_store().find(sha256)
 
 
-def _kept(given: "UploadedFile[bytes]") -> ShippedCode:
+def _kept(given: "UploadedFile[bytes]", who: str, why: str) -> ShippedCode:
     """In the store from now on."""
-    with tempfile.TemporaryDirectory(prefix="ftdash-upload-") as directory:
-        file = Path(directory) / Path(given.name or "").name
-        with file.open("wb") as stream:
-            for chunk in given.chunks():
-                stream.write(chunk)
-        return package_store().add(file)
+    return packages.upload(given.name or "", given.size or 0, given.chunks(), who=who, reason=why)

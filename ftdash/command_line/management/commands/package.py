@@ -1,5 +1,6 @@
 """`manage.py package ...`: the packages of authors that this installation sends to its slots."""
 
+import getpass
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from django.core.management.base import CommandError
 
+from ftdash.command_line.management.commands.pipeline import DEFAULT_REASON
 from ftdash.installed_command import InstalledCommand, explained
 from ftdash.jobs.validation import package_store
 from ftdash.retention import packages
+from ftdash.upgrades import packages as added_packages
 from pipelines.domain.errors import Rejected
 
 if TYPE_CHECKING:
@@ -23,18 +26,20 @@ class Command(InstalledCommand):
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         everywhere = ArgumentParser(add_help=False)
         everywhere.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+        logged = ArgumentParser(add_help=False, parents=[everywhere])
+        logged.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
         add = actions.add_parser(
-            "add", parents=[everywhere], help="keep a package, to start pipelines from it"
+            "add", parents=[logged], help="keep a package, to start pipelines from it"
         )
         add.add_argument("path", type=Path, help="a wheel, or the folder of a package")
         actions.add_parser("list", parents=[everywhere], help="all packages that were added")
         remove = actions.add_parser(
-            "remove", parents=[everywhere], help="delete a package that nothing needs"
+            "remove", parents=[logged], help="delete a package that nothing needs"
         )
         remove.add_argument("sha256", help="how its sha256 begins, eight characters or more")
         actions.add_parser(
             "sweep",
-            parents=[everywhere],
+            parents=[logged],
             help="delete all packages that nothing needs and that are older than a day",
         )
 
@@ -55,15 +60,13 @@ class Command(InstalledCommand):
 
 def _done(options: dict[str, Any]) -> "list[ShippedCode]":
     """The packages that the action is about."""
-    store = package_store()
+    logged = {"who": getpass.getuser(), "reason": options.get("reason", "")}
     match options["action"]:
         case "add":
-            return [store.add(options["path"].expanduser())]
+            return [added_packages.add(options["path"].expanduser(), **logged)]
         case "remove":
-            code = store.known(options["sha256"])
-            packages.remove(code)
-            return [code]
+            return [packages.remove(options["sha256"], **logged)]
         case "sweep":
-            return packages.sweep()
+            return packages.sweep(**logged)
         case _:
-            return list(store.listed())
+            return list(package_store().listed())
