@@ -1,13 +1,23 @@
-"""How far an upgrade has come, step by step."""
+"""How far upgrades have come, step by step, and the packages that a pipeline can go on with."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from ftdash.jobs.models import RequestPhase, Run, Upgrade, UpgradeStep
+from ftdash.jobs.validation import package_store
 from pipelines.domain.run import ShippedCode
+
+
+@dataclass(frozen=True, slots=True)
+class PackageView:
+    package: str
+    version: str
+    file: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +56,25 @@ class UpgradeView:
     now: datetime
 
 
+def packages() -> list[PackageView]:
+    """All that were added, by name and version."""
+    listed = package_store().listed()
+    return [PackageView(each.package, each.version, each.file, each.sha256) for each in listed]
+
+
 def upgrade_view(pipeline: str, request_id: str) -> UpgradeView | None:
-    related = ("request", "pipeline", "old_run", "new_run", "back_run")
-    found = Upgrade.objects.select_related(*related).filter(
-        pipeline__name=pipeline, request__request_id=request_id
-    )
-    row = found.first()
+    row = _upgrades(pipeline).filter(request__request_id=request_id).first()
     return None if row is None else _view(row)
+
+
+def upgrade_views(pipeline: str, limit: int) -> list[UpgradeView]:
+    """Newest first."""
+    return [_view(row) for row in _upgrades(pipeline).order_by("-pk")[:limit]]
+
+
+def _upgrades(pipeline: str) -> QuerySet[Upgrade]:
+    related = ("request", "pipeline", "old_run", "new_run", "back_run")
+    return Upgrade.objects.select_related(*related).filter(pipeline__name=pipeline)
 
 
 def _view(row: Upgrade) -> UpgradeView:

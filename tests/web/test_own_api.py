@@ -45,6 +45,8 @@ READINGS = {
     "/pipelines/flights/recovery-points": lambda body: body[0]["checkpoint_id"] == 1,
     "/pipelines/flights/recovery-choice": lambda body: body["points"][0]["fitness"] == "gone",
     "/pipelines/flights/savepoints": lambda body: body["total_count"] == 0,
+    "/pipelines/flights/upgrades": lambda body: body == [],
+    "/packages": lambda body: body == [],
     "/runs": lambda body: body[0]["pipeline"] == "flights",
     "/runs/flights-1": lambda body: body["vertices"][2]["edges"] == ["hash", "hash"],
     "/runs/flights-1/checkpoints": lambda body: body["rows"][0]["end_to_end_ms"] == 80.0,

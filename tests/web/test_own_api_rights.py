@@ -34,6 +34,7 @@ NEEDED = {
     "pipelines/{name}/faults": ACT,
     "pipelines/{name}/allowed-faults": ACT,
     "pipelines/{name}/game-days": ACT,
+    "pipelines/{name}/upgrade": ACT,
     "pipelines/{name}/restore": ACT,
     "pipelines/{name}/replay-quarantine": ACT,
     "pipelines/{name}/dispose": ACT,

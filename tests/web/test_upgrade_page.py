@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from ftdash import uploads
+from ftdash.accounts.models import TokenScope
 from ftdash.eventlog.queries import log_page
 from ftdash.eventlog.sources import Asked, Line, LineKind
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run, Upgrade, UpgradeStep
@@ -21,12 +22,15 @@ from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode
 from pipelines.packages.store import CodeStore
 from tests.shipped_packages import shop_wheel, wheel
+from tests.web.api_callers import bearer
 from tests.web.fetching import fetch
 from tests.web.journals import Story, new_request, new_run
 from tests.web.people import operator_user, signed_in
 
 FORM = "/pipelines/shop/upgrade/"
 EVENTS = "/events/"
+API = "/api/pipelines/shop/upgrade"
+JSON = "application/json"
 WHY = {"reason": "a new rule"}
 
 
@@ -221,6 +225,57 @@ def test_lineage_says_what_the_code_has_changed_and_who_did_it(
     page = operator.get(reverse("lineage", args=["shop"])).content.decode()
     assert "by ann: upgrade to 1.1: a new rule" in page
     assert "added: alarms" in page
+
+
+def test_a_program_asks_for_an_upgrade_once_and_follows_each_step(
+    store: CodeStore, old: ShippedCode, tmp_path: Path
+) -> None:
+    new = store.add(shop_wheel(tmp_path / "1.1", "1.1"))
+    program = bearer(TokenScope.ACT)
+    asked = {**WHY, "request_id": "upgrade-7", "package": new.sha256[:8]}
+
+    listed = program.get("/api/packages").json()
+    answers = [program.post(API, asked, content_type=JSON) for _ in range(2)]
+
+    assert [each["sha256"] for each in listed] == [old.sha256, new.sha256]
+    assert [each.status_code for each in answers] == [202, 202]
+    assert [each.json()["request_id"] for each in answers] == ["upgrade-7"] * 2
+    upgrade = Upgrade.objects.get()
+    assert (upgrade.request.requester, upgrade.request.command.code) == ("token deploy", new)
+    followed = program.get(f"{API}s/upgrade-7").json()
+    assert followed["steps"][0]["label"] == "check the new code"
+    assert (followed["old"], followed["new"]) == (old.described, new.described)
+    assert [each["request_id"] for each in program.get(f"{API}s").json()] == ["upgrade-7"]
+
+
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [
+        ("0" * 64, "There is no package here whose sha256 begins with"),
+        ("shop.whl", "body.asked.package"),
+        ("/srv/shop-1.0-py3-none-any.whl", "body.asked.package"),
+        (None, "runs this very package already"),
+    ],
+)
+def test_a_program_starts_only_packages_that_a_person_has_added(
+    store: CodeStore, old: ShippedCode, package: str | None, said: str
+) -> None:
+    asked = {**WHY, "package": package or old.sha256}
+
+    answer = bearer(TokenScope.ACT).post(API, asked, content_type=JSON)
+
+    assert answer.status_code == 422
+    assert said in answer.json()["errors"][0]
+    assert list(store.listed()) == [old]
+    assert not Upgrade.objects.exists()
+
+
+def test_an_upgrade_that_does_not_exist_says_so(old: ShippedCode) -> None:
+    program = bearer(TokenScope.READ)
+
+    assert program.get(f"{API}s/nothing").status_code == 404
+    assert program.get("/api/pipelines/nothing/upgrades").status_code == 404
+    assert program.post(API, {**WHY, "package": "0" * 8}, content_type=JSON).status_code == 403
 
 
 def as_row(value: object) -> Any:

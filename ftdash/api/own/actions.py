@@ -12,12 +12,13 @@ from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday import services as game_day_services
 from ftdash.gameday.queries import GameDayView
 from ftdash.jobs.answers import RequestView
-from ftdash.jobs.validation import check_declared
+from ftdash.jobs.validation import check_declared, package_store
 from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
 from ftdash.runs.queries import pipelines as queries
+from ftdash.upgrades import services as upgrade_services
 from pipelines.domain.commands import (
     AllowFaults,
     Cancel,
@@ -117,6 +118,22 @@ def start_game_day(
     if found is None:
         raise InvariantViolated("what was stored can be read")
     return Status(ASKED, found)
+
+
+@api.post("/pipelines/{name}/upgrade", response={ASKED: RequestView})
+def upgrade(request: Entered, name: InPath, asked: shapes.AskingToUpgrade) -> Asked:
+    """Check a package that was added, stop with a savepoint, and go on with it; or go back by
+    itself. To go back later, upgrade to the package before."""
+    return _stored(
+        upgrade_services.upgrade(
+            pipeline=name,
+            code=package_store().known(asked.package),
+            requester=request.auth.name,
+            reason=asked.reason,
+            allow_non_restored_state=asked.allow_non_restored_state,
+            request_id=asked.request_id,
+        )
+    )
 
 
 @api.post("/pipelines/{name}/restore", response={ASKED: RequestView})

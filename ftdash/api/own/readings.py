@@ -55,6 +55,8 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.planning import MeasuredPlan, measured_plan
 from ftdash.runs.queries.runs import RunFacts
+from ftdash.upgrades import queries as upgrade_queries
+from ftdash.upgrades.queries import PackageView, UpgradeView
 from pipelines.domain.errors import InvariantViolated
 from pipelines.points.contents import OperatorInside, RowsPage, ShelfLife
 from pipelines.points.verdict import Verdict
@@ -191,6 +193,26 @@ def game_days(request: HttpRequest, pipeline: Name | None = None, limit: Limit =
 def game_day(request: HttpRequest, key: NumberInPath) -> GameDayView:
     """How far it has come, or its verdict and the reasons."""
     return known(game_day_queries.game_day(key), f"game day {key}")
+
+
+@api.get("/packages", response=list[PackageView])
+def packages(request: HttpRequest) -> list[PackageView]:
+    """The packages of authors that this installation keeps."""
+    return upgrade_queries.packages()
+
+
+@api.get("/pipelines/{name}/upgrades", response=list[UpgradeView])
+def upgrades(request: HttpRequest, name: InPath, limit: Limit = 10) -> list[UpgradeView]:
+    """The upgrades of the pipeline, newest first."""
+    known(queries.pipeline_page(name), f"pipeline {name!r}")
+    return upgrade_queries.upgrade_views(name, limit)
+
+
+@api.get("/pipelines/{name}/upgrades/{request_id}", response=UpgradeView)
+def one_upgrade(request: HttpRequest, name: InPath, request_id: InPath) -> UpgradeView:
+    """How far the upgrade has come: each step with its times and its outcome."""
+    found = upgrade_queries.upgrade_view(name, request_id)
+    return known(found, f"upgrade {request_id!r} of pipeline {name!r}")
 
 
 @api.get("/requests", response=list[RequestView])

@@ -176,6 +176,13 @@ class AskingToRestore(Asking):
     reads_files: bool = False
 
 
+class AskingToUpgrade(Asking):
+    """`package`: how the SHA-256 of a package begins, eight characters or more."""
+
+    package: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
+    allow_non_restored_state: bool = False
+
+
 class AskingToReplay(Asking):
     """Replays the quarantine of these sources, or of all; from that point, or from the newest."""
 
