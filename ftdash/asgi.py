@@ -10,8 +10,9 @@ answer, so a slow client delays no other.
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 
 import django
@@ -19,6 +20,8 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import get_resolver
+
+from ftdash.jobs.fresh_code import stay
 
 THREADS = 16
 """A page that waits for a silent server has a thread to itself until that many wait."""
@@ -77,16 +80,13 @@ YOUNG_OBJECTS_MAX = 10_000
 def load_pages() -> None:
     """Loads what pages need before the first request, and exempts it from garbage collection.
 
-    It stays until the process ends; a full collection over it would delay a page by 200 ms. The
+    Imports no flow: a page asks a process that reads its code as it is by then. What is loaded
+    stays until the process ends; a full collection over it would delay a page by 200 ms. The
     objects of one page stay below the threshold, so no collection runs.
     """
-    from pipelines.domain.errors import Rejected
-    from pipelines.flows.finding import declared_flows, find_flow
-
+    import_module("pipelines.points.code_process")  # with Arrow
+    stay()
     _ = get_resolver().url_patterns
-    for name in declared_flows():
-        with suppress(Rejected):  # the page that starts it says why it cannot be imported
-            find_flow(name)
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX)

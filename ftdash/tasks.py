@@ -4,6 +4,7 @@
 """
 
 from celery import shared_task
+from celery.signals import worker_init
 from django.utils import timezone
 
 from ftdash.alerts import delivery as alert_delivery
@@ -11,11 +12,17 @@ from ftdash.alerts import evaluation
 from ftdash.audits import services as audits
 from ftdash.errands import Errand, publish
 from ftdash.gameday import services as game_days
+from ftdash.jobs import fresh_code
 from ftdash.lab import services as labs
 from ftdash.points.services import comparisons, disposal
 from ftdash.retention import packages, pruning
 from ftdash.supervision import delivery, drivers
 from ftdash.upgrades import services as upgrades
+
+
+@worker_init.connect
+def begin_worker(**_: object) -> None:
+    fresh_code.stay()
 
 
 @shared_task(ignore_result=True)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from django.conf import settings as configuration
 
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.fresh_code import answer
 from ftdash.jobs.models import Run
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
-from pipelines.domain.run import ShippedCode
+from pipelines.domain.guarantees import EndToEnd
+from pipelines.domain.run import Parameter, ShippedCode
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.texts import check_no_secrets
 from pipelines.storage.roots import StorageRoots, check_placement, configured_roots
 
 if TYPE_CHECKING:
-    from pipelines.flows.finding import Flow
     from pipelines.packages.loading import LoadedCode
     from pipelines.packages.store import CodeStore
 
@@ -77,20 +77,17 @@ def check_startable(
     parsed = parse_settings(settings)
     with _refused_when_silent():
         check_placement(parsed, roots())
-    pipeline = found_flow(flow, code).build(parameters)
-    found = end_to_end(parsed.checkpointing_mode, pipeline.ends)
-    check_required(parsed.required_guarantee, found)
-    pipeline.check_fits(parsed)
-    pipeline.validate_sinks()
-    return found
+    # The engine loads Arrow, which takes longer than a page should; most requests start nothing.
+    from pipelines.points.code_process import MayStart
 
-
-def found_flow(flow: str, code: ShippedCode | None) -> "Flow":
-    """`code` None: an installed package holds it. Raises Rejected."""
-    # The flows load Arrow, which takes longer than a page should; most requests start nothing.
-    from pipelines.flows.finding import find_flow
-
-    return find_flow(flow, loaded_code(code))
+    asked = MayStart(
+        flow=flow,
+        code=code,
+        jobs_root=str(configuration.JOBS_ROOT),
+        parameters=parameters,
+        settings=settings,
+    )
+    return answer(asked, EndToEnd)
 
 
 def package_store() -> "CodeStore":
@@ -114,7 +111,16 @@ def check_sources(
     code: ShippedCode | None = None,
 ) -> None:
     """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
-    found_flow(flow, code).build(parameters).validate_sources(parse_settings(settings))
+    from pipelines.points.code_process import MayRead
+
+    asked = MayRead(
+        flow=flow,
+        code=code,
+        jobs_root=str(configuration.JOBS_ROOT),
+        parameters=parameters,
+        settings=settings,
+    )
+    answer(asked, type(None))
 
 
 def output_notes(
@@ -122,12 +128,25 @@ def output_notes(
 ) -> list[str]:
     """Of a start from nothing: a sentence for each output that a run of another installation holds,
     and for each that is published again. `newest`: the pipeline's run before it."""
-    from pipelines.points.preflight import repeated, takeovers
+    from pipelines.points.code_process import OutputNotes
 
-    pipeline = found_flow(flow, code).build(parameters)
-    newest_run = "" if newest is None else str(run_directory(newest).path)
-    held = takeovers(pipeline, configuration.INSTALLATION_ID)
-    return [*held, *repeated(pipeline, newest_run, None)]
+    asked = OutputNotes(
+        flow=flow,
+        code=code,
+        jobs_root=str(configuration.JOBS_ROOT),
+        parameters=parameters,
+        installation=configuration.INSTALLATION_ID,
+        newest_run="" if newest is None else str(run_directory(newest).path),
+    )
+    return answer(asked, list[str])
+
+
+def parameters_of(flow: str) -> list[Parameter]:
+    """Of a declared flow, as its code is now. Raises Rejected."""
+    from pipelines.points.code_process import ItsParameters
+
+    asked = ItsParameters(flow=flow, jobs_root=str(configuration.JOBS_ROOT))
+    return answer(asked, list[Parameter])
 
 
 def check_place(path: str) -> None:

@@ -52,6 +52,11 @@ def find_flow(name: str, code: LoadedCode | None = None) -> Flow:
     return _loaded(declared.get(name, name))
 
 
+def installed_module(name: str) -> str:
+    """That declares the flow, or is named in `package.module:NAME`."""
+    return declared_flows().get(name, name).partition(":")[0]
+
+
 def modules_of_flows() -> list[str]:
     """The modules of all declared pipelines, whether or not they can be imported."""
     return sorted({reference.partition(":")[0] for reference in declared_flows().values()})

@@ -8,6 +8,7 @@ and for the service that restores. The driver holds the point against the same r
 starts, because time passes in between.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -21,7 +22,8 @@ from pipelines.domain.ledger import published_again
 from pipelines.domain.run import RunDirectory, ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
-from pipelines.flows.finding import find_flow
+from pipelines.flows.finding import find_flow, installed_module
+from pipelines.packages.installed import described
 from pipelines.packages.loading import LoadedCode
 from pipelines.points.contents import pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
@@ -182,9 +184,12 @@ def _refused_before(question: RestoreQuestion) -> Iterator[Finding]:
 
 
 def _code(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
-    """Nothing where neither was shipped: what is installed has no digest to compare."""
+    """What is installed now cannot be compared: no point names a digest of it."""
     then, now = manifest.code, question.code.code if question.code else None
     if then is None and now is None:
+        if (installed := installed_module(question.flow)) in sys.modules:
+            text = f"The code that would run is {described(installed)}."
+            yield Finding(Check.CODE, Outcome.FINE, text)
         return
     if then is not None and now is not None and then.sha256 == now.sha256:
         text = f"The point was written by the same code: {now.described}."

@@ -303,6 +303,32 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a server judges the code that would run now, not what it once imported": (
+        Mutant(
+            "ftdash/jobs/fresh_code.py",
+            "    if _staying:\n",
+            "    if False:\n",
+            (
+                "tests/web/test_fresh_code.py::test_a_renamed_operator_is_seen_by_the_p"
+                "reflight_of_a_server_that_runs"
+            ),
+        ),
+        Mutant(
+            "ftdash/asgi.py",
+            "    stay()\n",
+            "",
+            ("tests/web/test_asgi.py::test_pages_are_loaded_and_set_aside_from_garbage_collection"),
+        ),
+        Mutant(
+            "pipelines/points/code_process.py",
+            "        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())\n",
+            "",
+            (
+                "tests/web/test_fresh_code.py::test_broken_code_is_refused_with_its_tra"
+                "ceback_and_may_print"
+            ),
+        ),
+    ),
     "a slow or long-lived client blocks no other": (
         Mutant(
             "ftdash/asgi.py",

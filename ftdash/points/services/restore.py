@@ -24,8 +24,9 @@ from ftdash.checkpoints.queries.savepoints import read_manifest, reading_of
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.damage import on_damage_found, passing_on_damage
 from ftdash.jobs.directories import quarantine_directory, run_directory
+from ftdash.jobs.fresh_code import answer
 from ftdash.jobs.models import Pipeline, PointInspection, Run
-from ftdash.jobs.validation import check_place, check_startable, found_flow, loaded_code, roots
+from ftdash.jobs.validation import check_place, check_startable, roots
 from ftdash.points.services.comparisons import check_room
 from ftdash.points.services.disposal import check_claimable, check_disposable
 from ftdash.requests.asking import (
@@ -42,7 +43,7 @@ from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import ShippedCode, scheme_of
-from pipelines.domain.settings.parsing import MAX_PARALLELISM_KEY, parse_settings
+from pipelines.domain.settings.parsing import MAX_PARALLELISM_KEY
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Outcome, Verdict
@@ -90,20 +91,28 @@ def replayable(
 ) -> dict[str, int]:
     """How many records each source would supply again. Raises Rejected."""
     # The flows load Arrow, which takes longer than a page should; most requests do not need it.
-    from pipelines.points.replay import check_replayable
+    from pipelines.points.code_process import MayReplay
     from pipelines.storage.stores import CheckpointStores
 
     try:
         with passing_on_damage(path):
-            manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(path)
+            CheckpointStores(roots(), max_memory_state_bytes=0).manifest(path)
     except CorruptSnapshot as damage:
         raise Rejected(f"{path} cannot be restored: {damage}") from damage
     except Retryable as error:
         raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
-    built = found_flow(pipeline.flow, pipeline.shipped_code).build(parameters)
-    settings = parse_settings(pipeline.settings)
-    home = str(quarantine_directory(pipeline))
-    return dict(check_replayable(manifest, built, settings, home, only).items())
+    question = MayReplay(
+        flow=pipeline.flow,
+        code=pipeline.shipped_code,
+        jobs_root=str(configuration.JOBS_ROOT),
+        parameters=parameters,
+        settings=pipeline.settings,
+        path=path,
+        quarantine=str(quarantine_directory(pipeline)),
+        only=list(only),
+        roots=roots(),
+    )
+    return answer(question, dict[str, int])
 
 
 FRESH_FOR = timedelta(minutes=10)
@@ -303,9 +312,8 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
 
 def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
     # The flows load Arrow, which takes longer than a page should; most requests need none.
+    from pipelines.points.code_process import MayRestore
     from pipelines.points.preflight import RestoreQuestion
-    from pipelines.points.preflight import preflight as look_at
-    from pipelines.storage.stores import CheckpointStores
 
     known = checkpoint_queries.recovery_point(path)
     newest = row.runs.order_by("-number").first()
@@ -324,10 +332,16 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
-        code=loaded_code(_code_of(asked, row)),
+    )
+    about = MayRestore(
+        flow=row.flow,
+        code=_code_of(asked, row),
+        jobs_root=str(configuration.JOBS_ROOT),
+        question=question,
+        roots=roots(),
     )
     try:
-        return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
+        return answer(about, Verdict)
     except Retryable as error:
         raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
 

@@ -22,6 +22,7 @@ from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
 from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.validation import parameters_of
 from ftdash.points.services.restore import outlook
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
@@ -159,12 +160,9 @@ class SubmitForm(forms.Form):
     reason = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
 
     def __init__(self, *args: Any, flow: str, **kwargs: Any) -> None:
-        # The flows load Arrow, which only this page needs.
-        from pipelines.flows.finding import find_flow
-
         super().__init__(*args, **kwargs)
         self.problem: Rejected | None = None  # why the service refused
-        for parameter in find_flow(flow).parameters:
+        for parameter in parameters_of(flow):
             self.fields[PREFIX + parameter.name] = _field(parameter)
         self.fields["name"].initial = flow
         last = ("settings", "allows_faults", "reason")

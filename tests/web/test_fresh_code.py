@@ -1,0 +1,155 @@
+"""A server that lives on tells the truth about code that has changed since it began."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.jobs import fresh_code
+from ftdash.jobs.models import Pipeline
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.restore import Restore
+from ftdash.projection.projector import Projector
+from ftdash.tasks import begin_worker
+from pipelines.domain.errors import BrokenCode, Rejected
+from pipelines.flows import page_view_count
+from pipelines.flows.finding import VARIABLE, find_flow
+from pipelines.points import code_process
+from pipelines.points.verdict import Check, Verdict
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.unit.points.stored_views import FLOW, publish_views, write_events
+from tests.web.journals import Story, new_run
+from tests.web.page_words import words_in
+
+pytestmark = pytest.mark.django_db
+
+Edit = Callable[[str, str], None]
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
+    """Replaces text in the file that declares the flow; this process has imported it before."""
+    source = Path(page_view_count.__file__).read_text()
+    file = tmp_path / "code" / "counted_views.py"
+    file.parent.mkdir()
+    file.write_text(source)
+    monkeypatch.setenv(VARIABLE, f"{FLOW}=counted_views:FLOW")
+    monkeypatch.setenv("PYTHONPATH", str(file.parent))
+    monkeypatch.syspath_prepend(str(file.parent))
+    monkeypatch.delitem(sys.modules, "counted_views", raising=False)
+    find_flow(FLOW)
+
+    def change(old: str, new: str) -> None:
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    return change
+
+
+@pytest.fixture
+def stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process counts as a server."""
+    monkeypatch.setattr(fresh_code, "_staying", [])
+    begin_worker()
+
+
+@pytest.fixture
+def path(site: Path, tmp_path: Path) -> str:
+    """Of a point of a pipeline that has ended."""
+    data = write_events(tmp_path / "data")
+    story = Story(new_run("views", settings={})).started()
+    story.ended()
+    Projector().run_once()
+    Pipeline.objects.update(flow=FLOW, parameters={"data": str(data)})
+    point = str(site / "views" / "savepoints" / "savepoint-views-1-7")
+    publish_views(FileSystemCheckpointStore([str(site)]), point, data)
+    return point
+
+
+@pytest.mark.usefixtures("stays")
+def test_a_renamed_operator_is_seen_by_the_preflight_of_a_server_that_runs(
+    admin: Client, edit: Edit, path: str
+) -> None:
+    address, asked = "/pipelines/views/restore/verdict/", {"path": path, "parallelism": "2"}
+
+    before = words_in(admin.get(address, asked).content.decode())
+    edit('uid="views"', 'uid="views-per-app"')
+    after = words_in(admin.get(address, asked).content.decode())
+
+    assert "It can be restored." in before
+    assert "The code that would run is counted_views in" in before
+    assert "It cannot be restored." in after
+    assert "It holds state of the operator 'views'" in after
+    with pytest.raises(Rejected, match="state of the operator 'views'"):
+        point_services.restore(Restore(pipeline="views", path=path), requester="ann", reason="x")
+
+
+@pytest.mark.usefixtures("stays")
+def test_the_code_of_a_preflight_is_named_by_its_digest(edit: Edit, path: str) -> None:
+    asked = Restore(pipeline="views", path=path)
+
+    texts = [code_of(point_services.preflight(asked))]
+    edit('uid="nowhere"', 'uid="elsewhere"')
+    texts.append(code_of(point_services.preflight(asked)))
+
+    assert all("sha256 " in text for text in texts)
+    assert texts[0] != texts[1]
+
+
+@pytest.mark.usefixtures("stays")
+def test_a_form_has_the_parameters_that_the_code_has_now(admin: Client, edit: Edit) -> None:
+    edit('Parameter("repeat"', 'Parameter("speed", "1", "of reading"),\n        Parameter("repeat"')
+
+    form = admin.get(reverse("submit"), {"flow": FLOW}).content.decode()
+
+    assert "parameter-speed" in form
+
+
+@pytest.mark.usefixtures("stays")
+def test_code_that_breaks_or_ends_its_process_is_named_and_harms_no_server(
+    edit: Edit, path: str
+) -> None:
+    asked = Restore(pipeline="views", path=path)
+
+    edit("    env = Environment()", "    1 / 0")
+    broken = point_services.preflight(asked)
+    edit("import pyarrow as pa", "import os\nimport pyarrow as pa\nos._exit(7)")
+    with pytest.raises(Rejected, match="ended with status 7 and no answer"):
+        point_services.preflight(asked)
+
+    assert "ZeroDivisionError" in broken.refusals[0]
+
+
+def test_broken_code_is_refused_with_its_traceback_and_may_print(edit: Edit) -> None:
+    asked = code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere")
+    edit("KEYS = COLUMNS[:2]", "KEYS = COLUMNS[:2]\nprint('{}')")
+
+    names = [each.name for each in afresh(asked)]
+    edit("print('{}')", "COLUMNS.gone()")
+    with pytest.raises(BrokenCode) as refused:
+        afresh(asked)
+
+    assert names == ["data", "key", "repeat"]
+    assert "COLUMNS.gone()" in refused.value.traceback
+
+
+def test_code_that_hangs_is_ended(edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit("import pyarrow as pa", "import pyarrow as pa\nimport threading\nthreading.Event().wait()")
+    monkeypatch.setattr(code_process, "TIMEOUT_S", 5.0)
+
+    with pytest.raises(Rejected, match="did not answer within 5 s"):
+        afresh(code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere"))
+
+
+def afresh(asked: code_process.ItsParameters) -> list:
+    return code_process.answer_afresh(asked, list[code_process.Parameter], Path(os.getcwd()))
+
+
+def code_of(verdict: Verdict) -> str:
+    [text] = [each.text for each in verdict.findings if each.check is Check.CODE]
+    return text
