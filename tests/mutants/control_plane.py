@@ -425,23 +425,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "a stored request is the command that its driver gets, also where an older version stored"
-        " it, and a new command touches three places"
+        "a stored request is the command that its driver gets, and a new command touches three"
+        " places"
     ): (
         Mutant(
             "ftdash/jobs/models.py",
             "{**self.command_json, **dict(zip(ADDRESS, address, strict=True))}",
             "self.command_json",
             "tests/web/test_stored_commands.py::test_a_row_holds_the_command_that_the_driver_gets",
-        ),
-        Mutant(
-            "ftdash/jobs/migrations/0026_commands.py",
-            '{"drain": "drain" in given}',
-            '{"drain": False}',
-            (
-                "tests/web/test_stored_commands.py::test_rows_of_an_older_version_become_the"
-                "_commands_that_they_meant"
-            ),
         ),
         Mutant(
             "pipelines/bus/inbox.py",

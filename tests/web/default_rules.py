@@ -6,5 +6,4 @@ from django.apps import apps
 
 
 def make_default_rules() -> None:
-    for name in ("0002_default_rules", "0005_failures_at_once"):
-        import_module(f"ftdash.alerts.migrations.{name}").make(apps, None)
+    import_module("ftdash.alerts.migrations.0001_squashed_0005_failures_at_once").make(apps, None)

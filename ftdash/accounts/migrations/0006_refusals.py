@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("accounts", "0005_configure_scope")]
+    dependencies = [("accounts", "0001_squashed_0005_configure_scope")]
 
     operations = [
         migrations.AddField(

@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ("jobs", "0031_failure_kind"),
+        ("jobs", "0001_squashed_0031_failure_kind"),
     ]
 
     operations = [

@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ("jobs", "0001_initial"),
+        ("jobs", "0001_squashed_0031_failure_kind"),
     ]
 
     operations = [

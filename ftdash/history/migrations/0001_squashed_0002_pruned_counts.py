@@ -1,13 +1,38 @@
-"""How many rows of a run were deleted when they were old."""
-
 import django.db.models.deletion
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("history", "0001_initial"), ("jobs", "0012_point_comparisons")]
+    initial = True
+
+    replaces = [("history", "0002_pruned_counts")]
+
+    dependencies = [
+        ("jobs", "0001_squashed_0031_failure_kind"),
+    ]
 
     operations = [
+        migrations.CreateModel(
+            name="Limit",
+            fields=[
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("METRICS", "metrics"),
+                            ("CHECKPOINTS", "checkpoints"),
+                            ("EVENTS", "failures and events"),
+                            ("ALERTS", "alerts"),
+                            ("LABS", "labs"),
+                        ],
+                        max_length=20,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("keep_s", models.PositiveBigIntegerField()),
+            ],
+        ),
         migrations.CreateModel(
             name="PrunedCount",
             fields=[
@@ -37,9 +62,7 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="+",
-                        to="jobs.run",
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="jobs.run"
                     ),
                 ),
             ],
