@@ -40,6 +40,8 @@ from django.utils.crypto import salted_hmac
 
 from ftdash import formats
 from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTurn, Watched
+from ftdash.incidents.causes import ADVICE, Cause
+from ftdash.incidents.models import Incident
 from pipelines.domain.errors import Rejected
 
 _SECONDS = (
@@ -48,6 +50,17 @@ _SECONDS = (
     Watched.COMMIT_WAIT,
     Watched.EVENT_TIME_LAG,
 )
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The incident behind an alert, as the dashboard and its API show it."""
+
+    id: int
+    cause: str  # incidents.causes.Cause
+    title: str
+    text: str  # its newest sign
+    next_step: str
+    url: str | None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,14 +79,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     watched: str | None = None  # models.Watched
     unit: str | None = None
     value: float | None = None
+    newest_value: float | None = None  # null: it was not read again since the alert fired
     threshold: float | None = None
     fired_at: datetime | None = None
     cleared_at: datetime | None = None
+    incident: Explanation | None = None  # null: none explains the alert
     url: str | None = None  # null: the installation does not know its own address
 
 
 def message_of(delivery: Delivery) -> Message:
-    """Needs a delivery whose channel, alert and pipeline were read with it."""
+    """Needs a delivery whose channel, alert, pipeline and incident were read with it."""
     alert = delivery.alert
     if alert is None:
         text = f"A test of the channel {delivery.channel.name!r}; nothing is wrong."
@@ -82,27 +97,39 @@ def message_of(delivery: Delivery) -> Message:
     is_over = delivery.news == News.CLEARED
     subject = f"ftdash: {name}: {alert.rule_name} {'cleared' if is_over else 'fires'}"
     sentence = sentence_of(watched, alert.fired_value, alert.fire_above)
-    url = _address(name)
+    url, incident = _address("pipeline", name), _explanation(alert.incident)
+    why = f"{incident.title}: {incident.text}" if incident else ""
+    next_step = f"Next: {incident.next_step}" if incident else ""
+    address = (incident and incident.url) or url
+    because = alert.cleared_because if is_over else ""
     return Message(
         id=delivery.pk,
         news=delivery.news,
         subject=subject,
-        text="\n".join(filter(None, [sentence, alert.cleared_because if is_over else "", url])),
+        text="\n".join(filter(None, [sentence, because, why, next_step, address])),
         alert=alert.pk,
         rule=alert.rule_name,
         pipeline=name,
         watched=watched.value,
         unit=unit_of(watched),
         value=alert.fired_value,
+        newest_value=alert.newest_value,
         threshold=alert.fire_above,
         fired_at=alert.fired_at,
         cleared_at=alert.cleared_at if is_over else None,
+        incident=incident,
         url=url,
     )
 
 
-def sentence_of(watched: Watched, value: float, fire_above: float) -> str:
+def sentence_of(
+    watched: Watched, value: float, fire_above: float, newest: float | None = None
+) -> str:
+    """`value`: when it fired; `newest`: as it is now, if that is known."""
     bound, found = written(watched, fire_above), written(watched, value)
+    now = None if newest is None else written(watched, newest)
+    if now not in (None, found):
+        found = f"{now} now, {found} when it fired"
     return f"{watched.label.capitalize()}: {found}; it fires above {bound}."
 
 
@@ -118,9 +145,23 @@ def unit_of(watched: Watched) -> str:
     return "bytes" if watched is Watched.BUFFERED_BYTES else "count"
 
 
-def _address(pipeline: str) -> str | None:
+def _explanation(incident: Incident | None) -> Explanation | None:
+    if incident is None:
+        return None
+    cause = Cause(incident.cause)
+    return Explanation(
+        id=incident.pk,
+        cause=cause.value,
+        title=ADVICE[cause].title,
+        text=incident.text,
+        next_step=ADVICE[cause].step,
+        url=_address("incident", incident.pk),
+    )
+
+
+def _address(page: str, key: str | int) -> str | None:
     base = settings.BASE_URL
-    return base.rstrip("/") + reverse("pipeline", args=[pipeline]) if base else None
+    return base.rstrip("/") + reverse(page, args=[key]) if base else None
 
 
 Address = IPv4Address | IPv6Address
@@ -341,7 +382,9 @@ def _due(now: datetime) -> QuerySet[Delivery]:
         channel=OuterRef("channel"), alert=OuterRef("alert"), pk__lt=OuterRef("pk")
     )
     due = _waiting().filter(~Exists(earlier), due_at__lte=now)
-    return due.select_related("channel", "alert__pipeline").order_by("attempts", "pk")
+    return due.select_related("channel", "alert__pipeline", "alert__incident").order_by(
+        "attempts", "pk"
+    )
 
 
 def _waiting() -> QuerySet[Delivery]:

@@ -6,12 +6,16 @@ were taken. A change to a rule takes that lock too. Standings, alerts and the me
 are one transaction; `delivery` sends the messages later: a worker is called on commit, and
 if none answers, the next beat delivers.
 
+While an alert fires, its value is followed, and the incident that explains it is sought. A silence
+holds its message back: if the alert still fires when the silence is over, the message goes out
+then. An alert that cleared under a silence sends none.
+
 A pipeline that was stopped on purpose, or has not run yet, has nothing to alert about. One that
 failed goes on being late. Readings that only a living driver reports are unknown while it is
 silent. The pages decide in the same way which checkpoints failed, and when one is late.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,11 +35,14 @@ from ftdash.alerts.models import (
     Evaluation,
     News,
     RuleStanding,
+    Silence,
     Watched,
 )
+from ftdash.alerts.related import incident_of
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.checkpoints.queries.checkpoints import waiting_since
 from ftdash.errands import Errand, publish_on_commit
+from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
 from ftdash.runs.queries.freshness import checkpoint_interval_s, late_after_s
@@ -194,16 +201,66 @@ def fire(
         fire_above=fire_above,
         fired_at=now,
         fired_value=value,
+        incident=incident_of(Watched(rule.watched), _open_incidents([pipeline.pk])),
+        is_sent=False,
     )
-    _tell_all(alert, News.FIRED, now)
+    if silence_of(alert, silences(now)) is None:
+        _send_first(alert, now)
 
 
 def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
     """Clears the open ones of `alerts`; alerts that cleared before stay as they were."""
     for alert in alerts.filter(cleared_at=None):
         still_open = Alert.objects.filter(pk=alert.pk, cleared_at=None)
-        if still_open.update(cleared_at=now, cleared_because=because):
+        if still_open.update(cleared_at=now, cleared_because=because) and alert.is_sent:
             _tell_all(alert, News.CLEARED, now)
+
+
+def silences(now: datetime) -> list[Silence]:
+    """Those that hold messages back at `now`, the longest first."""
+    rows = Silence.objects.filter(ended_at=None, until__gt=now)
+    return list(rows.select_related("rule", "pipeline").order_by("-until", "-pk"))
+
+
+def silence_of(alert: Alert, found: Collection[Silence]) -> Silence | None:
+    """The longest of `found` that covers the alert."""
+    covering = (
+        each
+        for each in found
+        if each.rule_id in (None, alert.rule_id) and each.pipeline_id in (None, alert.pipeline_id)
+    )
+    return next(covering, None)
+
+
+def follow(values: Mapping[tuple[int | None, int], Reading], now: datetime) -> None:
+    """Brings the open alerts up to date: value, incident, and the message that a silence held back.
+
+    `values`: what was read for rule and pipeline. An unknown value leaves the last known one.
+    """
+    alerts = list(Alert.objects.filter(cleared_at=None).select_related("incident"))
+    if not alerts:
+        return
+    silent, incidents = silences(now), _open_incidents({alert.pipeline_id for alert in alerts})
+    for alert in alerts:
+        value = values.get((alert.rule_id, alert.pipeline_id), Absent.UNKNOWN)
+        if isinstance(value, float):
+            alert.newest_value, alert.newest_at = value, now
+        if alert.incident is None or alert.incident.closed_at is not None:
+            mine = [row for row in incidents if row.pipeline_id == alert.pipeline_id]
+            alert.incident = incident_of(Watched(alert.watched), mine) or alert.incident
+        alert.save(update_fields=("newest_value", "newest_at", "incident"))
+        if not alert.is_sent and silence_of(alert, silent) is None:
+            _send_first(alert, now)
+
+
+def _open_incidents(pipelines: Collection[int]) -> list[Incident]:
+    return list(Incident.objects.filter(pipeline__in=pipelines, closed_at=None))
+
+
+def _send_first(alert: Alert, now: datetime) -> None:
+    """Once for each alert."""
+    if Alert.objects.filter(pk=alert.pk, is_sent=False).update(is_sent=True):
+        _tell_all(alert, News.FIRED, now)
 
 
 def tell(channel: Channel, alert: Alert | None, news: News, now: datetime) -> Delivery:
@@ -251,6 +308,7 @@ def evaluate(now: datetime) -> None:
         _keep_standings(judged)
         for each in judged:
             _carry_out(each, now)
+        follow({(each.rule.pk, each.pipeline.pk): each.reading for each in judged}, now)
 
 
 def band_of(rule: AlertRule, found: PipelineReadings) -> Band:

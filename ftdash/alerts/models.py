@@ -1,4 +1,4 @@
-"""Rows of alerts: rules, the standing of each for each pipeline, alerts, channels, messages.
+"""Rows of alerts: rules, their standing for each pipeline, alerts, silences, channels, messages.
 
 `rules` and `channels` write what admins decide, `evaluation` standings and alerts, `delivery` how
 far each message has come, `sending_turn` which worker sends.
@@ -7,6 +7,7 @@ far each message has come, `sending_turn` which worker sends.
 from django.db import models
 
 from ftdash.alerts.hysteresis import Phase
+from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
 
 
@@ -64,7 +65,12 @@ class Evaluation(models.Model):
 
 
 class Alert(models.Model):
-    """One firing of a rule for a pipeline. Keeps the rule as it was then."""
+    """One firing of a rule for a pipeline. Keeps the rule as it was then.
+
+    `newest_value` follows the value while the alert fires, and stays when it clears. `incident` is
+    the one that explains it. `is_sent`: the channels have a message about it; while a silence
+    covers it, they get none.
+    """
 
     rule = models.ForeignKey(AlertRule, null=True, on_delete=models.SET_NULL)
     rule_name = models.CharField(max_length=80)
@@ -73,6 +79,12 @@ class Alert(models.Model):
     fire_above = models.FloatField()
     fired_at = models.DateTimeField()
     fired_value = models.FloatField()
+    newest_value = models.FloatField(null=True)  # null: it was not read again yet
+    newest_at = models.DateTimeField(null=True)
+    incident = models.ForeignKey(
+        Incident, null=True, on_delete=models.SET_NULL, related_name="alerts"
+    )
+    is_sent = models.BooleanField(default=True)
     cleared_at = models.DateTimeField(null=True)
     cleared_because = models.TextField(default="")
     acknowledged_by = models.CharField(max_length=150, default="")
@@ -95,6 +107,26 @@ class Alert(models.Model):
 
     def __str__(self) -> str:
         return f"{self.rule_name} of {self.pipeline_id}"
+
+
+class Silence(models.Model):
+    """Holds the messages of alerts back until a moment. The alerts stay on the pages."""
+
+    rule = models.ForeignKey(AlertRule, null=True, on_delete=models.CASCADE)  # null: all
+    pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)  # null: all
+    until = models.DateTimeField()
+    reason = models.TextField()
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField()
+    ended_by = models.CharField(max_length=150, default="")  # a person ended it before its time
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("-pk",)
+        indexes = (models.Index(fields=("until",), name="silence_until"),)
+
+    def __str__(self) -> str:
+        return f"until {self.until}"
 
 
 class ChannelKind(models.TextChoices):

@@ -6,8 +6,11 @@ from datetime import datetime, timedelta
 import httpx
 from django.core.paginator import Paginator
 from django.db.models import Count, Max
+from django.utils import timezone
 
 from ftdash.alerts.delivery import sentence_of, written
+from ftdash.alerts.evaluation import silence_of
+from ftdash.alerts.evaluation import silences as silences_at
 from ftdash.alerts.hysteresis import Band, Phase
 from ftdash.alerts.models import (
     Alert,
@@ -18,10 +21,41 @@ from ftdash.alerts.models import (
     Evaluation,
     News,
     RuleStanding,
+    Silence,
     Watched,
 )
+from ftdash.incidents.causes import ADVICE, Cause
+from ftdash.incidents.models import Incident
 
 FIRING_MAX = 50
+SILENCES_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainingIncident:
+    """The incident that an alert belongs to."""
+
+    key: int
+    cause: Cause
+    title: str
+    next_step: str
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceView:
+    """Of one rule or all, for one pipeline or all."""
+
+    key: int
+    rule: str | None
+    pipeline: str | None
+    until: datetime
+    reason: str
+    created_by: str
+    created_at: datetime
+    ended_by: str  # empty: it ends by itself
+    ended_at: datetime | None
+    is_on: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +64,13 @@ class AlertView:
     rule: str
     pipeline: str
     watched: Watched
-    sentence: str  # what was found when it fired, and where the threshold was
+    sentence: str  # what is found now and was found when it fired, and where the threshold was
     fired_at: datetime
-    fired_value: float  # seconds, bytes or a count
+    fired_value: float  # seconds, bytes or a count; so is the next
+    newest_value: float | None  # the last one that was read while it fired
+    newest_at: datetime | None
+    incident: ExplainingIncident | None  # None: no incident explains it
+    silence: SilenceView | None  # None: no silence covers it now
     cleared_at: datetime | None
     cleared_because: str
     acknowledged_by: str  # empty: not acknowledged
@@ -97,30 +135,59 @@ def judged_at() -> datetime | None:
 
 
 def firing(pipeline: str | None = None) -> list[AlertView]:
-    """The firing alerts, unacknowledged ones first, each group newest first."""
+    """The firing alerts, those that wait for a person first, each group newest first."""
     open_alerts = Alert.objects.filter(cleared_at=None)
     if pipeline is not None:
         open_alerts = open_alerts.filter(pipeline__name=pipeline)
-    rows = open_alerts.select_related("pipeline")[:FIRING_MAX]
-    return sorted(map(_alert, rows), key=lambda alert: bool(alert.acknowledged_by))
+    rows = open_alerts.select_related("pipeline", "incident")[:FIRING_MAX]
+    now = timezone.now()
+    silent = silences_at(now)
+    found = [_alert(row, silence_of(row, silent), now) for row in rows]
+    return sorted(found, key=lambda alert: bool(alert.acknowledged_by or alert.silence))
 
 
 def history(page: int, per_page: int) -> AlertHistory:
     """The alerts that have cleared; a page beyond the last is the last."""
-    rows = Alert.objects.exclude(cleared_at=None).select_related("pipeline")
+    rows = Alert.objects.exclude(cleared_at=None).select_related("pipeline", "incident")
     found = Paginator(rows, per_page).get_page(page)
     return AlertHistory(
         as_of=judged_at(),
         count=found.paginator.count,
         page=found.number,
         pages=found.paginator.num_pages,
-        rows=[_alert(row) for row in found],
+        rows=[_alert(row, None, timezone.now()) for row in found],
     )
 
 
 def alert(key: int) -> AlertView | None:
-    row = Alert.objects.filter(pk=key).select_related("pipeline").first()
-    return _alert(row) if row else None
+    row = Alert.objects.filter(pk=key).select_related("pipeline", "incident").first()
+    if row is None:
+        return None
+    now = timezone.now()
+    return _alert(row, silence_of(row, silences_at(now)) if row.cleared_at is None else None, now)
+
+
+def of_incident(incident: int) -> list[AlertView]:
+    """The alerts that the incident explains, newest first."""
+    rows = Alert.objects.filter(incident=incident).select_related("pipeline", "incident")
+    now = timezone.now()
+    silent = silences_at(now)
+    return [
+        _alert(row, silence_of(row, silent) if row.cleared_at is None else None, now)
+        for row in rows[:FIRING_MAX]
+    ]
+
+
+def silences() -> list[SilenceView]:
+    """Those that hold messages back first, then those that are over; each group newest first."""
+    now = timezone.now()
+    rows = Silence.objects.select_related("rule", "pipeline")[:SILENCES_MAX]
+    return sorted((_silence(row, now) for row in rows), key=lambda each: not each.is_on)
+
+
+def silence(key: int) -> SilenceView | None:
+    row = Silence.objects.filter(pk=key).select_related("rule", "pipeline").first()
+    return _silence(row, timezone.now()) if row else None
 
 
 def rules() -> list[RuleView]:
@@ -183,16 +250,48 @@ def _deliveries() -> tuple[dict[int, DeliveryView], dict[int, int]]:
     return newest, dict(counted)
 
 
-def _alert(row: Alert) -> AlertView:
+def _silence(row: Silence, now: datetime) -> SilenceView:
+    return SilenceView(
+        key=row.pk,
+        rule=row.rule.name if row.rule else None,
+        pipeline=row.pipeline.name if row.pipeline else None,
+        until=row.until,
+        reason=row.reason,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        ended_by=row.ended_by,
+        ended_at=row.ended_at,
+        is_on=row.ended_at is None and row.until > now,
+    )
+
+
+def _incident(row: Incident) -> ExplainingIncident:
+    cause = Cause(row.cause)
+    advice = ADVICE[cause]
+    return ExplainingIncident(
+        row.pk, cause, advice.title, advice.step, is_over=row.closed_at is not None
+    )
+
+
+def _alert(row: Alert, silenced: Silence | None, now: datetime) -> AlertView:
     watched = Watched(row.watched)
     return AlertView(
         key=row.pk,
         rule=row.rule_name,
         pipeline=row.pipeline.name,
         watched=watched,
-        sentence=sentence_of(watched, row.fired_value, row.fire_above),
+        sentence=sentence_of(
+            watched,
+            row.fired_value,
+            row.fire_above,
+            row.newest_value if row.cleared_at is None else None,
+        ),
         fired_at=row.fired_at,
         fired_value=row.fired_value,
+        newest_value=row.newest_value,
+        newest_at=row.newest_at,
+        incident=_incident(row.incident) if row.incident else None,
+        silence=_silence(silenced, now) if silenced else None,
         cleared_at=row.cleared_at,
         cleared_because=row.cleared_because,
         acknowledged_by=row.acknowledged_by,

@@ -1,4 +1,4 @@
-"""The only writers of what people decide about alerts: channels, rules and acknowledgements.
+"""The only writers of what people decide about alerts: channels, rules, acknowledgements, silences.
 
 Each change is logged, without secrets.
 """
@@ -6,6 +6,7 @@ Each change is logged, without secrets.
 import re
 import secrets
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -16,8 +17,8 @@ from ftdash.alerts import delivery, evaluation
 from ftdash.alerts.delivery import written
 from ftdash.alerts.evaluation import wait_between_rounds
 from ftdash.alerts.hysteresis import Band
-from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, News, Watched
-from ftdash.formats import held_for
+from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, News, Silence, Watched
+from ftdash.formats import held_for, utc
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.asking import pipeline_named
 from pipelines.domain.errors import Rejected
@@ -203,6 +204,57 @@ def acknowledge(*, alert: int, requester: str, reason: str) -> None:
             raise Rejected(f"{row.acknowledged_by} has already acknowledged this alert.")
         subject = f"alert {row.rule_name} of {row.pipeline.name}"
         services.record(who=requester, what="acknowledged", subject=subject, reason=reason)
+
+
+SILENCE_MAX = timedelta(days=30)
+SILENCES_MAX = 100
+
+
+def make_silence(
+    *, rule: str | None, pipeline: str | None, until: datetime, requester: str, reason: str
+) -> int:
+    """Returns its key. None: all rules, or all pipelines. It holds messages back until then: an
+    alert that still fires afterwards sends its message then."""
+    reason, now = check_reason(reason), timezone.now()
+    if not now < until <= now + SILENCE_MAX:
+        raise Rejected(
+            f"A silence ends in the future, and after at most {SILENCE_MAX.days} days; name"
+            " another end."
+        )
+    if Silence.objects.filter(ended_at=None, until__gt=now).count() >= SILENCES_MAX:
+        raise Rejected(f"There are {SILENCES_MAX} silences already; end one.")
+    only = None if pipeline is None else pipeline_named(pipeline)
+    with transaction.atomic():
+        made = Silence.objects.create(
+            rule=None if rule is None else _rule(rule),
+            pipeline=only,
+            until=until,
+            reason=reason,
+            created_by=requester,
+            created_at=now,
+        )
+        _log_silence(requester, "silenced", made, reason, f"until {utc(until)}")
+    return made.pk
+
+
+def end_silence(*, key: int, requester: str, reason: str) -> None:
+    """The alerts that still fire send their messages in the next round."""
+    reason, now = check_reason(reason), timezone.now()
+    with transaction.atomic():
+        row = Silence.objects.filter(pk=key).select_related("rule", "pipeline").first()
+        if row is None:
+            raise Rejected(f"There is no silence {key}.")
+        still_on = Silence.objects.filter(pk=key, ended_at=None, until__gt=now)
+        if not still_on.update(ended_at=now, ended_by=requester):
+            raise Rejected(f"The silence {key} is over already.")
+        _log_silence(requester, "ended the silence of", row, reason)
+
+
+def _log_silence(who: str, what: str, row: Silence, reason: str, detail: str = "") -> None:
+    rule = f"rule {row.rule.name}" if row.rule else "all rules"
+    place = row.pipeline.name if row.pipeline else "all pipelines"
+    subject = f"{rule} for {place}"
+    services.record(who=who, what=what, subject=subject, reason=reason, detail=detail)
 
 
 def _end_alerts(rule: AlertRule, because: str) -> None:

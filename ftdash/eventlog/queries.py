@@ -124,6 +124,7 @@ def _line(row: Any, index: int, source: Source) -> Line:
         why=told.why,
         source=index,
         row=row.pk,
+        incident=told.incident,
     )
 
 

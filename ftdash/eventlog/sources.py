@@ -17,6 +17,8 @@ from ftdash.alerts.models import Alert, Watched
 from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
 from ftdash.formats import size
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.incidents.causes import ADVICE, Cause
+from ftdash.incidents.models import Incident
 from ftdash.jobs.damage import told_of
 from ftdash.jobs.models import (
     DamageFinding,
@@ -59,6 +61,7 @@ class LineKind(StrEnum):
     GAME_DAY = "game day"
     LAB = "lab"
     ALERT = "alert"
+    INCIDENT = "incident"
     SETTING = "setting"  # of people, tokens, alerts, retention and packages
 
 
@@ -76,6 +79,7 @@ class Line:
     why: str
     source: int  # index in `sources.SOURCES`
     row: int
+    incident: int | None = None  # that the line belongs to
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ class Told:
     what: str
     outcome: str = ""
     why: str = ""
+    incident: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +265,13 @@ def _alert(row: Alert) -> Told:
     watched = Watched(row.watched)
     found, bound = written(watched, row.fired_value), written(watched, row.fire_above)
     what = f"alert: {row.rule_name}, at {found} above {bound}"
-    return Told(what, outcome, row.acknowledged_reason)
+    return Told(what, outcome, row.acknowledged_reason, row.incident_id)
+
+
+def _incident(row: Incident) -> Told:
+    signs = f" ({row.count} signs)" if row.count > 1 else ""
+    outcome = f"over: {row.closed_because}" if row.closed_at else "it is open"
+    return Told(f"incident: {ADVICE[Cause(row.cause)].title}{signs}", outcome, row.text, row.pk)
 
 
 def _setting(row: AdminAction) -> Told:
@@ -346,5 +357,13 @@ SOURCES = (
         parts=(),
         pipeline="",
         actor="who",
+    ),
+    Source(
+        kind=LineKind.INCIDENT,
+        rows=Incident.objects.all,
+        time="opened_at",
+        told=_incident,
+        parts=("pipeline", "run"),
+        pipeline="pipeline",
     ),
 )

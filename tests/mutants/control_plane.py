@@ -264,6 +264,67 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ("tests/web/test_alert_evaluation.py::test_an_alert_fires_once_and_clears_once"),
         ),
     ),
+    (
+        "a silence loses no message: an alert that still fires afterwards is sent then, and no end"
+        " is sent without its beginning"
+    ): (
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "        if not alert.is_sent and silence_of(alert, silent) is None:\n",
+            "        if False:\n",
+            (
+                "tests/web/test_alerts_and_incidents.py::test_under_any_silences_no_end_comes_witho"
+                "ut_a_beginning_and_no_message_is_lost"
+            ),
+        ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            " and alert.is_sent:",
+            ":",
+            (
+                "tests/web/test_alerts_and_incidents.py::test_an_alert_that_clears_under_a_silence_"
+                "sends_nothing_at_all"
+            ),
+        ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            " and each.pipeline_id in (None, alert.pipeline_id)",
+            "",
+            (
+                "tests/web/test_alerts_and_incidents.py::test_a_silence_of_something_else_holds_not"
+                "hing_back"
+            ),
+        ),
+    ),
+    "an alert names the open incident that explains it, and shows the value of now": (
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "mine = [row for row in incidents if row.pipeline_id == alert.pipeline_id]",
+            "mine = incidents",
+            (
+                "tests/web/test_alerts_and_incidents.py::test_an_alert_belongs_to_no_incident_of_an"
+                "other_pipeline"
+            ),
+        ),
+        Mutant(
+            "ftdash/alerts/related.py",
+            "    return Cause(row.cause) in OF_FAILURES, row.last_at.timestamp()",
+            "    return True, -row.last_at.timestamp()",
+            (
+                "tests/web/test_alerts_and_incidents.py::test_a_failure_explains_more_than_a_clock_"
+                "and_the_newer_of_two_counts"
+            ),
+        ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "            alert.newest_value, alert.newest_at = value, now\n",
+            "            alert.newest_at = now\n",
+            (
+                "tests/web/test_alerts_and_incidents.py::test_while_an_alert_fires_it_shows_the_val"
+                "ue_of_now_and_afterwards_the_last_one"
+            ),
+        ),
+    ),
     "no message of an alert reaches a private address": (
         Mutant(
             "ftdash/alerts/delivery.py",

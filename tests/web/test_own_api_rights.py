@@ -44,6 +44,8 @@ NEEDED = {
     "savepoints/{savepoint_key}/comparison": ACT,
     "labs": ACT,
     "alerts/{key}/acknowledgement": ACT,
+    "alerts/silences": ACT,
+    "alerts/silences/{key}/end": ACT,
     "alerts/rules": CONFIGURE,
     "alerts/rules/change": CONFIGURE,
     "alerts/rules/switch": CONFIGURE,

@@ -13,7 +13,7 @@ from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.accounts.services import NewPassword, NewToken
 from ftdash.alerts import queries as alert_queries
 from ftdash.alerts import services as alert_services
-from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
+from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView, SilenceView
 from ftdash.alerts.services import NewWebhook
 from ftdash.api.own import shapes as shapes
 from ftdash.api.own.door import CONFIGURING, IN_PERSON, Entered, api, known
@@ -147,6 +147,32 @@ def acknowledge_alert(
     return Status(ASKED, found)
 
 
+@api.get("/alerts/silences", response=list[SilenceView])
+def alert_silences(request: HttpRequest) -> list[SilenceView]:
+    """Silences, those that hold messages back first."""
+    return alert_queries.silences()
+
+
+@api.post("/alerts/silences", response=SilenceView)
+def silence_alerts(request: Entered, asked: shapes.Silencing) -> SilenceView:
+    """No message until then; an alert that still fires afterwards sends its message."""
+    key = alert_services.make_silence(
+        rule=asked.rule,
+        pipeline=asked.pipeline,
+        until=asked.until,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _silence(key)
+
+
+@api.post("/alerts/silences/{key}/end", response=SilenceView)
+def end_silence(request: Entered, key: shapes.NumberInPath, asked: Changing) -> SilenceView:
+    """Alerts that still fire send their messages."""
+    alert_services.end_silence(key=key, requester=request.auth.name, reason=asked.reason)
+    return _silence(key)
+
+
 @api.get("/alerts/rules", response=list[RuleView])
 def alert_rules(request: HttpRequest) -> list[RuleView]:
     """All rules, with the pipelines for which each fires, or is close to it."""
@@ -240,6 +266,10 @@ def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[C
 
 def _rule(name: str) -> RuleView:
     return known(alert_queries.rule(name), f"rule {name!r}")
+
+
+def _silence(key: int) -> SilenceView:
+    return known(alert_queries.silence(key), f"silence {key}")
 
 
 def _channel(name: str) -> ChannelView:

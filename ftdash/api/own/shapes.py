@@ -247,6 +247,14 @@ class SwitchingRule(ChangingRule):
     is_on: bool
 
 
+class Silencing(Changing):
+    """`rule` null: all rules; `pipeline` null: all pipelines."""
+
+    rule: Text | None = None
+    pipeline: Name | None = None
+    until: Moment
+
+
 class MakingWebhook(Changing):
     """`pipeline` null: all."""
 

@@ -1,1 +1,1 @@
-"""The page of alerts: those that fire now, and those that have fired."""
+"""The page of alerts: those that fire now, silences, and those that have fired."""

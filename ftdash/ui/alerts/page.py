@@ -1,4 +1,4 @@
-"""The page of alerts: those that fire now, and those that fired before."""
+"""The page of alerts: those that fire now, silences, and those that fired before."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -29,6 +29,7 @@ def _context(request: HttpRequest) -> dict[str, object]:
     return {
         "seen": job_queries.observe(),
         "firing": queries.firing(),
+        "silences": queries.silences(),
         "history": queries.history(page, PER_PAGE),
         "rule_count": sum(rule.is_on for rule in queries.rules()),
     }

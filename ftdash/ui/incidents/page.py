@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from ftdash.alerts import queries as alert_queries
 from ftdash.eventlog.queries import log_page
 from ftdash.eventlog.sources import Asked
 from ftdash.incidents import queries, services
@@ -116,6 +117,7 @@ def _context(key: int) -> dict[str, object]:
         "seen": pipeline_queries.observe(),
         "incident": found,
         "evidence": queries.evidence(key),
+        "alerts": alert_queries.of_incident(key),
         "lines": _lines(found),
         "address": address_of(found.advice, found.pipeline),
         "address_label": _LABELS.get(found.advice.place, ""),

@@ -1,17 +1,19 @@
-"""What an admin may change about alerts: rules, channels, and acknowledgements, with their forms.
+"""What an admin may change about alerts: rules, channels, acknowledgements, silences; their forms.
 
 The services decide which values are valid.
 """
 
+from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.http import Http404
+from django.utils import timezone
 
 from ftdash.alerts import queries, services
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Watched
-from ftdash.formats import plural
+from ftdash.formats import plural, utc
 from ftdash.runs.queries.pipelines import pipeline_names
 from ftdash.ui.actions.forms import PLAIN_TEXT
 from ftdash.ui.settings.forms import (
@@ -104,6 +106,73 @@ class MailForm(ChannelForm):
     def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
         super().__init__(*args, of=of, **kwargs)
         self.fields["address"].help_text = "One or more, separated by commas"
+
+
+ALL_RULES = ("", "all rules")
+SILENCE_HOURS = (
+    *(("0.5", "30 minutes"), ("1", "1 hour"), ("4", "4 hours"), ("8", "8 hours")),
+    *(("24", "1 day"), ("72", "3 days"), ("168", "7 days")),
+)
+
+
+def _rules() -> list[tuple[str, str]]:
+    return [ALL_RULES, *((rule.name, rule.name) for rule in queries.rules())]
+
+
+class SilenceForm(SettingsForm):
+    """`of`: the alert that asks for it, or empty."""
+
+    rule = forms.ChoiceField(label="Alerts of", required=False, choices=_rules)
+    hours = forms.TypedChoiceField(
+        label="For", choices=SILENCE_HOURS, initial="1", coerce=float, help_text="Then it ends."
+    )
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, of=of, **kwargs)
+        self.fields["pipeline"] = PipelineField()
+        if of:
+            alert = _alert(of)
+            self.fields["rule"].initial = alert.rule
+            self.fields["pipeline"].initial = alert.pipeline
+        self.order_fields(["rule", "pipeline", "hours", "reason"])
+
+
+def make_silence(_: str, values: Values, who: str) -> Done:
+    until = timezone.now() + timedelta(hours=values["hours"])
+    services.make_silence(
+        rule=values["rule"] or None,
+        pipeline=values["pipeline"],
+        until=until,
+        requester=who,
+        reason=values["reason"],
+    )
+    return Done(f"No message is sent until {utc(until)}; the alerts stay on the pages.")
+
+
+def end_silence(of: str, values: Values, who: str) -> Done:
+    services.end_silence(key=_silence(of).key, requester=who, reason=values["reason"])
+    return Done("The silence is over.")
+
+
+def _silence(of: str) -> queries.SilenceView:
+    is_number = of.isdecimal() and len(of) < 19
+    found = queries.silence(int(of)) if is_number else None
+    if found is None:
+        raise Http404(f"There is no silence {of!r}.")
+    return found
+
+
+def _silenced(of: str) -> str:
+    found = _silence(of)
+    return f"{found.rule or 'all rules'} for {found.pipeline or 'all pipelines'}"
+
+
+def _before_silence(of: str) -> str:
+    of_alert = f"{_alert(of).sentence} " if of else ""
+    return (
+        f"{of_alert}The channels get no message until the silence ends. An alert that still fires"
+        " then sends its message. Pages and API show the alerts all the time."
+    )
 
 
 def make_rule(_: str, values: Values, who: str) -> Done:
@@ -312,5 +381,26 @@ ACTIONS = {
         carry_out=acknowledge,
         back="alerts",
         subject=_called,
+    ),
+    "silence": SettingsAction(
+        title="Silence alerts",
+        button="Silence",
+        form=SilenceForm,
+        consequence=_before_silence,
+        carry_out=make_silence,
+        back="alerts",
+        subject=lambda of: _called(of) if of else "",
+    ),
+    "end-silence": SettingsAction(
+        title="End a silence",
+        button="End silence",
+        form=SettingsForm,
+        consequence=lambda of: (
+            f"It ends by itself at {utc(_silence(of).until)}. Alerts that still fire send their"
+            " messages."
+        ),
+        carry_out=end_silence,
+        back="alerts",
+        subject=_silenced,
     ),
 }
