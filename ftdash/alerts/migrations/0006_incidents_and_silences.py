@@ -6,9 +6,9 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("alerts", "0005_failures_at_once"),
+        ("alerts", "0001_squashed_0005_failures_at_once"),
         ("incidents", "0001_initial"),
-        ("jobs", "0001_initial"),
+        ("jobs", "0001_squashed_0031_failure_kind"),
     ]
 
     operations = [
