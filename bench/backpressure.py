@@ -23,7 +23,7 @@ from pipelines.bus.inbox import submit
 from pipelines.domain.commands import TriggerCheckpoint
 from pipelines.domain.events import CheckpointCompleted, MetricsSampled
 from pipelines.domain.ids import RequestId
-from pipelines.domain.settings.resource_settings import DEBLOATING
+from pipelines.domain.settings.resources import DEBLOATING
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.small_records import HANDLED, most_in_flight, total

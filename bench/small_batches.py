@@ -211,8 +211,8 @@ def _loaded(build: Callable[[Stream, Stream], Stream], ports: int) -> Iterator[L
     times = {edge.port: edge.time_column for edge in vertex.inputs}
     coalescing = Coalescing(
         {channel: InputOfChannel(port, times[port]) for channel, port in ports_of.items()},
-        settings.coalesced_rows,
-        settings.coalescing_wait_ms,
+        settings.inputs.coalesced_rows,
+        settings.inputs.coalescing_wait_ms,
     )
     outputs = [[_output(channel, gate) for channel in channels] for channels in names]
     handler = handler_for(options, vertex, ports_of)

@@ -196,7 +196,7 @@ def effect_after(fault: Fault, run: Run) -> timedelta:
     at_once = (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER)
     if fault in (*at_once, *KILLED_TWICE, *RECOVERY_MOMENTS):
         return timedelta()
-    return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # until the next one
+    return timedelta(milliseconds=settings.checkpointing.interval_ms or 0)  # until the next one
 
 
 def _kill_worker(day: GameDay) -> None:

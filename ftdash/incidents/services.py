@@ -127,7 +127,7 @@ def _health(summary: PipelineSummary, run: Run | None, since: datetime, now: dat
         is_running=summary.state is ShownState.RUNNING,
         is_finished=summary.state is ShownState.FINISHED,
         is_canceled=summary.state is ShownState.CANCELED,
-        is_periodic=parse_settings(run.settings_now).checkpoint_interval_ms is not None,
+        is_periodic=parse_settings(run.settings_now).checkpointing.interval_ms is not None,
         running_since_s=run.started_at.timestamp() if run.started_at else None,
         completed_s=newest,
     )

@@ -76,7 +76,7 @@ def check_startable(
     check_parallelism(parallelism, max_parallelism)
     parsed = parse_settings(settings)
     with _refused_when_silent():
-        check_placement(parsed, roots())
+        check_placement(parsed.storage, roots())
     # The engine loads Arrow, which takes longer than a page should; most requests start nothing.
     from pipelines.points.code_process import MayStart
 

@@ -94,7 +94,7 @@ def _checked(command: RunCommand, run: Run) -> RunCommand:
 
 def _deadline_s(command: RunCommand, run: Run) -> float:
     """A savepoint may take as long as the run's checkpoints may."""
-    longest_ms = parse_settings(run.settings_now).checkpoint_timeout_ms
+    longest_ms = parse_settings(run.settings_now).checkpointing.timeout_ms
     return max(configuration.REQUEST_DEADLINE_S, longest_ms / 1000) + command.waits_s
 
 

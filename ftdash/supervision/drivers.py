@@ -80,7 +80,7 @@ def _timeout_of(run: Run) -> float:
     """In milliseconds. Not sooner than heartbeat.timeout: by then the slots of a driver that was
     stopped have ended themselves, wherever they run. Raises Rejected."""
     settings = parse_settings(run.settings_now)
-    return max(settings.driver_timeout_ms, settings.heartbeat_timeout_ms)
+    return max(settings.heartbeat.driver_timeout_ms, settings.heartbeat.timeout_ms)
 
 
 def silence_of(found: Silent) -> str:

@@ -99,8 +99,8 @@ def upgrade(
                 old_run=run,
                 old_code=run.code,
                 new_code=msgspec.to_builtins(code),
-                checkpoints=settings.upgrade_checkpoints,
-                timeout_ms=settings.upgrade_timeout_ms,
+                checkpoints=settings.upgrade.checkpoint_count,
+                timeout_ms=settings.upgrade.timeout_ms,
                 step_at=timezone.now(),
             )
             publish_on_commit(Errand.CARRY_ON_UPGRADE, made.pk)
@@ -126,24 +126,24 @@ def _upgradable(row: Pipeline, code: ShippedCode) -> Run:
 
 
 def _check_watchable(row: Pipeline, settings: Settings) -> None:
-    count, interval_ms = settings.upgrade_checkpoints, settings.checkpoint_interval_ms
+    count, interval_ms = settings.upgrade.checkpoint_count, settings.checkpointing.interval_ms
     if interval_ms is None:
         raise Rejected(
             f"{row.name} takes no periodic checkpoints, so an upgrade has none to watch; set"
             " execution.checkpointing.interval, or stop and restore it by hand."
         )
-    if count * interval_ms > settings.upgrade_timeout_ms:
+    if count * interval_ms > settings.upgrade.timeout_ms:
         raise Rejected(
             f"{row.name} takes a checkpoint every {age(interval_ms)}, and an upgrade waits"
-            f" {age(settings.upgrade_timeout_ms)} for {count} of them; set"
+            f" {age(settings.upgrade.timeout_ms)} for {count} of them; set"
             " pipeline.upgrade.timeout to more, or pipeline.upgrade.checkpoints to less."
         )
 
 
 def _about_s(run: Run, settings: Settings) -> float:
     """How long all its steps may take together; no promise, and not when it is given up."""
-    stop_s = parse_settings(run.settings_now).checkpoint_timeout_ms / 1000
-    steps_s = CHECK_WITHIN.total_seconds() + 2.0 * settings.upgrade_timeout_ms / 1000
+    stop_s = parse_settings(run.settings_now).checkpointing.timeout_ms / 1000
+    steps_s = CHECK_WITHIN.total_seconds() + 2.0 * settings.upgrade.timeout_ms / 1000
     return stop_s + steps_s + 2.0 * configuration.START_DEADLINE_S
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.settings import CheckpointingMode, RequiredGuarantee
+from pipelines.domain.settings import REQUIRED_KEY, CheckpointingMode, RequiredGuarantee
 
 EXACTLY_ONCE = "exactly-once"
 IDEMPOTENT = "exactly-once (idempotent)"
@@ -18,8 +18,6 @@ AT_MOST_ONCE = "at-most-once"
 NONE = "none: records may be lost, and may come out twice"
 GUARANTEES = (EXACTLY_ONCE, IDEMPOTENT, AT_LEAST_ONCE)
 """The guarantees of sinks, strongest first; several sinks have the weakest of theirs."""
-
-REQUIRED_KEY = "ftdash.guarantee.required"
 
 _MEETS: Mapping[RequiredGuarantee, set[str] | None] = {
     RequiredGuarantee.NONE: None,

@@ -21,7 +21,7 @@ import msgspec
 
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.settings import CheckpointStorage, Settings
+from pipelines.domain.settings import CheckpointStorage, StorageOptions
 from pipelines.domain.status import ClaimMode
 
 DIGITS_SHOWN = 12
@@ -192,7 +192,6 @@ class DriverNetworking(msgspec.Struct, frozen=True, kw_only=True):
     slots: SlotNetworking
 
 
-OBJECT_SCHEMES = ("s3",)
 MEMORY = "memory"
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):")
 
@@ -214,15 +213,15 @@ class SnapshotPlaces:
     quarantine: str = ""
 
     @classmethod
-    def of(cls, directory: RunDirectory, settings: Settings) -> "SnapshotPlaces":
+    def of(cls, directory: RunDirectory, storage: StorageOptions) -> "SnapshotPlaces":
         run_id, home = directory.run_id, directory.path.parent.parent
-        if settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+        if storage.kind is CheckpointStorage.JOBMANAGER:
             checkpoints = f"{MEMORY}://{run_id}"
-        elif settings.checkpoint_dir:
-            checkpoints = f"{settings.checkpoint_dir}/{run_id}"
+        elif storage.checkpoint_dir:
+            checkpoints = f"{storage.checkpoint_dir}/{run_id}"
         else:
             checkpoints = str(directory.path / "checkpoints")
-        savepoints = settings.savepoint_dir or str(home / "savepoints")
+        savepoints = storage.savepoint_dir or str(home / "savepoints")
         return cls(run_id, checkpoints, savepoints, str(directory.quarantine))
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> str:

@@ -63,7 +63,7 @@ class MayStart(AboutCode, frozen=True, kw_only=True):
 
     def answered(self) -> EndToEnd:
         pipeline, settings = self.found().build(self.parameters), parse_settings(self.settings)
-        found = end_to_end(settings.checkpointing_mode, pipeline.ends)
+        found = end_to_end(settings.barriers.mode, pipeline.ends)
         check_required(settings.required_guarantee, found)
         pipeline.check_fits(settings)
         pipeline.validate_sinks()

@@ -216,7 +216,7 @@ def _settings(question: RestoreQuestion) -> Iterator[Finding]:
 def _guarantee(question: RestoreQuestion, pipeline: Pipeline) -> Finding:
     try:
         settings = parse_settings(question.settings)
-        found = end_to_end(settings.checkpointing_mode, pipeline.ends)
+        found = end_to_end(settings.barriers.mode, pipeline.ends)
         check_required(settings.required_guarantee, found)
     except Rejected as refusal:
         return Finding(Check.GUARANTEE, Outcome.REFUSED, str(refusal))

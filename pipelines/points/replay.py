@@ -67,7 +67,7 @@ def check_replayable(
 
     Raises Rejected.
     """
-    mode = settings.checkpointing_mode
+    mode = settings.barriers.mode
     if mode not in EXACT_MODES:
         raise Rejected(
             f"A quarantine cannot be replayed with execution.checkpointing.mode {mode}, which does"

@@ -22,7 +22,14 @@ from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.poison import Isolation
 from pipelines.domain.run import ShippedCode
-from pipelines.domain.settings import BarrierOptions, Heartbeat, InputOptions, StateOptions
+from pipelines.domain.settings import (
+    AS_SENT,
+    AckingOptions,
+    BarrierOptions,
+    Heartbeat,
+    InputOptions,
+    StateOptions,
+)
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.fencing import CommitPermit
@@ -159,7 +166,8 @@ class Deploy(Message, frozen=True, kw_only=True):
     restore_manifest: Manifest | None  # of a point in the master's memory; else the slot reads it
     faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
-    inputs: InputOptions = InputOptions()
+    acking: AckingOptions | None = None  # None: in any mode but ACKED
+    inputs: InputOptions = AS_SENT
     state: StateOptions
     forgets_state: bool = False  # at most once, after a failure: see RestorePoint
     dropped_states: list[tuple[Uid, str]] = []  # in the point, but the slot does not restore them

@@ -15,22 +15,18 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverNetworking, SlotNetworking, TlsFiles
 from pipelines.domain.settings import Heartbeat, Settings
-from pipelines.domain.settings.resource_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
+from pipelines.domain.settings.resources import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
 
 BACKLOG = 256
 SLOT_HOST_VARIABLE = "FTDASH_TASKMANAGER_HOST"
-TLS_VARIABLES = {
-    "certificate": (TLS_CERTIFICATE, "FTDASH_TLS_CERTIFICATE_FILE"),
-    "key": (TLS_KEY, "FTDASH_TLS_KEY_FILE"),
-    "authority": (TLS_AUTHORITY, "FTDASH_TLS_CA_FILE"),
-}
 
 
 def driver_networking(settings: Settings) -> DriverNetworking:
+    network = settings.network
     return DriverNetworking(
-        host=settings.driver_host,
-        bind_host=settings.driver_bind_host or settings.driver_host,
-        port=settings.driver_port,
+        host=network.driver_host,
+        bind_host=network.driver_bind_host or network.driver_host,
+        port=network.driver_port,
         slots=_slot_networking(settings),
     )
 
@@ -52,13 +48,12 @@ def _family(host: str) -> int:
 
 
 def _slot_networking(settings: Settings) -> SlotNetworking:
-    named = TlsFiles(
-        certificate=settings.tls_certificate, key=settings.tls_key, authority=settings.tls_authority
-    )
+    network, tls = settings.network, settings.tls
+    named = TlsFiles(certificate=tls.certificate, key=tls.key, authority=tls.authority)
     return SlotNetworking(
-        host=settings.slot_host,
-        bind_host=settings.slot_bind_host,
-        tls=named if settings.tls_enabled else None,
+        host=network.slot_host,
+        bind_host=network.slot_bind_host,
+        tls=named if tls.enabled else None,
     )
 
 
@@ -77,16 +72,21 @@ def slot_hosts(networking: SlotNetworking, local_address: str) -> tuple[str, str
 
 
 def _on_this_machine(named: TlsFiles, environment: Mapping[str, str]) -> TlsFiles:
-    paths = {}
-    for field, (key, variable) in TLS_VARIABLES.items():
-        path = getattr(named, field) or environment.get(variable, "")
-        if not path:
+    def path(what: str, key: str, named: str, variable: str) -> str:
+        if not (found := named or environment.get(variable, "")):
             raise Rejected(
-                f"security.ssl.internal.enabled is true, but there is no {field}: set {key}, or"
+                f"security.ssl.internal.enabled is true, but there is no {what}: set {key}, or"
                 f" {variable} on every machine."
             )
-        paths[field] = path
-    return TlsFiles(**paths)
+        return found
+
+    return TlsFiles(
+        certificate=path(
+            "certificate", TLS_CERTIFICATE, named.certificate, "FTDASH_TLS_CERTIFICATE_FILE"
+        ),
+        key=path("key", TLS_KEY, named.key, "FTDASH_TLS_KEY_FILE"),
+        authority=path("authority", TLS_AUTHORITY, named.authority, "FTDASH_TLS_CA_FILE"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
-from pipelines.domain.settings import Settings
-from pipelines.domain.settings.resource_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
+from pipelines.domain.run import scheme_of
+from pipelines.domain.settings import StorageOptions
+from pipelines.domain.settings.resources import CHECKPOINT_DIR, OBJECT_SCHEMES, SAVEPOINT_DIR
 
 LINKS_MAX = 40
 """The system follows as many in one path."""
@@ -176,10 +176,10 @@ def configured_roots(jobs_root: Path) -> list[str]:
     return [str(jobs_root), *(root.strip() for root in named if root.strip())]
 
 
-def check_placement(settings: Settings, roots: list[str]) -> None:
+def check_placement(storage: StorageOptions, roots: list[str]) -> None:
     """Raises Rejected naming the setting whose place is outside the roots."""
     allowed = StorageRoots(roots)
-    given = {CHECKPOINT_DIR: settings.checkpoint_dir, SAVEPOINT_DIR: settings.savepoint_dir}
+    given = {CHECKPOINT_DIR: storage.checkpoint_dir, SAVEPOINT_DIR: storage.savepoint_dir}
     for key, place in given.items():
         if not place:
             continue

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.domain.run import MEMORY, OBJECT_SCHEMES, scheme_of
+from pipelines.domain.run import MEMORY, scheme_of
+from pipelines.domain.settings.resources import OBJECT_SCHEMES
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.memory import MemoryCheckpointStore

@@ -20,7 +20,7 @@ from pipelines.domain.graph import Connection, JobGraph
 from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import PoisonPolicy
-from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.settings import RestartOptions, RestartStrategy, Settings
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.stream.refusals import naming
 
@@ -41,21 +41,21 @@ def check_transaction_times(sinks: Mapping[Uid, Sink], settings: Settings) -> No
 
 def longest_wait_ms(settings: Settings) -> int:
     return (
-        (settings.checkpoint_interval_ms or 0)
-        + settings.checkpoint_timeout_ms
-        + settings.heartbeat_timeout_ms
-        + _longest_restart_delay_ms(settings)
+        (settings.checkpointing.interval_ms or 0)
+        + settings.checkpointing.timeout_ms
+        + settings.heartbeat.timeout_ms
+        + _longest_delay_ms(settings.restart)
     )
 
 
-def _longest_restart_delay_ms(settings: Settings) -> int:
-    match settings.restart_strategy:
+def _longest_delay_ms(restart: RestartOptions) -> int:
+    match restart.strategy:
         case RestartStrategy.FIXED_DELAY:
-            return settings.fixed_delay_ms
+            return restart.fixed_delay.delay_ms
         case RestartStrategy.FAILURE_RATE:
-            return settings.failure_rate_delay_ms
+            return restart.failure_rate.delay_ms
         case RestartStrategy.EXPONENTIAL_DELAY:
-            return settings.max_backoff_ms
+            return restart.exponential_delay.max_ms
         case RestartStrategy.NONE:
             return 0
 
@@ -92,7 +92,7 @@ class Pipeline:
             try:
                 source.validate()
             except MalformedRecord:
-                if settings.poison_policy is PoisonPolicy.FAIL:
+                if settings.poison.policy is PoisonPolicy.FAIL:
                     raise
 
     def validate_sinks(self) -> None:

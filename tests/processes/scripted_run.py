@@ -13,7 +13,7 @@ from pipelines.domain.checkpoint_failures import ChannelAlignment, SubtaskPhases
 from pipelines.domain.commands import ChangeSettings, TriggerCheckpoint
 from pipelines.domain.events import CheckpointTriggered, FailureOccurred, SubtaskAcknowledged
 from pipelines.domain.ids import RequestId
-from pipelines.domain.settings.resource_settings import DEBLOATING
+from pipelines.domain.settings.resources import DEBLOATING
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run

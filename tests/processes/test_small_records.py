@@ -7,7 +7,7 @@ import pytest
 from pipelines.bus.inbox import submit
 from pipelines.domain.commands import TriggerCheckpoint
 from pipelines.domain.ids import RequestId
-from pipelines.domain.settings.resource_settings import DEBLOATING
+from pipelines.domain.settings.resources import DEBLOATING
 from tests.processes.host import hosted_run
 from tests.processes.small_records import HANDLED, most_in_flight, total
 

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from pipelines.domain.ids import Uid
-from pipelines.domain.settings.resource_settings import DEBLOATING
+from pipelines.domain.settings.resources import DEBLOATING
 from tests.simulation.plans import Plan
 from tests.simulation.poison import NO_POISON, Poison, draw_poison
 

@@ -92,7 +92,7 @@ class Driver:
             spec=spec,
             pipeline=find_flow(spec.pipeline).build(spec.parameters),
             settings=settings,
-            places=SnapshotPlaces.of(self._directory, settings),
+            places=SnapshotPlaces.of(self._directory, settings.storage),
             storage_roots=[root],
             store=disk.open(),
             lease=self._lease,

@@ -64,7 +64,7 @@ def _heard_of_a_slot_that_dies(rng: random.Random) -> list[JobEvent]:
     heard: list[JobEvent] = []
     dice = Dice(rng, {}, Counter())
     stages = Stages(Surroundings(SimulatedClock(), rng, dice, KILLED), heard.append)
-    stages.start(Door(Heartbeat(1_000, 10_000)).open_for(Attempt(1)), 1)
+    stages.start(Door(Heartbeat(interval_ms=1_000, timeout_ms=10_000)).open_for(Attempt(1)), 1)
     (slot,) = stages.slots
     slot.has_dialled = True
 

@@ -45,7 +45,7 @@ from tests.web.sent_errands import catch_errands
 pytestmark = pytest.mark.django_db
 
 WHO = {"requester": "ann", "reason": "upgrade"}
-HEARTBEAT_TIMEOUT = timedelta(milliseconds=parse_settings({}).heartbeat_timeout_ms)
+HEARTBEAT_TIMEOUT = timedelta(milliseconds=parse_settings({}).heartbeat.timeout_ms)
 
 
 @pytest.fixture(autouse=True)

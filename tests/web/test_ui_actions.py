@@ -40,7 +40,7 @@ ON_A_RUNNING_ONE = {
     "cancel": (RequestKind.CANCEL, CONFIRMED),
     "change": (
         RequestKind.CHANGE_SETTINGS,
-        {"reason": "it falls behind", "checkpoint_interval_ms": "9 s"},
+        {"reason": "it falls behind", "execution.checkpointing.interval": "9 s"},
     ),
     "kill": (RequestKind.KILL_SLOT, {**CONFIRMED, "slot": "1", "moment": "aligning"}),
 }

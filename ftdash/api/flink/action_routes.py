@@ -302,7 +302,7 @@ def _check_checkpoint_type(run: RunFacts, given: str) -> None:
         raise Problem(
             400, f"The field checkpointType cannot be {given!r}; give CONFIGURED or FULL."
         )
-    is_full = not parse_settings(run.settings).incremental_checkpoints
+    is_full = not parse_settings(run.settings).state.is_incremental
     if given == "INCREMENTAL" or (given == "FULL" and not is_full):
         raise Problem(
             400,

@@ -177,24 +177,25 @@ _STORAGES = {
 
 def config_body(run: RunFacts) -> shapes.CheckpointConfig:
     given = parse_settings(run.settings)
-    kept = given.retention is not ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
-    deletes = given.retention is ExternalizedRetention.DELETE_ON_CANCELLATION
-    mode = given.checkpointing_mode
+    checkpointing = given.checkpointing
+    kept = checkpointing.retention is not ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
+    deletes = checkpointing.retention is ExternalizedRetention.DELETE_ON_CANCELLATION
+    mode = given.barriers.mode
     if mode is CheckpointingMode.ACKED:
         mode = CheckpointingMode.AT_LEAST_ONCE
     return shapes.CheckpointConfig(
         mode=mode.value.lower(),  # Flink has no word for at most once
-        interval=NEVER if given.checkpoint_interval_ms is None else given.checkpoint_interval_ms,
-        timeout=given.checkpoint_timeout_ms,
-        min_pause=given.min_pause_ms,
-        max_concurrent=given.max_concurrent_checkpoints,
+        interval=NEVER if checkpointing.interval_ms is None else checkpointing.interval_ms,
+        timeout=checkpointing.timeout_ms,
+        min_pause=checkpointing.min_pause_ms,
+        max_concurrent=checkpointing.max_concurrent,
         externalization=shapes.Externalization(enabled=kept, delete_on_cancellation=deletes),
-        state_backend=_BACKENDS[given.state_backend],
-        checkpoint_storage=_STORAGES[given.checkpoint_storage],
-        unaligned_checkpoints=given.unaligned,
-        tolerable_failed_checkpoints=given.tolerable_failed_checkpoints,
-        aligned_checkpoint_timeout=given.aligned_timeout_ms,
-        checkpoints_after_tasks_finish=given.allows_finished_sources,
+        state_backend=_BACKENDS[given.state.backend],
+        checkpoint_storage=_STORAGES[given.storage.kind],
+        unaligned_checkpoints=given.barriers.unaligned,
+        tolerable_failed_checkpoints=checkpointing.tolerable_failures,
+        aligned_checkpoint_timeout=given.barriers.aligned_timeout_ms,
+        checkpoints_after_tasks_finish=checkpointing.allows_finished_sources,
         state_changelog_enabled=False,
         changelog_periodic_materialization_interval=CHANGELOG_INTERVAL_MS,
         changelog_storage="memory",

@@ -26,7 +26,7 @@ from ftdash.metrics.queries.loads import sum_known
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.recovery_axis import failures
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.settings import RestartOptions, RestartStrategy
 from pipelines.domain.settings.parsing import parse_settings
 
 JOB_TYPE = "STREAMING"
@@ -161,7 +161,7 @@ def config_body(run: RunFacts) -> shapes.JobConfig:
         jid=job_id(run.run_id),
         name=run.pipeline,
         execution_config=shapes.ExecutionConfig(
-            restart_strategy=_restart_sentence(parse_settings(run.settings)),
+            restart_strategy=_restart_sentence(parse_settings(run.settings).restart),
             job_parallelism=run.parallelism,
             object_reuse_mode=False,
             user_config=run.parameters,
@@ -173,29 +173,32 @@ def settings_body(run: RunFacts) -> list[shapes.ConfigEntry]:
     return [shapes.ConfigEntry(key=key, value=run.settings[key]) for key in sorted(run.settings)]
 
 
-def _restart_sentence(given: Settings) -> str:
+def _restart_sentence(restart: RestartOptions) -> str:
     def iso(ms: float) -> str:
         return f"PT{ms / 1000:g}S"
 
-    match given.restart_strategy:
+    match restart.strategy:
         case RestartStrategy.NONE:
             return "Restart deactivated."
         case RestartStrategy.FIXED_DELAY:
+            fixed = restart.fixed_delay
             return (
-                f"Restart with fixed delay ({iso(given.fixed_delay_ms)})."
-                f" #{given.fixed_delay_attempts} restart attempts."
+                f"Restart with fixed delay ({iso(fixed.delay_ms)})."
+                f" #{fixed.attempts} restart attempts."
             )
         case RestartStrategy.FAILURE_RATE:
+            rate = restart.failure_rate
             return (
-                f"Failure rate restart with maximum of {given.failure_rate_max_failures} failures"
-                f" within interval {iso(given.failure_rate_interval_ms)} and fixed delay"
-                f" {iso(given.failure_rate_delay_ms)}."
+                f"Failure rate restart with maximum of {rate.max_failures} failures"
+                f" within interval {iso(rate.interval_ms)} and fixed delay"
+                f" {iso(rate.delay_ms)}."
             )
         case RestartStrategy.EXPONENTIAL_DELAY:
+            backoff = restart.exponential_delay
             return (
                 "Restart with exponential delay: starting at"
-                f" {iso(given.initial_backoff_ms)}, increasing by {given.backoff_multiplier:g},"
-                f" with maximum {iso(given.max_backoff_ms)}."
+                f" {iso(backoff.initial_ms)}, increasing by {backoff.multiplier:g},"
+                f" with maximum {iso(backoff.max_ms)}."
             )
 
 

@@ -31,7 +31,8 @@ from ftdash.jobs.validation import check_place, loaded_code, roots
 from ftdash.times import watermark_moment
 from pipelines.domain.commands import AnyCommand, SavepointCommand
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.run import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.run import scheme_of
+from pipelines.domain.settings.resources import OBJECT_SCHEMES
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 from pipelines.points.contents import (

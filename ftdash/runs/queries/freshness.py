@@ -155,7 +155,7 @@ LATE_AFTER_INTERVALS = 3
 
 def checkpoint_interval_s(run: Run) -> float | None:
     """None: it completes checkpoints only on request."""
-    interval_ms = parse_settings(run.settings_now).checkpoint_interval_ms
+    interval_ms = parse_settings(run.settings_now).checkpointing.interval_ms
     return None if interval_ms is None else interval_ms / 1000
 
 

@@ -80,8 +80,8 @@ def planning_facts(pipeline_name: str) -> PlanningFacts | None:
     recoveries = _recoveries(pipeline)
     rates = list(_rates(newest))
     return PlanningFacts(
-        interval_ms=settings.checkpoint_interval_ms,
-        retained=settings.retained_checkpoints,
+        interval_ms=settings.checkpointing.interval_ms,
+        retained=settings.checkpointing.retained_count,
         costs=_costs(newest),
         failures=_failures(pipeline),
         recoveries=recoveries,

@@ -239,7 +239,9 @@ def savepoint_directory(run_id: str) -> str | None:
     found = Run.objects.filter(run_id=run_id).select_related("pipeline").first()
     if found is None:
         return None
-    return SnapshotPlaces.of(run_directory(found), parse_settings(found.settings_now)).savepoints
+    return SnapshotPlaces.of(
+        run_directory(found), parse_settings(found.settings_now).storage
+    ).savepoints
 
 
 def newest_samples(run_id: str) -> SubtaskSamples:

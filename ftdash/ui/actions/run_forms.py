@@ -166,7 +166,7 @@ class ChangeForm(ActionForm):
         super().__init__(*args, page=page, **kwargs)
         given = page.run.settings if page.run else {}
         for definition in CHANGE_LIVE:
-            self.fields[definition.field] = forms.CharField(
+            self.fields[definition.key] = forms.CharField(
                 label=_label(definition, given.get(definition.key)),
                 help_text=definition.help,
                 required=False,
@@ -180,13 +180,13 @@ class ChangeForm(ActionForm):
 
     def clean(self) -> dict[str, Any]:
         """`changes` holds the filled-in fields, by key."""
-        typed = {d: self.cleaned_data.get(d.field) for d in CHANGE_LIVE}
+        typed = {d: self.cleaned_data.get(d.key) for d in CHANGE_LIVE}
         changes = {definition: text for definition, text in typed.items() if text}
         for definition, text in changes.items():
             try:
                 definition.parse(text)
             except Rejected as refusal:
-                self.add_error(definition.field, str(refusal))
+                self.add_error(definition.key, str(refusal))
         return {**self.cleaned_data, "changes": {d.key: text for d, text in changes.items()}}
 
     def chosen(self) -> ChangeSettings:

@@ -6,8 +6,9 @@ A reader sees one value alone; `parsing` checks combinations of settings.
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from pipelines.domain.errors import Rejected
 
@@ -23,18 +24,20 @@ MOST_COUNT = (1 << 31) - 1
 """Flink's counts are Java's int; its default of attempts-before-reset-backoff is the largest."""
 
 SettingValue = bool | int | float | str | None
-Reader = Callable[[str], SettingValue]
+Value = TypeVar("Value", bound=SettingValue)
+Choice = TypeVar("Choice", bound=StrEnum)
+Reader = Callable[[str], Value]
 """Reads a value; raises ValueError saying what it expects ("expected ...")."""
+_DECLARED = "declared"
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One row of the table; `field` is the attribute of Settings that it fills."""
+    """A setting as its group declares it."""
 
     key: str
-    field: str
     default: str
-    read: Reader
+    read: Reader[SettingValue]
     help: str
     changes_live: bool = False  # may change while a run goes on
 
@@ -44,6 +47,20 @@ class Definition:
             return self.read(_printable(text.strip()))
         except ValueError as error:
             raise Rejected(f"The setting {self.key} cannot be {text!r}: {error}.") from error
+
+
+def setting(
+    key: str, default: str, read: Reader[Value], help: str, *, changes_live: bool = False
+) -> Value:
+    """Declares a field of a group: the value that `read` makes of the text given under `key`."""
+    declared = Definition(key, default, read, help, changes_live)
+    return field(default=read(default), metadata={_DECLARED: declared})
+
+
+def definition_of(declared: Field[SettingValue]) -> Definition:
+    """`declared`: a field made with `setting`."""
+    definition: Definition = declared.metadata[_DECLARED]
+    return definition
 
 
 def _printable(text: str) -> str:
@@ -65,7 +82,7 @@ def duration_ms(text: str) -> int:
     return value_ms
 
 
-def duration_of_at_least(least_ms: int) -> Reader:
+def duration_of_at_least(least_ms: int) -> Reader[int]:
     def read(text: str) -> int:
         value_ms = duration_ms(text)
         if value_ms < least_ms:
@@ -75,7 +92,7 @@ def duration_of_at_least(least_ms: int) -> Reader:
     return read
 
 
-def duration_within(least_ms: int, most_ms: int) -> Reader:
+def duration_within(least_ms: int, most_ms: int) -> Reader[int]:
     def read(text: str) -> int:
         value_ms = duration_ms(text)
         if not least_ms <= value_ms <= most_ms:
@@ -85,13 +102,13 @@ def duration_within(least_ms: int, most_ms: int) -> Reader:
     return read
 
 
-def duration_or_off(least_ms: int) -> Reader:
+def duration_or_off(least_ms: int) -> Reader[int | None]:
     """Returns None for off."""
     read_duration = duration_of_at_least(least_ms)
     return lambda text: None if text.lower() == "off" else read_duration(text)
 
 
-def count_of_at_least(least: int) -> Reader:
+def count_of_at_least(least: int) -> Reader[int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= MOST_COUNT:
             raise ValueError(f"expected a whole number from {least} to {MOST_COUNT}")
@@ -100,7 +117,7 @@ def count_of_at_least(least: int) -> Reader:
     return read
 
 
-def count_within(least: int, most: int) -> Reader:
+def count_within(least: int, most: int) -> Reader[int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= most:
             raise ValueError(f"expected a whole number from {least} to {most}")
@@ -109,7 +126,7 @@ def count_within(least: int, most: int) -> Reader:
     return read
 
 
-def memory_of_at_least(least_bytes: int) -> Reader:
+def memory_of_at_least(least_bytes: int) -> Reader[int]:
     """`64 mb`, `1 gb`; units are powers of 1024, as in Flink."""
 
     def read(text: str) -> int:
@@ -125,7 +142,7 @@ def memory_of_at_least(least_bytes: int) -> Reader:
     return read
 
 
-def bytes_within(least: int, most: int) -> Reader:
+def bytes_within(least: int, most: int) -> Reader[int]:
     """A size as Flink writes it; 1 kb is 1,024 bytes."""
 
     def read(text: str) -> int:
@@ -140,7 +157,7 @@ def bytes_within(least: int, most: int) -> Reader:
     return read
 
 
-def number_within(least: float, most: float, *, above_least: bool = False) -> Reader:
+def number_within(least: float, most: float, *, above_least: bool = False) -> Reader[float]:
     bound = f"a number above {least:g}" if above_least else f"a number from {least:g}"
 
     def read(text: str) -> float:
@@ -152,7 +169,7 @@ def number_within(least: float, most: float, *, above_least: bool = False) -> Re
     return read
 
 
-def no_size_or(size: Reader) -> Reader:
+def no_size_or(size: Reader[int]) -> Reader[int]:
     """Also accepts 0, which needs no unit."""
     return lambda text: 0 if text == "0" else size(text)
 
@@ -164,11 +181,11 @@ def true_or_false(text: str) -> bool:
     return choice
 
 
-def one_of(choices: type[StrEnum]) -> Reader:
+def one_of(choices: type[Choice]) -> Reader[Choice]:
     """One value of an enumeration, in any case; dashes and underscores are equal."""
     by_text = {_folded(choice): choice for choice in choices}
 
-    def read(text: str) -> str:
+    def read(text: str) -> Choice:
         choice = by_text.get(_folded(text))
         if choice is None:
             raise ValueError(f"expected {_listed([str(choice) for choice in choices])}")

@@ -78,7 +78,7 @@ def assembled(context: RunContext) -> Assembly:
     verifier = PointVerifier(
         store=context.store,
         clock=context.clock,
-        interval_ms=context.settings.verification_interval_ms,
+        interval_ms=context.settings.checkpointing.verification_interval_ms,
         damage=watchers.checkpoints.damage,
         emit=record.emit,
         post=context.post,
@@ -114,7 +114,7 @@ def _watchers(
 ) -> RunWatchers:
     journal, emit = context.journal, context.record.emit
     recovery = RecoveryWatch(context.clock, emit)
-    restart = restart_backoff(context.settings)
+    restart = restart_backoff(context.settings.restart)
     checkpoints = CheckpointHost(
         context,
         found.retained,
@@ -129,7 +129,7 @@ def _watchers(
         checkpoints=checkpoints,
         board=MetricsBoard(context.clock, context.slot_count, reached or 0),
         recovery=recovery,
-        poison=PoisonDesk(context.settings, context.places, emit, journal),
+        poison=PoisonDesk(context.settings.poison, context.places, emit, journal),
         restart=restart,
     )
 

@@ -187,7 +187,7 @@ def _wires(
     clock: Clock,
 ) -> AckingWires | None:
     """None: the mode is not ACKED."""
-    options, parallelism = message.barriers.acking, message.parallelism
+    options, parallelism = message.acking, message.parallelism
     if options is None:
         return None
     return AckingWires(

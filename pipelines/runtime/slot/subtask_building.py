@@ -392,7 +392,7 @@ class SubtaskBuilder:
 
 
 def _debloating(inputs: InputOptions) -> Debloating | None:
-    if not inputs.debloat_target_ms:
+    if not inputs.debloats_channels:
         return None
     return Debloating(
         target_ms=inputs.debloat_target_ms,

@@ -3,7 +3,8 @@
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings.parsing import RULES, RULES_OF_GIVEN, parse_settings
+from pipelines.domain.settings.parsing import parse_settings
+from pipelines.domain.settings.rules import RULES, RULES_OF_GIVEN
 
 C = "execution.checkpointing."
 CAP = C + "alignment-buffer."
@@ -109,17 +110,17 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         "topology.max.spout.pending has no effect with execution.checkpointing.mode EXACTLY_ONCE",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", C + "mode": "AT_MOST_ONCE"},
         "needs execution.checkpointing.mode EXACTLY_ONCE or AT_LEAST_ONCE, not AT_MOST_ONCE",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", C + "unaligned.enabled": "true"},
         "needs barriers that overtake nothing",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {
             POISON + "policy": "quarantine",
             CAP + "when-exceeded": "unaligned",
@@ -128,12 +129,12 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         "needs barriers that overtake nothing",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", "restart-strategy.type": "none"},
         "needs restarts",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {
             POISON + "policy": "quarantine",
             "restart-strategy.type": "fixed-delay",
@@ -144,7 +145,7 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         " restart-strategy.type fixed-delay may give up before",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {
             POISON + "policy": "quarantine",
             REPEATED + "min-duration": "0",
@@ -154,19 +155,19 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         "fixed-delay may give up before",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", "restart-strategy.type": "failure-rate"},
         "failure-rate may give up before",
     ),
     (
-        "quarantine_needs_a_second_try",
+        "_quarantine_needs_a_second_try",
         {
             POISON + "policy": "quarantine",
             "restart-strategy.exponential-delay.attempts-before-reset-backoff": "15",
         },
         "exponential-delay may give up before",
     ),
-    ("limit_needs_quarantine", {POISON + "limit": "5"}, "sets no record aside"),
+    ("_limit_needs_quarantine", {POISON + "limit": "5"}, "sets no record aside"),
 ]
 
 

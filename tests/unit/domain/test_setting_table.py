@@ -244,4 +244,5 @@ def test_nothing_is_called_absent_that_is_here() -> None:
         key for key in KEYS if key.startswith("state.backend.rocksdb.")
     ], "the group says what holds for the others; known keys are asked for first"
     assert set(RENAMED.values()) <= set(KEYS)
-    assert parse_settings({"state.backend.rocksdb.localdir": "/fast"}).rocksdb_directory == "/fast"
+    parsed = parse_settings({"state.backend.rocksdb.localdir": "/fast"})
+    assert parsed.state.rocksdb_directory == "/fast"

@@ -1,27 +1,41 @@
 """Settings: Flink's keys, strict values, and sentences that name what is wrong."""
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 
 import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.settings import CheckpointStorage, Settings, check_parallelism
 from pipelines.domain.settings.parsing import changed_settings, parse_settings
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.readers import Definition, definition_of
+from pipelines.domain.settings.table import DEFINITIONS, read_settings
 
 
 def test_without_any_setting_the_defaults_of_the_table_hold() -> None:
     settings = parse_settings({})
 
-    assert settings.checkpoint_interval_ms == 1_000
-    assert settings.checkpoint_timeout_ms == 600_000
-    assert settings.min_pause_ms == 0
-    assert settings.tolerable_failed_checkpoints == 0
-    assert (settings.restart_strategy, settings.initial_backoff_ms) == ("exponential-delay", 100)
+    assert settings.checkpointing.interval_ms == 1_000
+    assert settings.checkpointing.timeout_ms == 600_000
+    assert settings.checkpointing.min_pause_ms == 0
+    assert settings.checkpointing.tolerable_failures == 0
+    assert (settings.restart.strategy, settings.restart.exponential_delay.initial_ms) == (
+        "exponential-delay",
+        100,
+    )
 
 
-def test_the_table_fills_every_field_once() -> None:
-    assert sorted(d.field for d in DEFINITIONS) == sorted(f.name for f in fields(Settings))
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: str(d.key))
+def test_a_setting_fills_the_field_that_declares_it_and_no_other(definition: Definition) -> None:
+    usual = declared_values(Settings, parse_settings({}))
+    text, value = another_value(definition)
+
+    found = declared_values(Settings, read_settings({definition.key: text}))
+
+    assert found == {**usual, definition.key: value}
+
+
+def test_no_two_settings_have_the_same_key() -> None:
+    assert len({each.key for each in DEFINITIONS}) == len(DEFINITIONS)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +45,7 @@ def test_the_table_fills_every_field_once() -> None:
 def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -> None:
     settings = parse_settings({"execution.checkpointing.interval": text})
 
-    assert settings.checkpoint_interval_ms == expected_ms
+    assert settings.checkpointing.interval_ms == expected_ms
 
 
 @pytest.mark.parametrize(
@@ -122,7 +136,7 @@ def test_a_first_backoff_beyond_the_longest_is_refused_with_both_values() -> Non
 
 @pytest.mark.parametrize("text", ["none", "off", "disable", "NONE"])
 def test_restarts_are_turned_off_by_any_of_flinks_words(text: str) -> None:
-    assert parse_settings({"restart-strategy.type": text}).restart_strategy == "none"
+    assert parse_settings({"restart-strategy.type": text}).restart.strategy == "none"
 
 
 @pytest.mark.parametrize(
@@ -137,14 +151,14 @@ def test_restarts_are_turned_off_by_any_of_flinks_words(text: str) -> None:
     ],
 )
 def test_a_place_is_a_path_or_a_prefix_in_a_bucket(given: str, place: str) -> None:
-    assert parse_settings({"execution.checkpointing.dir": given}).checkpoint_dir == place
+    assert parse_settings({"execution.checkpointing.dir": given}).storage.checkpoint_dir == place
 
 
 @pytest.mark.parametrize(("text", "size"), [("64 b", 64), ("512 KB", 512 << 10), ("5mb", 5 << 20)])
 def test_a_size_is_a_whole_number_with_a_unit(text: str, size: int) -> None:
     settings = parse_settings({"execution.checkpointing.jobmanager.max-state-size": text})
 
-    assert settings.max_memory_state_bytes == size
+    assert settings.storage.max_memory_state_bytes == size
 
 
 def test_a_directory_contradicts_storage_in_memory() -> None:
@@ -213,19 +227,19 @@ def test_a_heartbeat_that_comes_too_rarely_for_its_timeout_is_refused() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1", "driver-1.internal", "0.0.0.0"])
 def test_an_address_is_a_name_or_a_number(host: str) -> None:
-    assert parse_settings({"jobmanager.rpc.address": host}).driver_host == host
+    assert parse_settings({"jobmanager.rpc.address": host}).network.driver_host == host
 
 
 def test_storage_in_memory_is_no_contradiction_where_nobody_asked_to_retain() -> None:
     settings = parse_settings({"execution.checkpointing.storage": "jobmanager"})
 
-    assert settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
+    assert settings.storage.kind is CheckpointStorage.JOBMANAGER
 
 
 def test_an_interval_that_is_off_is_none() -> None:
     settings = parse_settings({"execution.checkpointing.interval": "off"})
 
-    assert settings.checkpoint_interval_ms is None
+    assert settings.checkpointing.interval_ms is None
 
 
 def test_what_may_change_while_a_run_goes_on_is_merged_with_the_rest() -> None:
@@ -253,3 +267,34 @@ def test_a_change_that_a_start_would_refuse_is_refused(
 
     with pytest.raises(Rejected, match=sentence):
         changed_settings(given, changes)
+
+
+def declared_values(group: type, values: object) -> dict[str, object]:
+    """Of every field, at any depth, by the key that the field declares."""
+    found: dict[str, object] = {}
+    for each in fields(group):
+        value = getattr(values, each.name)
+        if is_dataclass(value):
+            found |= declared_values(type(value), value)
+        else:
+            found[definition_of(each).key] = value
+    return found
+
+
+CANDIDATES = (
+    *("true", "false", "7", "0.7", "7 s", "700 ms", "7 mb", "/place", "a.host", "kill published"),
+    *("AT_LEAST_ONCE", "DELETE_ON_CANCELLATION", "fixed-delay", "abort", "fail", "quarantine"),
+    *("rocksdb", "jobmanager"),
+)
+
+
+def another_value(definition: Definition) -> tuple[str, object]:
+    """The first candidate that is valid and not the default."""
+    for text in CANDIDATES:
+        try:
+            value = definition.parse(text)
+        except Rejected:
+            continue
+        if value != definition.parse(definition.default):
+            return text, value
+    raise AssertionError(f"no candidate fits {definition.key}")

@@ -137,15 +137,16 @@ def test_an_outage_of_a_minute_ends_no_run_with_the_default_settings() -> None:
         assert not any(isinstance(verdict, Deterministic) for verdict in verdicts)
     lasting = judged_over(10 * 60_000.0, away, 0.0)
     assert isinstance(lasting[-1], Deterministic)
-    assert lasting[-1].over_ms >= settings.repeated_failure_ms
+    assert lasting[-1].over_ms >= settings.restart.repeated_failure.over_min_ms
 
 
 def judged_over(outage_ms: float, error: OperatorError, draw: float) -> list[object]:
     """What is said of each try, with the default restarts; each takes half a second."""
     settings = parse_settings({})
-    backoff = restart_backoff(settings)
+    backoff = restart_backoff(settings.restart)
     repeated = RepeatedFailures(
-        tries_min=settings.repeated_failure_tries, over_min_ms=settings.repeated_failure_ms
+        tries_min=settings.restart.repeated_failure.tries_min,
+        over_min_ms=settings.restart.repeated_failure.over_min_ms,
     )
     now_ms, verdicts = 0.0, []
     while now_ms < outage_ms:

@@ -211,6 +211,7 @@ def _deployed(root: Path, parallelism: int, options: AckingOptions) -> Deploy:
         digests_output=True,
         restore_location=None,
         restore_manifest=None,
-        barriers=BarrierOptions(mode=CheckpointingMode.ACKED, acking=options),
+        barriers=BarrierOptions(mode=CheckpointingMode.ACKED),
+        acking=options,
         state=IN_MEMORY,
     )

@@ -103,7 +103,7 @@ class Master:
             clock=self.clock,
             draw=draw,
         )
-        points = RetainedPoints(parsed.retained_checkpoints)
+        points = RetainedPoints(parsed.checkpointing.retained_count)
         self.host = CheckpointHost(context, points, CheckpointId(first_id), self.listener)
         self.host.on_running(self.attempt)
 

@@ -37,7 +37,7 @@ def spec_of(**changes: object) -> RunSpec:
 
 
 def places_in(root: Path) -> SnapshotPlaces:
-    return SnapshotPlaces.of(RunDirectory.of(root, PIPELINE, RUN), parse_settings({}))
+    return SnapshotPlaces.of(RunDirectory.of(root, PIPELINE, RUN), parse_settings({}).storage)
 
 
 def store_in(root: Path) -> FileSystemCheckpointStore:

@@ -217,7 +217,7 @@ class ScriptedRun:
         spec = spec_of(settings=settings or {})
         spec = spec_of(settings=given_settings(spec, self._journal))
         parsed = parse_settings(spec.settings)
-        places = SnapshotPlaces.of(self.directory, parsed)
+        places = SnapshotPlaces.of(self.directory, parsed.storage)
         store = store or FileSystemCheckpointStore([str(root)])
         pipeline = joining_pipeline(source or ListSource([]), sink or MemorySink())
         events: EventQueue = SimpleQueue()

@@ -16,6 +16,7 @@ from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.poison import Isolation
 from pipelines.domain.run import MEMORY, scheme_of
+from pipelines.domain.settings import AS_SENT, CheckpointingMode
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.effects import SubtaskId
@@ -38,6 +39,7 @@ def deployment_of(
 ) -> Deploy:
     """`start` None: from the beginning."""
     spec, settings = context.spec, context.settings
+    is_acked = settings.barriers.mode is CheckpointingMode.ACKED
     return Deploy(
         run_id=spec.run_id,
         pipeline=spec.pipeline,
@@ -46,15 +48,16 @@ def deployment_of(
         max_parallelism=spec.max_parallelism,
         peers=host.peers(),
         storage_roots=context.storage_roots,
-        max_memory_state_bytes=settings.max_memory_state_bytes,
-        compresses_snapshots=settings.compresses_snapshots,
+        max_memory_state_bytes=settings.storage.max_memory_state_bytes,
+        compresses_snapshots=settings.storage.compresses_snapshots,
         digests_output=settings.digests_output,
         restore_location=start.location if start else None,
         restore_manifest=_manifest_in_memory(context, start),
         forgets_state=forgets_state(settings, start),
         dropped_states=list(start.dropped_states) if start else [],
         barriers=settings.barriers,
-        inputs=settings.inputs,
+        acking=settings.acking if is_acked else None,
+        inputs=AS_SENT if is_acked else settings.inputs,
         state=settings.state,
         faults=list(parse_faults(settings.faults)),
         quarantine=context.places.quarantine,

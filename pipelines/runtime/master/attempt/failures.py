@@ -16,8 +16,8 @@ from pipelines.domain.elements import Firing
 from pipelines.domain.errors import FailureKind, Rejected, Retryable, TargetTaken, kind_of
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
-from pipelines.domain.settings import RestartStrategy, Settings
-from pipelines.domain.settings.recovery_settings import LIMIT_KEY, MIN_DURATION_KEY, MIN_TRIES_KEY
+from pipelines.domain.settings import RestartOptions, RestartStrategy
+from pipelines.domain.settings.failures import LIMIT_KEY, MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.repeated_failures import (
@@ -133,28 +133,27 @@ _NAMED_MAX = 3
 """How many of the possible places of a failure are named."""
 
 
-def restart_backoff(settings: Settings) -> RestartBackoff:
-    match settings.restart_strategy:
+def restart_backoff(restart: RestartOptions) -> RestartBackoff:
+    match restart.strategy:
         case RestartStrategy.NONE:
             return NoRestart()
         case RestartStrategy.FIXED_DELAY:
-            return FixedDelayRestart(
-                attempts=settings.fixed_delay_attempts, delay_ms=settings.fixed_delay_ms
-            )
+            fixed = restart.fixed_delay
+            return FixedDelayRestart(attempts=fixed.attempts, delay_ms=fixed.delay_ms)
         case RestartStrategy.FAILURE_RATE:
+            rate = restart.failure_rate
             return FailureRateRestart(
-                max_failures=settings.failure_rate_max_failures,
-                interval_ms=settings.failure_rate_interval_ms,
-                delay_ms=settings.failure_rate_delay_ms,
+                max_failures=rate.max_failures, interval_ms=rate.interval_ms, delay_ms=rate.delay_ms
             )
         case RestartStrategy.EXPONENTIAL_DELAY:
+            backoff = restart.exponential_delay
             return ExponentialDelayRestart(
-                initial_ms=settings.initial_backoff_ms,
-                max_ms=settings.max_backoff_ms,
-                multiplier=settings.backoff_multiplier,
-                reset_threshold_ms=settings.reset_backoff_threshold_ms,
-                jitter_factor=settings.backoff_jitter_factor,
-                attempts=settings.attempts_before_reset_backoff,
+                initial_ms=backoff.initial_ms,
+                max_ms=backoff.max_ms,
+                multiplier=backoff.multiplier,
+                reset_threshold_ms=backoff.reset_threshold_ms,
+                jitter_factor=backoff.jitter_factor,
+                attempts=backoff.attempts,
             )
 
 
@@ -179,9 +178,9 @@ class Failures:
         self._poison = watchers.poison
         self._end = end
         self._restart = watchers.restart
+        repeated = context.settings.restart.repeated_failure
         self._repeated = RepeatedFailures(
-            tries_min=context.settings.repeated_failure_tries,
-            over_min_ms=context.settings.repeated_failure_ms,
+            tries_min=repeated.tries_min, over_min_ms=repeated.over_min_ms
         )
         self._draws = random.Random(context.spec.run_id)  # for jitter
         self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and the failure
@@ -276,28 +275,26 @@ class Failures:
         host = self._attempts.host
         if host is None:
             return
-        for slot in host.silent_since(now_ms - self._context.settings.heartbeat_timeout_ms):
+        for slot in host.silent_since(now_ms - self._context.settings.heartbeat.timeout_ms):
             self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
             return
 
     def _look_for_a_standstill(self, now_ms: float) -> None:
         """An attempt may take any time until it runs, as long as it gets on."""
-        host, settings = self._attempts.host, self._context.settings
+        host, waits = self._attempts.host, self._context.settings.recovery
         if host is None or self._record.status is not JobStatus.INITIALIZING:
             return
         still_ms = now_ms - host.moved_ms
         match host.readiness:
-            case Readiness.CONNECTING if still_ms > settings.slot_request_timeout_ms:
+            case Readiness.CONNECTING if still_ms > waits.slot_request_timeout_ms:
                 cause, kind = self._too_few_slots(host), FailureKind.SLOTS_MISSING
                 self.fail(FailureOccurred(cause=cause, kind=kind), host.moved_ms)
-            case Readiness.DEPLOYING | Readiness.BEGINNING if (
-                still_ms > settings.restore_standstill_ms
-            ):
+            case Readiness.DEPLOYING | Readiness.BEGINNING if still_ms > waits.standstill_ms:
                 cause, kind = self._restore_stands_still(host), FailureKind.RESTORE_STOOD_STILL
                 self.fail(FailureOccurred(cause=cause, kind=kind), host.moved_ms)
 
     def _too_few_slots(self, host: AttemptHost) -> str:
-        context, waited_ms = self._context, self._context.settings.slot_request_timeout_ms
+        context, waited_ms = self._context, self._context.settings.recovery.slot_request_timeout_ms
         return (
             f"Spark on {context.spec.master} brought up {host.connected_count} of"
             f" {context.slot_count} slots, and no other within {waited_ms / 1000:g} s"
@@ -305,7 +302,7 @@ class Failures:
         )
 
     def _restore_stands_still(self, host: AttemptHost) -> str:
-        waited_ms, done = self._context.settings.restore_standstill_ms, host.restoring
+        waited_ms, done = self._context.settings.recovery.standstill_ms, host.restoring
         slots = ", ".join(map(str, host.undeployed)) or "all"
         far = "" if done is None else f" at {done.read_files} of {done.total_files} files"
         return (

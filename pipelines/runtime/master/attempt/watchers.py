@@ -18,7 +18,7 @@ from pipelines.domain.events import Event, RecordQuarantined, RecordsIsolated, R
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.poison import Isolation, PoisonPolicy
 from pipelines.domain.run import SnapshotPlaces
-from pipelines.domain.settings import Settings
+from pipelines.domain.settings import PoisonOptions
 from pipelines.domain.status import RecoveryPhase
 from pipelines.protocol.repeated_failures import (
     Deterministic,
@@ -46,13 +46,13 @@ have passed."""
 class PoisonDesk:
     def __init__(
         self,
-        settings: Settings,
+        options: PoisonOptions,
         places: SnapshotPlaces,
         emit: Callable[[Event], None],
         journal: JournalWriter,
     ) -> None:
-        self._is_on = settings.poison_policy is PoisonPolicy.QUARANTINE
-        self._limit = settings.poison_limit
+        self._is_on = options.policy is PoisonPolicy.QUARANTINE
+        self._limit = options.limit
         self._home = places.quarantine
         self._emit = emit
         self._apart: list[RecordOrigin] = []

@@ -72,7 +72,7 @@ class CheckpointHost:
         self.last_completed_ms: int | None = None
         self.triggers = TriggerDesk(context, listener)
         self._coordinator = CheckpointCoordinator(
-            first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
+            first_id=first_id, tolerable_failures=self._settings.checkpointing.tolerable_failures
         )
         self._files = PointFiles(context, given_up)
         self._shared = SharedFilesHost(
@@ -135,7 +135,7 @@ class CheckpointHost:
     def on_settings(self, settings: Settings) -> None:
         """Checkpoints under way keep the timeout that they started with."""
         self._settings = settings
-        self._coordinator.tolerate(settings.tolerable_failed_checkpoints)
+        self._coordinator.tolerate(settings.checkpointing.tolerable_failures)
         self.triggers.on_settings(settings)
 
     def on_run_ended(self, status: JobStatus) -> None:
@@ -234,7 +234,7 @@ class CheckpointHost:
     def _inject(self, effect: Inject) -> None:
         check(not self._is_preparing(), "one location is prepared at a time")
         checkpoint = self._coordinator.pending(effect.checkpoint_id)
-        underway = self._injection.begin(checkpoint, self._settings.checkpoint_timeout_ms)
+        underway = self._injection.begin(checkpoint, self._settings.checkpointing.timeout_ms)
         self._underway[effect.checkpoint_id] = underway
         self._injection.prepare(underway)
 

@@ -59,8 +59,8 @@ class PointKeeper:
 
     def on_run_ended(self, status: JobStatus) -> None:
         """After this the run has only the points that its retention leaves."""
-        policy = self._context.settings.retention
-        if self._context.settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+        policy = self._context.settings.checkpointing.retention
+        if self._context.settings.storage.kind is CheckpointStorage.JOBMANAGER:
             policy = ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS  # memory ends with us
         self._give_up(self._points.on_run_ended(status, policy))
 

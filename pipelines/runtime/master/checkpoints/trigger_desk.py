@@ -119,22 +119,23 @@ class TriggerDesk:
         )
 
     def _first_delay_ms(self) -> float | None:
-        interval_ms = self._settings.checkpoint_interval_ms
+        interval_ms = self._settings.checkpointing.interval_ms
         if interval_ms is None:
             return None
-        pause_ms = min(self._settings.min_pause_ms, interval_ms)
+        pause_ms = min(self._settings.checkpointing.min_pause_ms, interval_ms)
         return self._context.draw(pause_ms, interval_ms)
 
 
 def _rules(settings: Settings) -> TriggerRules:
     """Only one checkpoint can keep records in flight, so if barriers overtake, savepoints wait."""
-    may_overtake = settings.unaligned or settings.cap_action is CapAction.UNALIGNED
+    checkpointing, barriers = settings.checkpointing, settings.barriers
+    may_overtake = barriers.unaligned or barriers.cap_action is CapAction.UNALIGNED
     return TriggerRules(
-        interval_ms=settings.checkpoint_interval_ms,
-        min_pause_ms=settings.min_pause_ms,
-        max_concurrent=settings.max_concurrent_checkpoints,
+        interval_ms=checkpointing.interval_ms,
+        min_pause_ms=checkpointing.min_pause_ms,
+        max_concurrent=checkpointing.max_concurrent,
         forces_savepoints=not may_overtake,
-        allows_finished_sources=settings.allows_finished_sources,
+        allows_finished_sources=checkpointing.allows_finished_sources,
     )
 
 

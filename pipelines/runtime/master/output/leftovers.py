@@ -96,7 +96,7 @@ class NeededOutput:
         spec = msgspec.json.decode(run.spec_file.read_bytes(), type=RunSpec)
         changed = newest_event(run.journal_file, SettingsChanged)
         given = [spec.settings, *([changed.settings] if changed is not None else [])]
-        return [SnapshotPlaces.of(run, parse_settings(settings)) for settings in given]
+        return [SnapshotPlaces.of(run, parse_settings(settings).storage) for settings in given]
 
     def _points(self, places: SnapshotPlaces, run: RunDirectory) -> Iterator[str]:
         of_all_runs = places.checkpoints.rpartition("/")[0]

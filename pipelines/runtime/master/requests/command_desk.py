@@ -165,10 +165,10 @@ class FaultDesk:
     def _until_ms(self, within_s: float) -> float:
         """Allows a heartbeat timeout: a slot may hear of it, or its end be noticed, that late."""
         settings = self._context.settings
-        return self._context.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat_timeout_ms
+        return self._context.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat.timeout_ms
 
     def _left_s(self, kill: _SlotKill) -> float:
-        now_ms = self._context.clock.monotonic_ms() + self._context.settings.heartbeat_timeout_ms
+        now_ms = self._context.clock.monotonic_ms() + self._context.settings.heartbeat.timeout_ms
         return max(0.0, (kill.until_ms - now_ms) / 1000)
 
     def _taken(self, holds: Callable[[_SlotKill], bool]) -> list[_SlotKill]:

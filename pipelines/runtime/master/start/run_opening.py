@@ -32,7 +32,7 @@ from pipelines.runtime.master.start.starting_point import (
 
 def run_started(context: RunContext) -> RunStarted:
     spec, pipeline = context.spec, context.pipeline
-    found = end_to_end(context.settings.checkpointing_mode, pipeline.ends)
+    found = end_to_end(context.settings.barriers.mode, pipeline.ends)
     return RunStarted(
         pipeline=spec.pipeline,
         parallelism=spec.parallelism,
@@ -70,7 +70,9 @@ def found_points(context: RunContext) -> FoundPoints:
     if how_it_ended(context.journal) is None:
         _check_newest_is_there(context, own)
     points = (*claimed_point(context.spec, context.store), *own)
-    return FoundPoints(RetainedPoints(context.settings.retained_checkpoints, points), given_up)
+    return FoundPoints(
+        RetainedPoints(context.settings.checkpointing.retained_count, points), given_up
+    )
 
 
 def damaged_files(journal: JournalWriter) -> list[str]:

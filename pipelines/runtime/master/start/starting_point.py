@@ -164,7 +164,7 @@ def forgets_state(settings: Settings, start: StartingPoint | None) -> bool:
     """At most once, a failure costs the state: its results may have come out already. Sources go on
     behind all that they may have emitted."""
     is_own = start is not None and start.is_own
-    return is_own and settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE
+    return is_own and settings.barriers.mode is CheckpointingMode.AT_MOST_ONCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

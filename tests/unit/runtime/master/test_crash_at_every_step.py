@@ -111,7 +111,7 @@ def test_a_point_that_was_given_up_is_whole_or_gone_and_never_comes_back(
 def test_of_two_runs_in_one_directory_each_sweeps_only_what_is_its_own(tmp_path: Path) -> None:
     settings = parse_settings({"execution.checkpointing.dir": str(tmp_path)})
     mine, others = (
-        SnapshotPlaces.of(RunDirectory.of(tmp_path / "jobs", PIPELINE, run), settings)
+        SnapshotPlaces.of(RunDirectory.of(tmp_path / "jobs", PIPELINE, run), settings.storage)
         for run in (RUN, NEIGHBOUR)
     )
     drivers = [driver(tmp_path, places, OLD) for places in (mine, others)]
@@ -145,5 +145,5 @@ def disk_with_a_run(
     """The run's directory is there, its checkpoints' is not."""
     directory = RunDirectory.of(root, PIPELINE, RUN)
     directory.path.mkdir(parents=True)
-    places = SnapshotPlaces.of(directory, parse_settings({}))
+    places = SnapshotPlaces.of(directory, parse_settings({}).storage)
     return DurableDisk(monkeypatch, root), places

@@ -10,6 +10,7 @@ from pipelines.domain.commands import KillDriver, KillSlot
 from pipelines.domain.events import Event, RequestEnded
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
+from pipelines.domain.settings import Heartbeat
 from pipelines.domain.status import DriverKillMoment, KillMoment, RequestOutcome
 from pipelines.runtime.control import Die, Hello
 from pipelines.runtime.master.job_events import SlotArrived
@@ -52,7 +53,7 @@ class Desk:
         self._told: list[Event] = []
         parts = SimpleNamespace(
             clock=self.clock,
-            settings=SimpleNamespace(heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS),
+            settings=SimpleNamespace(heartbeat=Heartbeat(timeout_ms=HEARTBEAT_TIMEOUT_MS)),
             slot_count=2,
             faults=SimpleNamespace(kill_at=lambda *given: self.armed.append(given)),
         )

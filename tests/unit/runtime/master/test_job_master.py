@@ -39,7 +39,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
-from pipelines.domain.settings import InputOptions
+from pipelines.domain.settings import AS_SENT, AckingOptions, InputOptions
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 from pipelines.protocol.repeated_failures import OperatorError
@@ -674,6 +674,21 @@ def test_every_slot_is_told_whether_to_compress_and_to_digest(tmp_path: Path, gi
 
     assert isinstance(deployment, Deploy)
     assert (deployment.compresses_snapshots, deployment.digests_output) == (given, given)
+    cancel(run)
+
+
+@pytest.mark.parametrize("is_acked", [True, False])
+def test_only_in_mode_acked_slots_follow_records_and_join_no_batches(
+    tmp_path: Path, is_acked: bool
+) -> None:
+    acked = {"execution.checkpointing.mode": "ACKED", "topology.message.timeout.secs": "7"}
+    run = ScriptedRun(tmp_path, acked if is_acked else {})
+
+    deployment = run.slots.told.get(timeout=60)
+
+    assert isinstance(deployment, Deploy)
+    assert deployment.acking == (AckingOptions(timeout_ms=7_000) if is_acked else None)
+    assert deployment.inputs == (AS_SENT if is_acked else InputOptions())
     cancel(run)
 
 

@@ -214,7 +214,7 @@ class Run:
         jobs: str = "jobs",
     ) -> None:
         self._directory = RunDirectory.of(root / jobs, PIPELINE, RunId(run_id))
-        self._places = SnapshotPlaces.of(self._directory, parse_settings(settings or {}))
+        self._places = SnapshotPlaces.of(self._directory, parse_settings(settings or {}).storage)
         self._store = store_in(root)
         self._source = DataFrameRows(lambda session: session, root / "rows", schema=SCHEMA)
         self.kept = KeptRows(self._source, self._directory, self._places, self._store)

@@ -24,7 +24,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.settings.resource_settings import CHECKPOINT_DIR, SAVEPOINT_DIR
+from pipelines.domain.settings.resources import CHECKPOINT_DIR, SAVEPOINT_DIR
 from pipelines.domain.snapshots import Json
 from pipelines.domain.status import CheckpointKind
 from pipelines.runtime.clocks import SystemClock
@@ -397,7 +397,7 @@ class Run:
         is_savepoint: bool = False,
         settings: dict[str, str] | None = None,
     ) -> Path:
-        places = SnapshotPlaces.of(self.directory, parse_settings(settings or {}))
+        places = SnapshotPlaces.of(self.directory, parse_settings(settings or {}).storage)
         location = places.savepoint(ONE) if is_savepoint else places.checkpoint(ONE)
         self._store.prepare(location)
         manifest = manifest_of([[operator_of(**{field: prepared})]])

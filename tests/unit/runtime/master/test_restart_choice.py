@@ -37,7 +37,7 @@ PREFIX = "restart-strategy."
 def test_the_strategy_that_is_set_decides_how_often_and_when(
     settings: dict[str, str], delays_ms: list[float]
 ) -> None:
-    backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}))
+    backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}).restart)
 
     verdicts = [backoff.on_failure(100.0 * n, 0.5) for n in range(len(delays_ms) + 1)]
 
@@ -49,7 +49,9 @@ def test_the_strategy_that_is_set_decides_how_often_and_when(
 def test_the_wait_is_spread_by_the_factor_that_is_set(draw: float, delay_ms: float) -> None:
     given = {PREFIX + "exponential-delay.jitter-factor": "0.5"}
 
-    assert restart_backoff(parse_settings(given)).on_failure(0, draw) == RestartAfter(delay_ms)
+    backoff = restart_backoff(parse_settings(given).restart)
+
+    assert backoff.on_failure(0, draw) == RestartAfter(delay_ms)
 
 
 def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
@@ -57,7 +59,7 @@ def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
         PREFIX + "exponential-delay.reset-backoff-threshold": "1 s",
         PREFIX + "exponential-delay.jitter-factor": "0",
     }
-    backoff = restart_backoff(parse_settings(given))
+    backoff = restart_backoff(parse_settings(given).restart)
     backoff.on_failure(0, 0)
 
     assert backoff.on_failure(2_000, 0) == RestartAfter(100)
@@ -65,7 +67,7 @@ def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
 
 def test_failures_are_counted_over_the_interval_that_is_set() -> None:
     settings = {"type": "failure-rate", "failure-rate.failure-rate-interval": "1 s"}
-    backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}))
+    backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}).restart)
 
     first, later, soon = (backoff.on_failure(at_ms, 0.0) for at_ms in (0.0, 1_500.0, 1_900.0))
 

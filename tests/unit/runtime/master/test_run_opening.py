@@ -14,6 +14,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed, DamageRemembered, Event, RunStopping
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId
 from pipelines.domain.run import RunDirectory
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, StopStage
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.clocks import SystemClock
@@ -121,7 +122,7 @@ def test_a_point_that_was_reported_as_failed_is_none_though_its_manifest_is_ther
             store=store,
             journal=journal,
             spec=spec_of(),
-            settings=SimpleNamespace(retained_checkpoints=3),
+            settings=parse_settings({}),
         )
 
         found = found_points(context)

@@ -1,15 +1,15 @@
 """More is held back than the cap allows: wait and say so, overtake, or give up."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pipelines.channels.credit import cost_of
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Records
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
-from pipelines.domain.settings import BarrierOptions, CapAction
+from pipelines.domain.settings import CapAction
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 from tests.unit.runtime.fakes import batch_of
 from tests.unit.runtime.hosted import ALIGNED, LEFT, RIGHT, JoiningSubtask, RecordingOutput
@@ -105,7 +105,7 @@ def test_a_declined_checkpoint_is_cancelled_downstream_and_the_next_one_is_exact
 
 @pytest.mark.parametrize("action", list(CapAction))
 def test_the_sum_of_the_inputs_has_a_cap_of_its_own(tmp_path: Path, action: CapAction) -> None:
-    options = msgspec.structs.replace(ALIGNED, subtask_cap_bytes=CAP_BYTES, cap_action=action)
+    options = replace(ALIGNED, subtask_cap_bytes=CAP_BYTES, cap_action=action)
     host = JoiningSubtask(tmp_path, options=options)
 
     held_back(host, 3)
@@ -119,9 +119,7 @@ def test_the_sum_of_the_inputs_has_a_cap_of_its_own(tmp_path: Path, action: CapA
 
 
 def capped(root: Path, action: CapAction) -> JoiningSubtask:
-    options: BarrierOptions = msgspec.structs.replace(
-        ALIGNED, channel_cap_bytes=CAP_BYTES, cap_action=action
-    )
+    options = replace(ALIGNED, channel_cap_bytes=CAP_BYTES, cap_action=action)
     return JoiningSubtask(root, options=options)
 
 

@@ -1,8 +1,8 @@
 """A barrier and what waits at the writer: overtaken at once, in time, or not at all."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pipelines.channels.gate import Gate
@@ -21,7 +21,7 @@ from tests.unit.runtime.hosted import (
 )
 
 CHANNEL = channel_id(Uid(LEFT), 0, Uid("both"), 0, 0)
-PATIENT = msgspec.structs.replace(OVERTAKING, aligned_timeout_ms=100)
+PATIENT = replace(OVERTAKING, aligned_timeout_ms=100)
 
 
 def test_an_overtaking_barrier_keeps_what_waited_at_its_writer(tmp_path: Path) -> None:

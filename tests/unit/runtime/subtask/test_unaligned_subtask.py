@@ -1,9 +1,9 @@
 """A subtask whose barriers overtake: state and records in flight are together what came before."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pipelines.domain.elements import Barrier, Element, EndOfInput, Records, Watermark
@@ -21,7 +21,7 @@ from tests.unit.runtime.hosted import (
 )
 
 SIDES = (LEFT, RIGHT)
-PATIENT: BarrierOptions = msgspec.structs.replace(OVERTAKING, aligned_timeout_ms=100)
+PATIENT = replace(OVERTAKING, aligned_timeout_ms=100)
 
 
 @pytest.mark.parametrize("coalesced_rows", [1, 5, 8_192])
