@@ -201,6 +201,10 @@ class GateAlignment:
         excess = self._buffers.excess(checkpoint_id)
         if excess is None or checkpoint_id is None:
             return None
+        with self._last.during(f"alignment of {checkpoint_id} holds back too much"):
+            return self._on_excess(checkpoint_id, excess)
+
+    def _on_excess(self, checkpoint_id: CheckpointId, excess: str) -> Effects | None:
         match self._options.cap_action:
             case CapAction.WAIT:
                 return None  # its phases report it
@@ -223,7 +227,8 @@ class GateAlignment:
 
     def _carry_out(self, effects: list[AlignmentEffect]) -> Effects:
         """Does what concerns the gate; returns what is left to the subtask."""
-        asked = [self._asked_by(effect) for effect in effects]
+        with self._last.taken_along():
+            asked = [self._asked_by(effect) for effect in effects]
         return [each for each in asked if each is not None]
 
     def _asked_by(self, effect: AlignmentEffect) -> FeedEffect | None:

@@ -1,15 +1,20 @@
 """More is held back than the cap allows: wait and say so, overtake, or give up."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipelines.channels.credit import cost_of
+from pipelines.channels.gate import Gate
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Records
+from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.settings import CapAction
+from pipelines.protocol.alignment import BarrierAligner
+from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 from tests.unit.runtime.fakes import batch_of
 from tests.unit.runtime.hosted import ALIGNED, LEFT, RIGHT, JoiningSubtask, RecordingOutput
@@ -116,6 +121,49 @@ def test_the_sum_of_the_inputs_has_a_cap_of_its_own(tmp_path: Path, action: CapA
 
     assert len(host.sink.written) == 30
     assert bool(host.reporter.declines) == (action is CapAction.ABORT)
+
+
+@pytest.mark.parametrize(
+    ("action", "machine", "broken"),
+    [
+        (CapAction.UNALIGNED, UnalignedBarriers, UnalignedBarriers.on_time_is_up),
+        (CapAction.UNALIGNED, Gate, Gate.record),
+        (CapAction.ABORT, BarrierAligner, BarrierAligner.on_aborted),
+    ],
+)
+def test_a_rule_broken_beyond_the_cap_comes_with_the_events_that_led_to_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: CapAction,
+    machine: type,
+    broken: Callable[..., object],
+) -> None:
+    monkeypatch.setattr(machine, broken.__name__, breaks_a_rule)
+    host = capped(tmp_path, action)
+
+    with pytest.raises(InvariantViolated) as violated:
+        held_back(host, 3)
+
+    assert violated.value.last_events[-2:] == (
+        f"barrier 1 of {host.channels[LEFT]}",
+        "alignment of 1 holds back too much",
+    )
+
+
+def test_a_rule_broken_at_the_gate_comes_with_the_events_that_led_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gate, Gate.hold_back.__name__, breaks_a_rule)
+    host = capped(tmp_path, CapAction.WAIT)
+
+    with pytest.raises(InvariantViolated) as violated:
+        held_back(host, 1)
+
+    assert violated.value.last_events == (f"barrier 1 of {host.channels[LEFT]}",)
+
+
+def breaks_a_rule(*_: object) -> None:
+    check(False, "this rule holds")
 
 
 def capped(root: Path, action: CapAction) -> JoiningSubtask:
