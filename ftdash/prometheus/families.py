@@ -5,8 +5,6 @@ gauges. We serve those that our runs report; a metric that would always be zero 
 something else, is left out. The `ftdash_` metrics are those that Flink lacks.
 
 Source: Flink, `PrometheusReporter`, and the names of its metrics as documented for 2.x.
-
-One measured value of a family, with the labels that identify it.
 """
 
 from dataclasses import dataclass
@@ -187,7 +185,7 @@ FAMILIES = {each.name: each for each in (*JOB, *TASK, *TASK_INPUT, *OPERATOR, *O
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`labels` are all labels of the family."""
+    """One measured value of a family. `labels` are all labels of the family."""
 
     family: Family
     labels: dict[str, str]

@@ -1,12 +1,11 @@
 """How the event time of a split follows from its records, and when a silent split stops counting.
 
 Every split has a generator of its own; the source sends the smallest watermark of its splits
-downstream (`protocol.watermarks`). Decides nothing about clocks or splits.
+downstream (`protocol.watermarks`). This module decides nothing about clocks or splits. For sources
+whose author declares a schema, it checks and reads the column of event times.
 
 Source: Flink's `WatermarkStrategy`, `BoundedOutOfOrdernessWatermarks`, `WatermarksWithIdleness`.
 The guard against leaps is ours.
-
-Checks and reads the event time column of sources whose author declares a schema.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Names of things that cross packages, and the id under which a point keeps an operator's state.
+"""Names of things that cross packages.
 
-The operator id follows from the uid.
+A recovery point keeps the state of an operator under an id that is a hash of the operator's uid.
 
 Source: Flink, `StreamGraphHasherV2` (murmur3_128 of the UTF-8 uid, seed 0, in Guava's byte order).
 """

@@ -1,6 +1,6 @@
 """The parts of a checkpoint: files with length and digest, listed in a manifest.
 
-It also bounds how large a stored file may become when it is unpacked.
+`check_expansion` bounds how large a stored file may become when it is unpacked.
 
 Source: Flink's `_metadata` (master state, operator states, handles). Here it is JSON, so that it
 can be read without this program, and it is written last: a directory without one is garbage.

@@ -1,6 +1,6 @@
 """Converts between Python rows and Arrow, strictly: no column is filled or dropped unnoticed.
 
-Rows of an input that an operator keeps whole, as durable state.
+`row_list` declares the state of an operator that keeps whole rows of an input.
 """
 
 from collections.abc import Iterable, Iterator

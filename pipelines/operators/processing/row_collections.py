@@ -1,6 +1,6 @@
-"""The list of the current key, for a row function. Source: Flink's `ListState`.
+"""The list and the map of the current key, as a row function uses them.
 
-The map of the current key, for a row function. Source: Flink's `MapState`.
+Source: Flink, `ListState` and `MapState`.
 """
 
 from collections.abc import Iterable, Iterator

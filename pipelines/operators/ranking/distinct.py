@@ -1,6 +1,7 @@
-"""The distinct rows of some columns: first those of each batch, then, behind the exchange, of all.
+"""Finds distinct values: in each batch, to send fewer rows, and among all rows of a key.
 
-Rows that are new to a column's value, for counts of distinct values.
+`DistinctOfBatch` works before the exchange. `MarkFirstValues` works behind it and marks each value
+that its key has not had before, so that a count of distinct values counts the marks.
 
 Source: Flink SQL's `SELECT DISTINCT` and `COUNT(DISTINCT ...)`, whose views of distinct values are
 state by value as well.
