@@ -37,7 +37,7 @@ def refuse_changelogs(inputs: Sequence[bool]) -> bool:
     if any(inputs):
         raise Rejected(
             f"its input is a changelog, which takes rows back ({ROW_KIND} {DELETE!r}), and it would"
-            " count those as further rows. Aggregate the changelog with count, sum or mean, or put"
+            " count those as further rows. Aggregate the changelog by key first, or put"
             " as_records(uid=...) in front to read each change as a record"
         )
     return False

@@ -54,8 +54,9 @@ class Environment:
     # By changelog, the columns whose equal values give its changes an order; None: there is none
     _changelogs: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
-    # Nodes whose rows replace older ones, such as running totals, and the key of those rows.
-    _updates: dict[Uid, tuple[str, ...]] = field(default_factory=dict)
+    # Nodes whose rows replace older ones, such as running totals, and the key of those rows; None:
+    # it may have changed since the older one.
+    _updates: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
@@ -194,29 +195,37 @@ class Environment:
         self._sinks[node] = sink
         self._schemas[node] = schema
 
-    def note_updates(self, node: Uid, keys: tuple[str, ...]) -> None:
-        """A row that the node emits replaces an earlier one of its key."""
+    def note_updates(self, node: Uid, keys: tuple[str, ...] | None) -> None:
+        """A row that the node emits replaces an earlier one of its key. None: of an older key."""
         self._updates[node] = keys
 
     def check_counts_once(self, uid: Uid) -> None:
         """Raises Rejected if the node's rows replace older ones, so that sums of them are wrong."""
-        if uid in self._updates:
-            keys = ", ".join(map(repr, self._updates[uid]))
+        if uid not in self._updates:
+            return
+        keys = self._updates[uid]
+        if keys is None:
             raise Rejected(
-                f"the rows of {uid!r} replace earlier ones of their key, and an aggregate would"
-                " count every update as a further row. Put"
-                f" key_by({keys}).deduplicate(keep='last', uid=...) in front, directly behind the"
-                " operator that makes the updates, to count the newest row of each key; or"
-                " as_records(uid=...) to count every update"
+                f"the rows of {uid!r} replace earlier ones of sessions that late rows have made"
+                " longer, and an aggregate would count both. Leave out allowed_lateness there, or"
+                " put as_records(uid=...) in front to count every update"
             )
+        raise Rejected(
+            f"the rows of {uid!r} replace earlier ones of their key, and an aggregate would"
+            " count every update as a further row. Put"
+            f" key_by({', '.join(map(repr, keys))}).deduplicate(keep='last', uid=...) in front,"
+            " directly behind the operator that makes the updates, to count the newest row of each"
+            " key; or as_records(uid=...) to count every update"
+        )
 
     def check_ranks_once(self, uid: Uid) -> None:
         """Raises Rejected if the node's rows replace older ones, which would keep their ranks."""
         if uid in self._updates:
             raise Rejected(
                 f"the rows of {uid!r} replace earlier ones of their key, and a row that was"
-                " replaced would keep its rank. Rank the results of windows, which are final, or"
-                " put as_records(uid=...) in front to rank every update"
+                " replaced would keep its rank. Rank results that are final, such as those of"
+                " windows without a trigger or an allowed lateness, or put as_records(uid=...) in"
+                " front to rank every update"
             )
 
     def set_parallelism(self, uid: Uid, parallelism: int) -> None:

@@ -16,6 +16,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.operators.aggregating.aggregates import Aggregate
 from pipelines.operators.aggregating.aggregation import Aggregation, KeyedAggregate, LocalAggregate
+from pipelines.operators.aggregating.changelog_aggregate import ChangelogAggregate, needs_values
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator
 from pipelines.operators.processing.process import (
@@ -45,13 +46,14 @@ from pipelines.operators.windowing.processing_time import (
 )
 from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
 from pipelines.operators.windowing.triggered_aggregate import TriggeredAggregate, with_row_count
-from pipelines.operators.windowing.triggers import Trigger
+from pipelines.operators.windowing.triggers import Purging, Trigger
 from pipelines.operators.windowing.window_aggregate import (
     WindowAggregate,
     WindowFunction,
     WindowRows,
 )
 from pipelines.operators.windowing.windows import (
+    BOUNDS,
     WINDOW_START,
     WINDOW_TIME,
     AlignedWindows,
@@ -143,9 +145,11 @@ class WindowedStream:
         if isinstance(windows, SessionWindows):
             sessions = windows
             of_sessions = DistinctSessionAggregate if counts_values else SessionAggregate
-            return self.added(
+            merged = self.added(
                 uid, lambda: of_sessions(keys, time, sessions, every, late), WINDOW_TIME
             )
+            self._note_updates(merged)
+            return merged
         aligned = windows
         if self.trigger_before_end is not None:
             return self._triggered(self.trigger_before_end, aligned, every, uid)
@@ -155,6 +159,7 @@ class WindowedStream:
             lambda: of_windows(keys, time, aligned, every, late),
             WINDOW_START if aligned.is_tumbling else WINDOW_TIME,
         )
+        self._note_updates(results)
         if not counts_values and not self.is_in_processing_time:
             self.stream.environment.combine_before(
                 results.node, lambda: CombineInPanes(keys, time, aligned, every)
@@ -175,7 +180,18 @@ class WindowedStream:
         self.stream.environment.combine_before(
             results.node, lambda: CombineInPanes(keys, time, windows, with_row_count(every))
         )
+        self._note_updates(results)
         return results
+
+    def _note_updates(self, results: "Stream") -> None:
+        """A window that fires again, early or for late rows, emits its result again."""
+        fires_again = self.lateness_ms or self.trigger_before_end is not None
+        if fires_again and not isinstance(self.trigger_before_end, Purging):
+            bounds = [each for each in BOUNDS if each in results.schema.names]
+            is_fixed = not isinstance(self.windows, SessionWindows)  # late rows make sessions grow
+            self.stream.environment.note_updates(
+                results.node, (*self.keys, *bounds) if is_fixed else None
+            )
 
     def top_n(
         self,
@@ -516,8 +532,9 @@ class KeyedStream:
     ) -> "Stream":
         """Running totals: each batch emits the new results of the keys that it touched.
 
-        Combines records before the exchange wherever that makes them fewer. Of a changelog, count,
-        sum and mean subtract the rows that it takes back; a key that has none left has the count 0.
+        Combines records before the exchange wherever that makes them fewer. Of a changelog, the
+        results are those of the rows that are left; a key that has none left has the count 0. There
+        `min`, `max` and `count_distinct` keep every value of each key.
         Of running totals, put `deduplicate(keep="last")` by their key in front, so that each total
         counts once; without it they are refused.
         A mapping gives columns any name; keywords are shorter.
@@ -526,6 +543,8 @@ class KeyedStream:
         every = all_named(aggregates, named, uid)
         with naming(uid):
             environment.check_counts_once(self.stream.node)
+        if self.stream.is_changelog and any(map(needs_values, every.values())):
+            return self._aggregate_of_changes(every, uid)
         stream = with_marks(self.stream, self.keys, every, uid)
         with naming(uid):
             aggregation = Aggregation.of(
@@ -543,4 +562,12 @@ class KeyedStream:
             (Connection(local, self.keys),),
         )
         environment.note_updates(node, self.keys)
+        return self.stream.derived(node, None)
+
+    def _aggregate_of_changes(self, every: dict[str, Aggregate], uid: str) -> "Stream":
+        keys, environment = self.keys, self.stream.environment
+        node = environment.add_operator(
+            uid, lambda: ChangelogAggregate(keys, every), (self.stream.connection(keys),)
+        )
+        environment.note_updates(node, keys)
         return self.stream.derived(node, None)

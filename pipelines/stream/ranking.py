@@ -132,5 +132,7 @@ def _keyed(
     time_column: str | None,
     uid: str,
 ) -> "Stream":
+    with naming(uid):  # before a column `row_kind` that the result adds is found to be taken
+        refuse_changelogs([stream.is_changelog])
     node = stream.environment.add_operator(uid, create, (stream.connection(keys),))
     return stream.derived(node, time_column)

@@ -103,6 +103,45 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/testing/test_exactly_once.py::test_a_seed_gives_the_same_run_again",
         ),
     ),
+    "least, greatest and distinct values of a changelog are those of the rows that are left, and"
+    " values that are gone leave no state": (
+        Mutant(
+            "pipelines/operators/aggregating/counted_values.py",
+            "lost = np.unique(at[~is_inside])",
+            "lost = np.unique(at[:0])",
+            (
+                "tests/unit/operators/test_changelog_aggregate.py::test_a_value_stays_until_its_last"
+                "_row_is_taken_back"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/aggregating/counted_values.py",
+            "        self._values.write(PLACE, rows, holes)\n",
+            "",
+            (
+                "tests/unit/operators/test_changelog_aggregate.py::test_the_results_are_those_of"
+                "_the_rows_that_are_left"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/aggregating/counted_values.py",
+            "self._values.delete(rows[counts == 0])",
+            "self._values.delete(rows[:0])",
+            (
+                "tests/unit/operators/test_changelog_aggregate.py::test_values_that_are_gone_leave"
+                "_no_state"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/aggregating/counted_values.py",
+            "comes, goes = (before <= 0) & (now > 0)",
+            "comes, goes = (before == 0) & (now != 0)",
+            (
+                "tests/unit/operators/test_changelog_aggregate.py::test_a_row_that_is_taken_back"
+                "_before_it_comes_counts_once_it_came_twice"
+            ),
+        ),
+    ),
     "a row that a changelog takes back is subtracted, or its reader is refused when the pipeline is"
     " built": (
         Mutant(

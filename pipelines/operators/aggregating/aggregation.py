@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, check
 from pipelines.operators.aggregating.aggregates import (
     Accumulator,
     Aggregate,
@@ -63,15 +63,17 @@ class Aggregation:
         *,
         of_changes: bool = False,
     ) -> "Aggregation":
-        """Raises Rejected naming a column that is missing, unusable or produced twice; and an
-        aggregate that cannot take back rows of a changelog."""
+        """Raises Rejected naming a column that is missing, unusable or produced twice. Of changes,
+        there are only sums; see `changelog_aggregate` for the others."""
         if not aggregates:
             raise Rejected("An aggregation needs at least one aggregate, such as total=count().")
         key_schema = pa.schema([field_of(schema, key) for key in keys])
         outputs = tuple(_bind(name, each, schema) for name, each in aggregates.items())
         aggregation = cls(key_schema, outputs, of_changes)
         if of_changes:
-            _check_takes_back(keys, outputs)
+            refuse_kind_key(keys)
+            is_sum = all(each.combine is Combine.SUM for each in aggregation.accumulators)
+            check(is_sum, "only sums can take a row back", aggregates=list(aggregates))
         check_distinct([*keys, *aggregates])
         check_distinct(aggregation.partial_schema.names)
         return aggregation
@@ -161,19 +163,13 @@ def _bind(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Output:
     return _Output(name, bound, named)
 
 
-def _check_takes_back(keys: tuple[str, ...], outputs: tuple[_Output, ...]) -> None:
+def refuse_kind_key(keys: tuple[str, ...]) -> None:
+    """Raises Rejected for a key that would keep the rows of a changelog and their return apart."""
     if ROW_KIND in keys:
         raise Rejected(
             f"its input is a changelog, so {ROW_KIND!r} cannot be a key. Leave it out, or put"
             " as_records(uid=...) in front to read each change as a record"
         )
-    for output in outputs:
-        if any(each.combine is not Combine.SUM for each in output.accumulators):
-            raise Rejected(
-                f"its input is a changelog, and {output.name!r} is a minimum or maximum, which"
-                " cannot take a row back. Use count, sum or mean, or put as_records(uid=...) in"
-                " front to read each change as a record"
-            )
 
 
 def check_distinct(names: list[str]) -> None:

@@ -95,7 +95,9 @@ class _OfRows(Trigger):
         return _fire_where(windows.new_rows >= self._number)
 
 
-class _Purging(Trigger):
+class Purging(Trigger):
+    """Made by `purging`."""
+
     def __init__(self, inner: Trigger) -> None:
         self._inner = inner
         self.columns = inner.columns
@@ -138,7 +140,7 @@ def count_trigger(rows: int) -> Trigger:
 
 def purging(trigger: Trigger) -> Trigger:
     """The same, but a window that fires forgets its rows: results of one window add up."""
-    return _Purging(trigger)
+    return Purging(trigger)
 
 
 def _checked(every: timedelta) -> timedelta:

@@ -14,8 +14,17 @@ from pipelines.connectors.sink import Sink
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
+from pipelines.operators.aggregating.aggregates import Aggregate
 from pipelines.operators.processing.process import BatchProcessFunction
-from pipelines.stream import Environment, Stream, count, max, min, tumbling
+from pipelines.stream import (
+    Environment,
+    Stream,
+    count,
+    count_distinct,
+    max,
+    min,
+    tumbling,
+)
 
 LEFT = pa.schema([("key", pa.string()), ("x", pa.int64())])
 RIGHT = pa.schema([("key", pa.string()), ("y", pa.int64())])
@@ -51,8 +60,9 @@ def test_what_works_row_by_row_passes_a_changelog_on(pass_on: Callable[[Stream],
 @pytest.mark.parametrize(
     "read",
     [
-        lambda s: s.key_by("key").aggregate(highest=max("x"), uid="next"),
-        lambda s: s.key_by("key").aggregate(lowest=min("x"), n=count(), uid="next"),
+        lambda s: s.distinct("key", uid="next"),
+        lambda s: s.key_by("key").top_n(2, order_by="x", uid="next"),
+        lambda s: s.key_by("key").deduplicate(uid="next"),
         lambda s: s.key_by("key").process(BatchProcessFunction(), WITHOUT_KIND, uid="next"),
         lambda s: s.process(BatchProcessFunction(), WITHOUT_KIND, uid="next"),
         lambda s: s.map(lambda row: row, WITHOUT_KIND, uid="next"),
@@ -120,6 +130,17 @@ def test_a_changelog_that_is_dealt_out_right_before_the_sink_keeps_its_order() -
     stream = joined("left").rebalance().sink(UPSERT, uid="out")
 
     assert stream.environment.build().graph.node(Uid("out")).inputs[0].hash_by == ("key",)
+
+
+@pytest.mark.parametrize("total", [max("x"), min("x"), count_distinct("x"), count_distinct("key")])
+def test_aggregates_that_keep_values_read_a_changelog_and_give_running_totals(
+    total: Aggregate,
+) -> None:
+    totals = joined("left").key_by("key").aggregate(total=total, n=count(), uid="totals")
+
+    assert (totals.is_changelog, totals.schema.names) == (False, ["key", "total", "n"])
+    with pytest.raises(Rejected, match="replace earlier ones of their key"):
+        totals.key_by("key").aggregate(n=count(), uid="next")
 
 
 def test_changes_can_be_read_as_records() -> None:

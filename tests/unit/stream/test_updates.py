@@ -3,13 +3,27 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.stream import Environment, Pipeline, Stream, count, sum
+from pipelines.stream import (
+    Environment,
+    Pipeline,
+    Stream,
+    WindowedStream,
+    count,
+    count_trigger,
+    purging,
+    session,
+    sliding,
+    sum,
+    tumbling,
+)
 from pipelines.testing import run_with_kills
 
 VISITS = pa.schema([("user", pa.int64()), ("page", pa.string())])
@@ -60,10 +74,94 @@ def test_an_aggregate_that_would_count_every_update_is_refused_with_the_next_ste
 def test_a_ranking_that_would_keep_replaced_rows_is_refused_with_the_next_step() -> None:
     totals = visits_of(Environment()).key_by("user", "page").aggregate(n=count(), uid="totals")
 
-    with pytest.raises(Rejected, match=r"'best' cannot .* keep its rank\. Rank the results of win"):
+    with pytest.raises(Rejected, match=r"'best' cannot .* its rank\. Rank results that are f"):
         totals.key_by("user").top_n(2, order_by="n", uid="best")
     records = totals.as_records(uid="records")
     assert records.key_by("user").top_n(2, order_by="n", uid="best").is_changelog
+
+
+@pytest.mark.parametrize(
+    ("windowed", "keys"),
+    [
+        (lambda w: w(tumbling(minutes=1)).trigger(count_trigger(1)), "'user', 'window_start'"),
+        (
+            lambda w: w(tumbling(minutes=1)).allowed_lateness(timedelta(minutes=1)),
+            "'user', 'window_start'",
+        ),
+        (
+            lambda w: w(sliding(timedelta(minutes=2), every=timedelta(minutes=1))).trigger(
+                count_trigger(1)
+            ),
+            "'user', 'window_start', 'window_end', 'window_time'",
+        ),
+    ],
+)
+def test_results_of_windows_that_fire_again_are_updates(
+    windowed: Callable[[Any], WindowedStream], keys: str
+) -> None:
+    results = windowed(timed().key_by("user").window).aggregate(n=count(), uid="windows")
+
+    with pytest.raises(Rejected, match=rf"key_by\({keys}\)\.deduplicate\(keep='last'"):
+        results.key_by("user").aggregate(n=sum("n"), uid="second")
+    with pytest.raises(Rejected, match="keep its rank"):
+        results.key_by("user").top_n(2, order_by="n", uid="best")
+
+
+def test_results_of_sessions_with_lateness_have_no_key_that_stays() -> None:
+    sessions = timed().key_by("user").window(session(timedelta(minutes=1)))
+    results = sessions.allowed_lateness(timedelta(minutes=1)).aggregate(n=count(), uid="windows")
+
+    with pytest.raises(Rejected, match=r"late rows have made longer.* Leave out allowed_lateness"):
+        results.key_by("user").aggregate(n=sum("n"), uid="second")
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        lambda w: w(tumbling(minutes=1)),
+        lambda w: w(session(timedelta(minutes=1))),
+        lambda w: w(tumbling(minutes=1)).trigger(purging(count_trigger(1))),
+    ],
+)
+def test_final_results_of_windows_and_those_that_add_up_are_aggregated(
+    final: Callable[[Any], WindowedStream],
+) -> None:
+    results = final(timed().key_by("user").window).aggregate(n=count(), uid="windows")
+
+    totals = results.key_by("user").aggregate(n=sum("n"), uid="second")
+
+    assert totals.schema.names == ["user", "n"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_totals_of_windows_that_fire_early_count_each_row_once(seed: int) -> None:
+    rng = random.Random(seed)
+    visits = [
+        {"user": rng.randrange(4), "at": datetime.fromtimestamp(rng.randrange(300), UTC)}
+        for _ in range(80)
+    ]
+    windows = timed(out_of_orderness=timedelta(minutes=5)).key_by("user").window
+    early = windows(tumbling(minutes=1)).trigger(count_trigger(2)).aggregate(n=count(), uid="early")
+    newest = early.key_by("user", "window_start").deduplicate(keep="last", uid="newest")
+    totals = newest.key_by("user").aggregate(n=sum("n"), windows=count(), uid="totals")
+    totals.collect(uid="out")
+
+    run = run_with_kills(totals.environment.build(), {"visits": visits}, kills=seed)
+
+    found = {row["user"]: (row["n"], row["windows"]) for row in run.table("out").to_pylist()}
+    expected: dict[object, list[int]] = {}
+    for each in visits:
+        expected.setdefault(each["user"], []).append(int(each["at"].timestamp()) // 60)
+    assert found == {user: (len(of), len(set(of))) for user, of in expected.items()}
+
+
+TIMED = pa.schema([("user", pa.int64()), ("at", pa.timestamp("ms", "UTC"))])
+
+
+def timed(out_of_orderness: timedelta = timedelta(0)) -> Stream:
+    return Environment().from_rows(
+        [], TIMED, uid="visits", timestamp_column="at", out_of_orderness=out_of_orderness
+    )
 
 
 def test_updates_can_be_counted_as_records() -> None:
