@@ -96,6 +96,7 @@ class Run(RunsCode):
     allow_non_restored_state = models.BooleanField(default=False)
     first_checkpoint_id = models.PositiveBigIntegerField(default=1)
     replayed_sources = models.JSONField(default=list)  # whose quarantine it reads again
+    renamed_uids = models.JSONField(default=dict)  # of operators in that point, to those of now
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)

@@ -192,6 +192,7 @@ def new_run(
     first_checkpoint_id: int = 1,
     parent: Run | None = None,
     replayed_sources: Sequence[str] = (),
+    renamed_uids: dict[str, str] | None = None,
 ) -> Run:
     newest = pipeline.runs.order_by("-number").first()
     number = newest.number + 1 if newest else 1
@@ -214,6 +215,7 @@ def new_run(
             parent=parent,
             code=pipeline.code,
             replayed_sources=list(replayed_sources),
+            renamed_uids=renamed_uids or {},
             created_at=timezone.now(),
         )
     except IntegrityError as error:

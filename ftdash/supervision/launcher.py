@@ -130,6 +130,7 @@ def _spec(run: Run) -> RunSpec:
         allow_non_restored_state=run.allow_non_restored_state,
         first_checkpoint_id=CheckpointId(run.first_checkpoint_id),
         replayed_sources=[Uid(uid) for uid in run.replayed_sources],
+        renamed_uids={Uid(old): Uid(new) for old, new in run.renamed_uids.items()},
         installation=settings.INSTALLATION_ID,
         started_by=_requester(run),
         follows=_run_before(run),

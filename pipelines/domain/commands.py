@@ -13,7 +13,7 @@ from typing import ClassVar, get_args
 
 import msgspec
 
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import RequestId, Uid
 from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode, DriverKillMoment, KillMoment, SavepointFormat
 
@@ -281,6 +281,7 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
     allow_non_restored_state: bool
     replayed: dict[str, int] = {}  # records of the quarantine that are read again, by source
     settings: dict[str, str] = {}  # those that change
+    renamed: dict[Uid, Uid] = {}  # operators in the point, to those of the pipeline
     values: dict[str, str] = {}  # of the flow's parameters, those that change
 
     @property
@@ -293,7 +294,8 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
         }
         records = ", ".join(f"{count:,} of {uid}" for uid, count in sorted(self.replayed.items()))
         given |= {"replay-quarantine": records} if records else {}
-        return given | {f"set {name}": v for name, v in (self.settings | self.values).items()}
+        given |= {f"set {name}": value for name, value in (self.settings | self.values).items()}
+        return given | {f"map {old}": new for old, new in self.renamed.items()}
 
 
 class UpgradePipeline(Command, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ starts, because time passes in between.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,17 +19,24 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import published_again
+from pipelines.domain.renamed_uids import renamed
 from pipelines.domain.run import RunDirectory, ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.finding import find_flow, installed_module
 from pipelines.packages.installed import described
 from pipelines.packages.loading import LoadedCode
-from pipelines.points.contents import pending_commits, source_records_of
+from pipelines.points.contents import bytes_of, pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.published_output import Start, published_up_to, repeats
 from pipelines.points.verdict import Check, Finding, Measured, Outcome, Verdict
-from pipelines.protocol.compatibility import Compatibility, Target, compare
+from pipelines.protocol.compatibility import (
+    Compatibility,
+    Target,
+    compare,
+    likely_names,
+    unfit_names,
+)
 from pipelines.storage.manifests import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
@@ -94,13 +101,14 @@ class RestoreQuestion:
     refused_before: str = ""  # why an earlier start there was refused; empty: it was not
     installation: str = ""  # of the new run
     newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
+    new_names: Mapping[Uid, Uid] = field(default_factory=dict)  # of operators in the point
     code: LoadedCode | None = None  # that holds `flow`; None: an installed package does
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
     """Raises Rejected if `path` lies outside the storage; all else is in the verdict."""
     try:
-        manifest = store.manifest(question.path)
+        stored = store.manifest(question.path)
     except CorruptSnapshot as error:
         refused = Finding(Check.MANIFEST, Outcome.REFUSED, str(error))
         return Verdict(path=question.path, findings=(refused,))
@@ -110,19 +118,25 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
     except Rejected as refusal:
         built = Finding(Check.PIPELINE, Outcome.REFUSED, str(refusal))
         said = (
-            _manifest_finding(manifest),
-            *_code(question, manifest),
+            _manifest_finding(stored),
+            *_code(question, stored),
             *_settings(question),
             built,
         )
-        return _verdict(question, manifest, said)
-    found = compare(manifest, _target(question, pipeline))
+        return _verdict(question, stored, said)
+    unfit = list(unfit_names(stored, pipeline.graph, question.new_names))
+    manifest = stored if unfit else renamed(stored, question.new_names)
+    target = _target(question, pipeline)
+    found, guessed = compare(manifest, target), likely_names(manifest, target)
     findings = chain(
         (_manifest_finding(manifest), *_refused_before(question)),
         _code(question, manifest),
         _settings(question),
         (_guarantee(question, pipeline),),
+        _new_names(unfit, question),
         _compatibility(found),
+        _guessed(guessed),
+        _left(stored, found, question),
         _files(question, manifest, store),
         _sources(manifest, pipeline),
         _output(question, manifest, pipeline),
@@ -130,7 +144,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         _replay(question, manifest),
         _time(question, manifest),
     )
-    return _verdict(question, manifest, tuple(findings), found)
+    return replace(_verdict(question, manifest, tuple(findings), found), likely_names=guessed)
 
 
 def _verdict(
@@ -149,6 +163,7 @@ def _verdict(
         matched=found.matched if found else (),
         new=found.new if found else (),
         dropped=found.dropped if found else (),
+        dropped_states=found.dropped_states if found else (),
         file_count=len(files),
         file_bytes=sum(file.length for file in files),
         pending_commits=pending_commits(manifest),
@@ -231,10 +246,46 @@ def _compatibility(found: Compatibility) -> Iterator[Finding]:
     yield Finding(check, Outcome.FINE, f"State is restored to {_names(found.matched)}.")
     if found.new:
         yield Finding(check, Outcome.NOTE, f"New, beginning empty: {_names(found.new)}.")
-    left = [*found.dropped, *(Uid(f"{uid}/{state}") for uid, state in found.dropped_states)]
-    if left:
-        yield Finding(check, Outcome.NOTE, f"Left behind, as allowed: {_names(left)}.")
     yield from (Finding(check, Outcome.NOTE, change) for change in found.changes)
+
+
+def _new_names(unfit: list[str], question: RestoreQuestion) -> Iterator[Finding]:
+    yield from (Finding(Check.COMPATIBILITY, Outcome.REFUSED, each) for each in unfit)
+    for old, new in () if unfit else question.new_names.items():
+        text = f"The state of {old!r} in the point becomes that of {new!r}."
+        yield Finding(Check.COMPATIBILITY, Outcome.FINE, text)
+
+
+def _guessed(likely: Mapping[Uid, Uid]) -> Iterator[Finding]:
+    for old, new in likely.items():
+        text = (
+            f"{old!r} looks like {new!r}: same state, same schema. If you have renamed it, map"
+            f" {old} to {new}, and its state is taken over."
+        )
+        yield Finding(Check.COMPATIBILITY, Outcome.NOTE, text)
+
+
+def _left(stored: Manifest, found: Compatibility, question: RestoreQuestion) -> Iterator[Finding]:
+    """What the run would begin without, in rows and bytes."""
+    if found.problems:
+        return
+    former = {new: old for old, new in question.new_names.items()}
+    left = [
+        *((uid, None) for uid in found.dropped),
+        *((former.get(uid, uid), state) for uid, state in found.dropped_states),
+    ]
+    for uid, state in left:
+        handles = [
+            handle
+            for subtask in stored.subtasks
+            for operator in subtask.operators
+            for handle in operator.states
+            if operator.uid == uid and state in (None, handle.state)
+        ]
+        rows, size = sum(each.rows for each in handles), sum(bytes_of(each) for each in handles)
+        name = f"{uid!r}" if state is None else f"the state {state!r} of {uid!r}"
+        text = f"Left behind, as allowed: {name}, {rows:,} keys or rows in {size:,} bytes."
+        yield Finding(Check.COMPATIBILITY, Outcome.NOTE, text)
 
 
 def _files(

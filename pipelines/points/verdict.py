@@ -54,6 +54,8 @@ class Verdict:
     matched: tuple[Uid, ...] = ()
     new: tuple[Uid, ...] = ()
     dropped: tuple[Uid, ...] = ()
+    dropped_states: tuple[tuple[Uid, str], ...] = ()  # of operators that are still there
+    likely_names: dict[Uid, Uid] = field(default_factory=dict)  # operators that look renamed
     file_count: int = 0
     file_bytes: int = 0
     pending_commits: dict[Uid, int] = field(default_factory=dict)  # per sink
@@ -63,6 +65,11 @@ class Verdict:
     @property
     def is_possible(self) -> bool:
         return not self.refusals
+
+    @property
+    def is_lossy(self) -> bool:
+        """The run would begin without some of the point's state."""
+        return bool(self.dropped or self.dropped_states)
 
     def found(self, check: Check) -> bool:
         return any(finding.check is check for finding in self.findings)

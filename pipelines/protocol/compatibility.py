@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.domain.ids import Uid, channel_ends
+from pipelines.domain.renamed_uids import NewNames
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
 
@@ -135,6 +136,67 @@ def compare(manifest: Manifest, target: Target) -> Compatibility:
         undeclared,
         tuple(change for _, change in states if change),
     )
+
+
+def unfit_names(manifest: Manifest, graph: JobGraph, new_names: NewNames) -> Iterator[str]:
+    """Why these new names cannot be given to operators of the point, one sentence each.
+
+    A sink keeps its name: the ledger of its output and the claim to its target have it. So does a
+    source that has set records aside, because its quarantine is a directory of that name.
+    """
+    held, known = _operators_with_state(manifest), {node.uid for node in graph.nodes}
+    there = {operator.uid for subtask in manifest.subtasks for operator in subtask.operators}
+    for old, new in new_names.items():
+        if old not in held:
+            yield f"The point holds no state of an operator {old!r}; it holds {_names(list(held))}."
+            continue
+        if new not in known:
+            yield f"The pipeline has no operator {new!r} that could take the state of {old!r}."
+        if new in there and new not in new_names:
+            yield f"The point knows {new!r} itself, so that cannot take the state of {old!r}."
+        if sum(each == new for each in new_names.values()) > 1:
+            yield f"Only one operator of the point can become {new!r}."
+        if any(each.has_output or each.outputs for each in held[old]):
+            yield f"{old!r} is a sink, whose ledger has its name; keep that name in the pipeline."
+        if any(each.quarantined or each.replayed is not None for each in held[old]):
+            yield (
+                f"{old!r} has records in quarantine under its name; keep that name in the pipeline."
+            )
+
+
+def likely_names(manifest: Manifest, target: Target) -> dict[Uid, Uid]:
+    """Operators of the point that seem to have another uid in the pipeline: one that the point does
+    not know, declares the very same states, and is the only one that does."""
+    held = _operators_with_state(manifest)
+    known = {node.uid: node.kind for node in target.graph.nodes}
+    gone = [uid for uid in held if uid not in known]
+    new = [uid for uid in known if uid not in manifest.operator_ids and uid not in held]
+    alike = {
+        old: [each for each in new if _is_alike(held[old], each, known, target)] for old in gone
+    }
+    found = {old: each[0] for old, each in alike.items() if len(each) == 1}
+    taken = list(found.values())
+    return {old: each for old, each in found.items() if taken.count(each) == 1}
+
+
+def _is_alike(
+    snapshots: list[OperatorSnapshot],
+    uid: Uid,
+    kinds: Mapping[Uid, NodeKind],
+    target: Target,
+) -> bool:
+    if any(each.has_output or each.outputs for each in snapshots):
+        return False  # a sink keeps its name
+    is_source = any(each.positions is not None for each in snapshots)
+    if is_source or kinds[uid] is NodeKind.SOURCE:
+        return is_source and kinds[uid] is NodeKind.SOURCE
+    held = {
+        state.state: (state.kind, dict(state.schema)) for each in snapshots for state in each.states
+    }
+    declared = {
+        name: (each.kind, dict(each.types)) for name, each in target.declared.get(uid, {}).items()
+    }
+    return bool(held) and held == declared
 
 
 def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot]]:

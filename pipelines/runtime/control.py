@@ -174,6 +174,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     quarantine: str = ""  # the directory of the quarantines of all sources
     isolation: Isolation = Isolation()
     replayed_sources: list[Uid] = []  # sources whose quarantine is read again
+    renamed_uids: dict[Uid, Uid] = {}  # of the operators in the point, if it has other names
     shows_failed_records: bool = False  # a failure may tell the master the record's values
     beginning: bytes = b""  # of the run, see `connectors.beginning`
     code: ShippedCode | None = None  # the host has put the wheel on this machine

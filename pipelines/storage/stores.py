@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pipelines.domain.renamed_uids import NewNames, renamed
 from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.settings.resources import OBJECT_SCHEMES
 from pipelines.domain.snapshots import FileHandle, Manifest
@@ -25,8 +26,16 @@ class CheckpointStores:
     """Implements `CheckpointStore` by delegation; the file store refuses unknown kinds."""
 
     def __init__(
-        self, roots: Sequence[str], max_memory_state_bytes: int, *, compresses: bool = False
+        self,
+        roots: Sequence[str],
+        max_memory_state_bytes: int,
+        *,
+        compresses: bool = False,
+        renamed_point: str | None = None,
+        new_names: NewNames | None = None,
     ) -> None:
+        """`new_names`: the uids under which the operators of `renamed_point` are known here."""
+        self._new_names = {} if renamed_point is None else {renamed_point: new_names or {}}
         self._roots = roots
         self._compresses = compresses
         self._files = FileSystemCheckpointStore(roots, compresses=compresses)
@@ -69,7 +78,8 @@ class CheckpointStores:
         return self._of(location).publish(location, manifest)
 
     def manifest(self, location: str) -> Manifest:
-        return self._of(location).manifest(location)
+        found = self._of(location).manifest(location)
+        return renamed(found, self._new_names.get(location, {}))
 
     def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
         return self._of(location).problem_of(location, file, reads=reads)

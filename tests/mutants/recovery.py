@@ -589,6 +589,62 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "an operator that was renamed goes on with its state where a person maps it, or is refused": (
+        Mutant(
+            "pipelines/runtime/master/attempt/attempts.py",
+            "renamed_uids=spec.renamed_uids if start and start.location == spec.restore_from else",
+            "renamed_uids={} if start else",
+            (
+                "tests/processes/test_process_functions.py::test_operators_that_were_re"
+                "named_go_on_with_their_state_also_if_the_restore_is_killed"
+            ),
+        ),
+        Mutant(
+            "pipelines/domain/renamed_uids.py",
+            "msgspec.structs.replace(each, channel=_channel(each.channel, new_names))",
+            "each",
+            (
+                "tests/unit/protocol/test_compatibility.py::test_vertices_channels_and_"
+                "parallelisms_are_renamed_too"
+            ),
+        ),
+        Mutant(
+            "pipelines/protocol/compatibility.py",
+            "if any(each.has_output or each.outputs for each in held[old]):\n",
+            "if False:\n",
+            (
+                "tests/unit/protocol/test_compatibility.py::test_a_new_name_that_cannot"
+                "_be_given_is_refused"
+            ),
+        ),
+        Mutant(
+            "pipelines/points/preflight.py",
+            "        _new_names(unfit, question),\n",
+            "",
+            (
+                "tests/unit/points/test_preflight.py::test_an_operator_with_another_uid"
+                "_is_guessed_and_mapped_by_hand"
+            ),
+        ),
+        Mutant(
+            "pipelines/protocol/compatibility.py",
+            "    return {old: each for old, each in found.items() if taken.count(each) == 1}",
+            "    return found",
+            (
+                "tests/unit/protocol/test_compatibility.py::test_what_may_be_another_op"
+                "erator_is_not_named"
+            ),
+        ),
+        Mutant(
+            "ftdash/points/services/restore.py",
+            "            renamed_uids=asked.renamed,\n",
+            "",
+            (
+                "tests/web/test_fresh_code.py::test_a_renamed_operator_is_mapped_by_han"
+                "d_on_the_page_of_the_restore"
+            ),
+        ),
+    ),
     "a connection without the attempt's token is refused": (
         Mutant(
             "pipelines/channels/handshake.py",

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipelines.domain.commands import StopWithSavepoint
-from pipelines.domain.events import MetricsSampled
+from pipelines.domain.events import FailureOccurred, MetricsSampled, RunStarted
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
@@ -67,6 +67,33 @@ def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backe
     assert_exact(tmp_path / "output")
     assert metrics["rows"] == {("minutes", 0), ("minutes", 1)}
     assert metrics["totals"] == {("running", 0), ("running", 1)}
+
+
+@pytest.mark.parametrize("fault", ["kill restoring slot=0", "kill restored slot=1"])
+def test_operators_that_were_renamed_go_on_with_their_state_also_if_the_restore_is_killed(
+    tmp_path: Path, fault: str
+) -> None:
+    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:
+        run.wait_until_cut_at(HELD_AT, STEP_S)
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    renamed = {uid: f"new-{uid}" for uid in ("numbers", "minutes", "running")}
+    first = manifest_of(savepoint).checkpoint_id + 1
+
+    with hosted_run(
+        tmp_path,
+        {"hours_per_s": "0.3", "prefix": "new-"},
+        settings=OFTEN | {"testing.faults": f"{fault}; kill committed slot=0 attempt=2 nth=2"},
+        restore_from=str(savepoint),
+        asked=TIMED | {"first_checkpoint_id": first, "renamed_uids": renamed},
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    [started, *_] = [each.event for each in run.of(RunStarted)]
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert len(run.of(FailureOccurred)) == 2
+    assert started.renamed_uids == renamed
+    assert_exact(tmp_path / "output")
 
 
 def metrics_of(run: StartedRun) -> dict[str, set[tuple[str, int]]]:

@@ -105,9 +105,10 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     output = Path(parameters["output"])
     held_at = parameters["held_at"]
     source = Numbers(int(parameters["total"]), held_at=int(held_at) if held_at else None)
-    numbers = env.source(source, uid="numbers")
-    minutes = numbers.key_by("key").process(Minutes(), MINUTES, uid="minutes")
-    totals = minutes.key_by("key").process(RunningTotal(), TOTALS, uid="running")
+    new = parameters["prefix"]
+    numbers = env.source(source, uid=f"{new}numbers")
+    minutes = numbers.key_by("key").process(Minutes(), MINUTES, uid=f"{new}minutes")
+    totals = minutes.key_by("key").process(RunningTotal(), TOTALS, uid=f"{new}running")
     totals.sink(ExactlyOnceFiles(output / "totals", pipeline="timed"), uid="totals-files")
     reminders = minutes.side_output("reminders", uid="reminders")
     reminders.sink(ExactlyOnceFiles(output / "reminders", pipeline="timed"), uid="reminder-files")
@@ -151,6 +152,7 @@ FLOW = Flow(
         Parameter("total", "900", "how many numbers there are"),
         Parameter("hours_per_s", "0.1", "event-hours per second"),
         Parameter("held_at", "", "the number from which on there is nothing to read"),
+        Parameter("prefix", "", "of the uids of what has state"),
     ),
     assemble=assemble,
 )

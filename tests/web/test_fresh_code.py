@@ -10,10 +10,11 @@ from django.test import Client
 from django.urls import reverse
 
 from ftdash.jobs import fresh_code
-from ftdash.jobs.models import Pipeline
+from ftdash.jobs.models import Pipeline, Request, Run
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
+from ftdash.supervision.launcher import _spec
 from ftdash.tasks import begin_worker
 from pipelines.domain.errors import BrokenCode, Rejected
 from pipelines.flows import page_view_count
@@ -63,10 +64,11 @@ def path(site: Path, tmp_path: Path) -> str:
     """Of a point of a pipeline that has ended."""
     data = write_events(tmp_path / "data")
     story = Story(new_run("views", settings={})).started()
+    point = str(site / "views" / "savepoints" / "savepoint-views-1-7")
+    story.completed(path=point)
     story.ended()
     Projector().run_once()
     Pipeline.objects.update(flow=FLOW, parameters={"data": str(data)})
-    point = str(site / "views" / "savepoints" / "savepoint-views-1-7")
     publish_views(FileSystemCheckpointStore([str(site)]), point, data)
     return point
 
@@ -87,6 +89,27 @@ def test_a_renamed_operator_is_seen_by_the_preflight_of_a_server_that_runs(
     assert "It holds state of the operator 'views'" in after
     with pytest.raises(Rejected, match="state of the operator 'views'"):
         point_services.restore(Restore(pipeline="views", path=path), requester="ann", reason="x")
+
+
+def test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore(
+    admin: Client, edit: Edit, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit('uid="views"', 'uid="views-per-app"')
+    monkeypatch.setattr(fresh_code, "_staying", [True])
+    address = "/pipelines/views/restore/"
+    fields = {"path": path, "parallelism": "2", "reason": "renamed", "confirmation": "views"}
+
+    refused = admin.get(f"{address}verdict/", {"path": path, "parallelism": "2"}).content.decode()
+    form = admin.get(address, {"path": path, "renamed": "views: views-per-app"}).content.decode()
+    answer = admin.post(address, {**fields, "renamed": "views: views-per-app"})
+
+    assert "'views' looks like 'views-per-app': same state" in words_in(refused)
+    assert f'href="{address}?path={path}&amp;renamed=views%3A%20views-per-app"' in refused
+    assert "It can be restored." in words_in(form)
+    assert answer.status_code == 302
+    run, request = Run.objects.get(number=2), Request.objects.get(kind="RESTORE")
+    assert run.renamed_uids == _spec(run).renamed_uids == {"views": "views-per-app"}
+    assert request.command.parameters["map views"] == "views-per-app"
 
 
 @pytest.mark.usefixtures("stays")

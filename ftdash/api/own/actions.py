@@ -147,6 +147,7 @@ def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> As
                 parallelism=asked.parallelism,
                 parameters=asked.parameters,
                 settings=asked.settings,
+                renamed=asked.renamed,
                 allow_non_restored_state=asked.allow_non_restored_state,
                 reads_files=asked.reads_files,
             ),

@@ -18,6 +18,7 @@ from ftdash.api.own.shapes import (
     Name,
     NumberInPath,
     Page,
+    Pairs,
     Text,
 )
 from ftdash.checkpoints.answers import (
@@ -106,14 +107,20 @@ def recovery_choice(request: HttpRequest, name: InPath, limit: Limit = 50) -> Po
 
 @api.get("/pipelines/{name}/preflight", response=Verdict)
 def preflight(
-    request: HttpRequest, name: InPath, path: Text, allow_non_restored_state: bool = False
+    request: HttpRequest,
+    name: InPath,
+    path: Text,
+    renamed: Pairs,
+    allow_non_restored_state: bool = False,
 ) -> Verdict:
-    """Findings for and against a restore from the point; reads no file in full, starts nothing."""
+    """Findings for and against a restore from the point; reads no file in full, starts nothing.
+    `renamed`: OLD=NEW, an operator's uid in the point and the one it has now."""
     return point_services.preflight(
         Restore(
             pipeline=name,
             path=path,
             allow_non_restored_state=allow_non_restored_state,
+            renamed=dict(each.partition("=")[::2] for each in renamed),
             reads_files=False,
         )
     )

@@ -35,6 +35,7 @@ Parallelism = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
 InPath = Annotated[str, Path(pattern=NAME)]
 NumberInPath = Annotated[int, Path(ge=0, le=ROW_ID_MAX)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
+Pairs = Annotated[list[Text], Query(max_length=500, default_factory=list)]
 Count = Annotated[int, Query(ge=0, le=ROW_ID_MAX)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
 
@@ -165,12 +166,14 @@ class AskingToChange(Asking):
 
 class AskingToRestore(Asking):
     """From which point, and how; None: as the pipeline is set. Changed parameters and settings
-    replace those of the same name, for this run and later ones."""
+    replace those of the same name, for this run and later ones. `renamed`: uids of operators in the
+    point, with those that they have now."""
 
     path: Text
     parallelism: Parallelism | None = None
     parameters: Texts | None = None
     settings: Texts | None = None
+    renamed: Texts | None = None
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False
     reads_files: bool = False

@@ -125,7 +125,10 @@ def _changes(run: Run, parent: Run | None) -> Iterator[str]:
         yield f"code: {before} → {now}"
     yield from _changed(parent.settings, run.settings, _DEFAULTS)
     yield from _changed(parent.parameters, run.parameters, {})
+    if run.renamed_uids:
+        yield f"renamed: {', '.join(f'{a} → {b}' for a, b in sorted(run.renamed_uids.items()))}"
     before_uids, uids = _uids(parent), _uids(run)
+    before_uids = {run.renamed_uids.get(uid, uid) for uid in before_uids}
     if not before_uids or not uids:
         return  # one of them never started
     if added := sorted(uids - before_uids):

@@ -41,7 +41,7 @@ from ftdash.requests.asking import (
 from ftdash.runs.queries.planning import measured
 from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import RequestId, Uid
 from pipelines.domain.run import ShippedCode, scheme_of
 from pipelines.domain.settings.parsing import MAX_PARALLELISM_KEY
 from pipelines.domain.snapshots import Manifest
@@ -132,9 +132,14 @@ class Restore:
     settings: dict[str, str] | None = None  # likewise; the pipeline keeps both for later runs
     allow_non_restored_state: bool = False
     reads_files: bool = True  # False: what an inspection has found, if there was one, counts
+    renamed: dict[str, str] | None = None  # uids of operators in the point, to those of now
     replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
     code: ShippedCode | None = None  # the package that holds the flow from now on
     is_installed: bool = False  # an installed package holds the flow from now on
+
+    @property
+    def new_names(self) -> dict[Uid, Uid]:
+        return {Uid(old): Uid(new) for old, new in (self.renamed or {}).items()}
 
     def parameters_over(self, own: dict[str, str]) -> dict[str, str]:
         return {**own, **(self.parameters or {})}
@@ -249,6 +254,7 @@ def restore(
             first_checkpoint_id=manifest.checkpoint_id + 1,
             parent=Run.objects.filter(run_id=manifest.run_id).first(),
             replayed_sources=sorted(replayed),
+            renamed_uids=asked.renamed,
         )
         command = RestorePipeline(
             path=path,
@@ -258,6 +264,7 @@ def restore(
             replayed=replayed,
             settings=changes[0],
             values=changes[1],
+            renamed=asked.new_names,
         )
         return store_start(question, command, run, found.sentence)
 
@@ -332,6 +339,7 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
+        new_names=asked.new_names,
     )
     about = MayRestore(
         flow=row.flow,

@@ -49,6 +49,7 @@ class ActionForm(forms.Form):
         "parallelism",
         "claim_mode",
         "allow_non_restored_state",
+        "renamed",
         "settings",
         "parameters",
         "is_allowed",

@@ -131,6 +131,11 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         example="name: value",
         help_text="One per line; kept likewise.",
     )
+    renamed = PairsField(
+        label="Renamed operators",
+        example="old-uid: new-uid",
+        help_text="One per line: an operator's uid in the point, and the one it has now.",
+    )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
@@ -161,6 +166,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
             allow_non_restored_state=values["allow_non_restored_state"],
             settings=values["settings"],
             parameters=values["parameters"],
+            renamed=values["renamed"],
             reads_files=False,
         )
         claim_mode = ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM)
@@ -294,5 +300,6 @@ def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
         allow_non_restored_state=form["allow_non_restored_state"].value() in (True, "on"),
         settings=form.fields["settings"].clean(form["settings"].value()),
         parameters=form.fields["parameters"].clean(form["parameters"].value()),
+        renamed=form.fields["renamed"].clean(form["renamed"].value()),
         reads_files=False,
     )

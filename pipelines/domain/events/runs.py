@@ -37,6 +37,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     restored_from: str | None  # the point from which this run was asked to start
     driver_pid: int
     vertices: list["VertexShape"]  # topological order
+    renamed_uids: dict[Uid, Uid] = msgspec.field(default_factory=dict)
+    """Operators that have other uids in the point than in the pipeline."""
     transaction_timeouts_ms: dict[Uid, int] = msgspec.field(default_factory=dict)
     """By sink, if its target gives up a transaction that stays open for too long."""
 

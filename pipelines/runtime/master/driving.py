@@ -152,7 +152,12 @@ def _host(
     roots = configured_roots(directory.jobs_root)
     check_placement(settings.storage, roots)
     places = SnapshotPlaces.of(directory, settings.storage)
-    store = CheckpointStores(roots, settings.storage.max_memory_state_bytes)
+    store = CheckpointStores(
+        roots,
+        settings.storage.max_memory_state_bytes,
+        renamed_point=spec.restore_from,
+        new_names=spec.renamed_uids,
+    )
     events: EventQueue = SimpleQueue()
     pool = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
     fence = AttemptFence()

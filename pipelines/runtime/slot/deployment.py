@@ -144,6 +144,8 @@ def deploy(
         message.storage_roots,
         message.max_memory_state_bytes,
         compresses=message.compresses_snapshots,
+        renamed_point=message.restore_location,
+        new_names=message.renamed_uids,
     )
     point = _restore_point(store, message, meter)
     backends = state_backends(message.state, f"{message.run_id}-a{attempt}-{subtask}")

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.renamed_uids import renamed
 from pipelines.domain.run import ShippedCode
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.flows.finding import VARIABLE, find_flow
@@ -69,7 +70,36 @@ def test_an_operator_that_is_gone_is_named_and_may_be_left_behind(
     assert "'former'" in refused.refusals[0]
     assert allowed.is_possible
     assert allowed.dropped == ("former",)
-    assert "Left behind, as allowed: 'former'." in texts(allowed)
+    assert allowed.is_lossy
+    assert "Left behind, as allowed: 'former', 0 keys or rows in 0 bytes." in texts(allowed)
+
+
+def test_an_operator_with_another_uid_is_guessed_and_mapped_by_hand(
+    tmp_path: Path, data: Path
+) -> None:
+    """As if `views` had been called `counts` when the point was taken."""
+    former = {VIEWS: Uid("counts")}
+    store = FileSystemCheckpointStore([str(tmp_path)])
+    taken = renamed(store.manifest(str(savepoint_of_views(tmp_path, data))), former)
+    point = tmp_path / "savepoint-run-1-8"
+    shutil.copytree(tmp_path / "savepoint-run-1-7", point)
+    (point / "manifest.json").unlink()
+    store.publish(str(point), taken)
+
+    refused = asked(point, data)
+    left = asked(point, data, allow_non_restored_state=True)
+    mapped = asked(point, data, new_names={Uid("counts"): VIEWS})
+    wrong = asked(point, data, new_names={Uid("counts"): Uid("sums")})
+
+    assert not refused.is_possible
+    assert refused.likely_names == {"counts": VIEWS}
+    assert any("'counts' looks like 'views': same state, same" in each for each in texts(refused))
+    assert left.is_possible
+    assert any("'counts', 20 keys or rows in " in each for each in texts(left))
+    assert (mapped.is_possible, mapped.is_lossy, mapped.likely_names) == (True, False, {})
+    assert mapped.matched == (EVENTS, VIEWS)
+    assert "The state of 'counts' in the point becomes that of 'views'." in texts(mapped)
+    assert any("no operator 'sums'" in each for each in wrong.refusals)
 
 
 @pytest.mark.parametrize(

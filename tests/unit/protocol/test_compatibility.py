@@ -3,10 +3,25 @@
 import msgspec
 import pytest
 
+from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
-from pipelines.domain.ids import Uid
-from pipelines.domain.snapshots import FileHandle, Manifest, OperatorSnapshot, StateHandle
-from pipelines.protocol.compatibility import DeclaredColumns, Target, compare
+from pipelines.domain.ids import Uid, channel_id, operator_id
+from pipelines.domain.renamed_uids import renamed
+from pipelines.domain.snapshots import (
+    FileHandle,
+    InFlightHandle,
+    Manifest,
+    OperatorSnapshot,
+    StateHandle,
+    SubtaskSnapshot,
+)
+from pipelines.protocol.compatibility import (
+    DeclaredColumns,
+    Target,
+    compare,
+    likely_names,
+    unfit_names,
+)
 from tests.unit.runtime.points import manifest_of
 
 READ, COUNT, OUT = Uid("read"), Uid("count"), Uid("out")
@@ -153,6 +168,94 @@ def test_everything_that_speaks_against_a_point_is_said_at_once() -> None:
     held = [counted(uid="former"), counted(states=[handle(kind="batches")])]
 
     assert len(compare(point(held, max_parallelism=64), target()).problems) == 3
+
+
+RENAMED = {Uid("former"): COUNT}
+
+
+def test_a_renamed_operator_takes_its_state_over_under_its_new_name() -> None:
+    stored = point([source(), counted(uid="former"), sink()])
+
+    seen = renamed(stored, RENAMED)
+
+    assert list(unfit_names(stored, GRAPH, RENAMED)) == []
+    assert compare(seen, target()).problems == ()
+    assert compare(seen, target()).matched == (READ, COUNT, OUT)
+    assert [each.uid for each in stored.subtasks[0].operators] == [READ, "former", OUT]
+
+
+def test_two_operators_may_exchange_their_names() -> None:
+    stored = point([counted(uid="a", states=[]), counted(uid="b")])
+
+    [subtask] = renamed(stored, {Uid("a"): Uid("b"), Uid("b"): Uid("a")}).subtasks
+
+    assert [(each.uid, len(each.states)) for each in subtask.operators] == [("b", 0), ("a", 1)]
+
+
+def test_vertices_channels_and_parallelisms_are_renamed_too() -> None:
+    file = FileHandle(name="waiting.arrow", length=1, digest="")
+    waiting = InFlightHandle(
+        channel=channel_id(READ, 1, Uid("former"), 0, 2), is_output=False, file=file, rows=1
+    )
+    held = SubtaskSnapshot(
+        vertex=Uid("former"), subtask=0, operators=[counted("former")], in_flight=[waiting]
+    )
+    ids = {Uid("former"): operator_id(Uid("former"))}
+    stored = point(subtasks=[held], parallelisms={Uid("former"): 3}, operator_ids=ids)
+
+    seen = renamed(stored, RENAMED)
+
+    [subtask] = seen.subtasks
+    assert subtask.vertex == COUNT
+    assert subtask.in_flight[0].channel == channel_id(READ, 1, COUNT, 0, 2)
+    assert seen.parallelisms == {COUNT: 3}
+    assert seen.operator_ids == {COUNT: operator_id(COUNT)}
+
+
+@pytest.mark.parametrize(
+    ("held", "names", "named"),
+    [
+        ([], {"nothing": "count"}, "holds no state of an operator 'nothing'"),
+        ([], {"former": "nowhere"}, "no operator 'nowhere'"),
+        ([], {"former": "read"}, "knows 'read' itself"),
+        ([], {"former": "count", "read": "count"}, "Only one operator of the point"),
+        ([], {"out": "count"}, "'out' is a sink"),
+        (["quarantined"], {"read": "count"}, "'read' has records in quarantine"),
+    ],
+)
+def test_a_new_name_that_cannot_be_given_is_refused(
+    held: list[str], names: dict[str, str], named: str
+) -> None:
+    read = msgspec.structs.replace(source(), **{each: [{}] for each in held})
+    stored = point([read, counted(uid="former"), sink()])
+
+    problems = list(unfit_names(stored, GRAPH, {Uid(a): Uid(b) for a, b in names.items()}))
+
+    assert any(named in each for each in problems)
+
+
+def test_two_operators_with_one_name_are_refused_where_a_point_is_read() -> None:
+    with pytest.raises(Rejected, match="cannot have one uid"):
+        renamed(point([counted(uid="former"), counted()]), RENAMED)
+
+
+def test_an_operator_that_looks_renamed_is_named() -> None:
+    assert likely_names(point([source(), counted(uid="former"), sink()]), target()) == RENAMED
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [("former", {"schema": {"carrier": "string"}})],  # another schema
+        [("former", {"state": "late"})],  # another state
+        [("former", {}), ("earlier", {})],  # either may be it
+        [("former", {}), ("count", {})],  # nothing is new
+    ],
+)
+def test_what_may_be_another_operator_is_not_named(held: list[tuple[str, dict]]) -> None:
+    operators = [counted(uid, states=[handle(**changes)]) for uid, changes in held]
+
+    assert likely_names(point([source(), *operators, sink()]), target()) == {}
 
 
 def target(**changes: object) -> Target:

@@ -191,6 +191,13 @@ def _add_point(parser: ArgumentParser) -> None:
         action="store_true",
         help="leave behind state of operators that the pipeline does not have any more",
     )
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="an operator's uid in the point, and the one it has now",
+    )
     _add_code(parser)
     _add_parameters(parser)
 
@@ -399,6 +406,7 @@ def _restore(options: dict[str, Any]) -> Restore:
         parallelism=options["parallelism"],
         parameters=_pairs(options["parameter"], "--parameter"),
         settings=_pairs(options["set"], "--set"),
+        renamed=_pairs(options["map"], "--map"),
         allow_non_restored_state=options["allow_non_restored_state"],
         code=_code(options),
     )

@@ -63,6 +63,7 @@ def deployment_of(
         quarantine=context.places.quarantine,
         isolation=isolation,
         replayed_sources=spec.replayed_sources,
+        renamed_uids=spec.renamed_uids if start and start.location == spec.restore_from else {},
         shows_failed_records=settings.shows_failed_records,
         beginning=context.beginning.packed,
         code=spec.code,

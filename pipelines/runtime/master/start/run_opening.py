@@ -43,6 +43,7 @@ def run_started(context: RunContext) -> RunStarted:
         settings=spec.settings,
         restored_from=spec.restore_from,
         driver_pid=os.getpid(),
+        renamed_uids=spec.renamed_uids,
         vertices=pipeline.graph.shape(),
         transaction_timeouts_ms={
             uid: sink.transaction_timeout_ms
