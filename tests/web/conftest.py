@@ -41,6 +41,14 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def asks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process asks an author's code itself, also after a test that began a server in it."""
+    from ftdash.jobs import fresh_code
+
+    monkeypatch.setattr(fresh_code, "_staying", [])
+
+
+@pytest.fixture(autouse=True)
 def patient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> float:
     """What was just heard of stays fresh, however slow the machine is. Gives after how many seconds
     a worker of an installation is late."""
