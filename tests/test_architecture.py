@@ -222,8 +222,9 @@ def test_our_pipelines_import_what_any_author_may() -> None:
     assert private == set()
 
 
-def test_the_example_of_a_team_without_our_source_imports_nothing_private() -> None:
-    paths = list((ROOT / "examples" / "shop").rglob("*.py"))
+@pytest.mark.parametrize("example", ["shop", "nexmark"])
+def test_the_example_of_a_team_without_our_source_imports_nothing_private(example: str) -> None:
+    paths = list((ROOT / "examples" / example).rglob("*.py"))
     modules = {
         (str(path.relative_to(ROOT)), module)
         for path in paths
