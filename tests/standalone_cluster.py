@@ -24,6 +24,8 @@ MASTER_PORT = 7077  # of the master's own namespace, so it is always free
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 CORES, MEMORY = 2, "1g"
+HIDING = ("sh", "-c", 'mount -t tmpfs -o ro none "$0" && exec "$@"')
+"""`ip netns exec` gives a command mounts of its own."""
 
 
 class CannotHaveCluster(Exception):
@@ -75,15 +77,20 @@ def is_executor(command: list[str]) -> bool:
 
 
 @contextmanager
-def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Raises CannotHaveCluster; ends every process and removes every namespace that it made."""
+def standalone_cluster(
+    directory: Path, workers: int = 2, hidden: Path | None = None
+) -> Iterator[Cluster]:
+    """`hidden`: a directory that the workers see as an empty one.
+
+    Raises CannotHaveCluster; ends every process and removes every namespace that it made.
+    """
     with ExitStack() as undo:
         machines = _wired(undo, 1 + workers)
         master, *others = machines
         environment = _environment(directory, workers)
         started = [
             _start_master(undo, master, environment, directory),
-            *(_start_worker(undo, worker, master, environment, directory) for worker in others),
+            *(_start_worker(undo, each, master, environment, directory, hidden) for each in others),
         ]
         log = directory / f"{master.namespace}.log"
         _wait_for(lambda: log.read_text().count("Registering worker") == workers, started, log)
@@ -161,12 +168,13 @@ def _start_worker(
     master: Machine,
     environment: dict[str, str],
     directory: Path,
+    hidden: Path | None,
 ) -> "subprocess.Popen[bytes]":
     words = ["deploy.worker.Worker", "--host", machine.address, "--webui-port", "0"]
     limits = ["--cores", str(CORES), "--memory", MEMORY]
     place = ["--work-dir", str(directory / machine.namespace)]
     url = f"spark://{master.address}:{MASTER_PORT}"
-    return _start(undo, machine, [*words, *limits, *place, url], environment, directory)
+    return _start(undo, machine, [*words, *limits, *place, url], environment, directory, hidden)
 
 
 def _start(
@@ -175,9 +183,11 @@ def _start(
     words: list[str],
     environment: dict[str, str],
     directory: Path,
+    hidden: Path | None = None,
 ) -> "subprocess.Popen[bytes]":
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    command = machine.command(str(spark_class), f"org.apache.spark.{words[0]}", *words[1:])
+    program = [str(spark_class), f"org.apache.spark.{words[0]}", *words[1:]]
+    command = machine.command(*(program if hidden is None else [*HIDING, str(hidden), *program]))
     with open(directory / f"{machine.namespace}.log", "ab") as log:
         # Without SPARK_LOCAL_IP its web page would listen on every interface of the machine.
         process = subprocess.Popen(

@@ -1,4 +1,5 @@
-"""Packages of authors that ftdash sends to drivers and slots, without installing them there.
+"""Packages that ftdash sends to drivers and slots without installing them there: those of authors,
+and its own engine.
 
 Decides what a package may be, where an installation keeps it, and which code a process imports.
 """

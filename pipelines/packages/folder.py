@@ -45,11 +45,31 @@ def pack(folder: Path, into: Path) -> Path:
     wheel = into / f"{name}-{project.version}-py3-none-any.whl"
     metadata = f"{name}-{project.version}.dist-info"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(each for top in roots for each in _files(top)):
-            _add(archive, path.relative_to(root).as_posix(), path.read_bytes())
+        for path in sorted(each for top in roots for each in files_in(top)):
+            add_file(archive, path.relative_to(root).as_posix(), path.read_bytes())
         for file, text in _metadata(project):
-            _add(archive, f"{metadata}/{file}", text.encode())
+            add_file(archive, f"{metadata}/{file}", text.encode())
     return wheel
+
+
+def files_in(top: Path) -> Iterator[Path]:
+    """Of a package or a module, without what Python makes of them and without hidden ones."""
+    if top.is_file():
+        yield top
+        return
+    for path in top.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
+        is_made = "__pycache__" in path.parts or path.suffix == ".pyc"
+        if path.is_file() and not hidden and not is_made:
+            yield path
+
+
+def add_file(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Without the time of day and the owner, which say nothing about the code."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, content)
 
 
 def _root_of(folder: Path) -> Path:
@@ -63,17 +83,6 @@ def _code_in(root: Path) -> Iterator[Path]:
             continue
         if each.suffix == ".py" or (each / "__init__.py").is_file():
             yield each
-
-
-def _files(top: Path) -> Iterator[Path]:
-    if top.is_file():
-        yield top
-        return
-    for path in top.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
-        is_made = "__pycache__" in path.parts or path.suffix == ".pyc"
-        if path.is_file() and not hidden and not is_made:
-            yield path
 
 
 def _project_of(folder: Path, default: str) -> _Project:
@@ -106,11 +115,3 @@ def _metadata(project: _Project) -> Iterator[tuple[str, str]]:
         for group, entries in project.entry_points.items()
     )
     yield "entry_points.txt", "\n".join(groups)
-
-
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Without the time of day and the owner, which say nothing about the code."""
-    entry = zipfile.ZipInfo(name)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = 0o644 << 16
-    archive.writestr(entry, content)

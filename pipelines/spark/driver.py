@@ -60,8 +60,13 @@ def spark_stages(
     directory: RunDirectory, spec: RunSpec, post: Callable[[JobEvent], None]
 ) -> Iterator[SparkStageHost]:
     """Sends the package of the run, if it was shipped, to every machine with a slot."""
-    networking = driver_networking(parse_settings(spec.settings))
-    session = open_session(spec.master, f"{spec.pipeline} {spec.run_id}", networking)
+    settings = parse_settings(spec.settings)
+    session = open_session(
+        spec.master,
+        f"{spec.pipeline} {spec.run_id}",
+        driver_networking(settings),
+        settings.slot_request_timeout_ms / 1000,
+    )
     if spec.code is not None:
         session.sparkContext.addFile(str(CodeStore(directory.jobs_root).file_of(spec.code)))
     stages = SparkStageHost(session, post)

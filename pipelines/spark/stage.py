@@ -19,11 +19,13 @@ from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.run import DriverNetworking
-from pipelines.flows.finding import VARIABLE
+from pipelines.flows.finding import VARIABLE, declared_flows
+from pipelines.packages.engine import FILE, pack_engine
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.spark.data_frames import keep_rows
+from pipelines.spark.start import check_configured, started
 
 if TYPE_CHECKING:
     from pipelines.domain.ids import Attempt
@@ -107,33 +109,52 @@ CLUSTER_SETTINGS = {
 SOURCE_ROOT = Path(__file__).parents[2]
 
 
-def open_session(master: str, application: str, networking: DriverNetworking) -> SparkSession:
-    """One per driver process. The flows' code reaches executors by PYTHONPATH.
+def is_one_machine(master: str) -> bool:
+    """Whether its slots see the files of the driver."""
+    return master.startswith("local")
 
-    Spark's own driver has the addresses of the run's control port.
+
+def open_session(
+    master: str, application: str, networking: DriverNetworking, within_s: float
+) -> SparkSession:
+    """One per driver process. `within_s`: how long YARN may take to start the application.
+
+    Spark's own driver has the addresses of the run's control port. Raises Rejected if Spark does
+    not start.
     """
+    check_configured(master)
     builder = SparkSession.builder.master(master).appName(application)
     addresses = {
         "spark.driver.host": networking.host,
         "spark.driver.bindAddress": networking.bind_host,
     }
-    is_one_machine = master.startswith("local")
-    settings = SETTINGS | addresses | ({} if is_one_machine else CLUSTER_SETTINGS)
+    settings = SETTINGS | addresses | ({} if is_one_machine(master) else CLUSTER_SETTINGS)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    if is_one_machine:  # or its workers and executors listen on every interface
+    if is_one_machine(master):  # or its workers and executors listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
+    builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path(master))
     if VARIABLE in os.environ:  # slots find the pipeline by the same names
         builder = builder.config(f"spark.executorEnv.{VARIABLE}", os.environ[VARIABLE])
-    os.environ["PYTHONPATH"] = _python_path()
+    os.environ["PYTHONPATH"] = _python_path("local")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the slots' interpreter is this one
-    session = builder.getOrCreate()
+    session = started(builder.getOrCreate, master, within_s)
     session.sparkContext.setLogLevel("ERROR")
+    if not is_one_machine(master):
+        send_engine(session)
     return session
 
 
-def _python_path() -> str:
+def send_engine(session: SparkSession) -> None:
+    """To the working directory of each executor, where their PYTHONPATH looks first."""
+    place = Path(SparkFiles.getRootDirectory()) / "sent"  # Spark deletes it when the driver ends
+    place.mkdir()
+    session.sparkContext.addFile(str(pack_engine(place, declared_flows())))
+
+
+def _python_path(master: str) -> str:
+    """The packages of authors that are installed nowhere are found by the driver's own paths."""
     inherited = os.environ.get("PYTHONPATH", "")
     paths = [str(SOURCE_ROOT), *(path for path in inherited.split(os.pathsep) if path)]
-    return os.pathsep.join(dict.fromkeys(paths))
+    sent = [] if is_one_machine(master) else [FILE]
+    return os.pathsep.join(dict.fromkeys([*sent, *paths]))

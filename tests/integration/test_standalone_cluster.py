@@ -1,7 +1,8 @@
 """flight_delays on a Spark standalone cluster, each machine a network namespace of its own.
 
 What is lost in the middle is an executor, or a whole worker whose cable is cut before it dies, so
-that nobody is told. All connections of ours are encrypted. The output is that of a batch query.
+that no process hears of it. The workers have no engine: it comes from the driver. All connections
+of ours are encrypted. The output is that of a batch query.
 """
 
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import pipelines
 from pipelines.domain.events import FailureOccurred, SlotConnected
 from pipelines.domain.run import TlsFiles
 from pipelines.domain.status import JobStatus
@@ -48,7 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     place = tmp_path / "cluster"
     place.mkdir()
     try:
-        with standalone_cluster(place) as started:
+        with standalone_cluster(place, hidden=Path(pipelines.__file__).parent) as started:
             yield started
     except CannotHaveCluster as refusal:
         pytest.skip(f"No cluster of network namespaces on this machine: {refusal}")

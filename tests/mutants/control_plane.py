@@ -212,6 +212,26 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "on a cluster, slots run the engine of their driver, whatever is installed where they run": (
+        Mutant(
+            "pipelines/packages/engine.py",
+            'if flow.startswith("pipelines.")]',
+            'if flow == "pipelines."]',
+            (
+                "tests/unit/packages/test_engine.py::test_a_slot_runs_and_finds_the_pipelines_of_the"
+                "_engine_in_the_archive_alone"
+            ),
+        ),
+        Mutant(
+            "pipelines/spark/stage.py",
+            "    sent = [] if is_one_machine(master) else [FILE]",
+            "    sent: list[str] = []",
+            (
+                "tests/integration/test_shipped_code.py::test_a_package_runs_on_a_standalone_cluster"
+                "_without_being_installed"
+            ),
+        ),
+    ),
     "one broken pipeline of an author stops no other, and its error names the author's line": (
         Mutant(
             "pipelines/flows/finding.py",

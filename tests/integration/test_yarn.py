@@ -1,0 +1,64 @@
+"""A run on a real YARN: the author's package and the engine reach the slots, which have neither."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import FailureOccurred
+from pipelines.domain.status import JobStatus
+from pipelines.packages.engine import FILE
+from tests.brokers.yarn import Yarn, written_configuration, yarn
+from tests.driven_run import started_run
+from tests.flight_runs import SOONER
+from tests.java_programs import ProgramMissing
+from tests.sent_code import STEP_S, added, assert_ran, parameters
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+    try:
+        with yarn(tmp_path_factory.mktemp("yarn")) as started:
+            yield started
+    except ProgramMissing as why:
+        pytest.skip(str(why))
+
+
+def test_a_package_runs_on_yarn_without_being_installed_and_a_killed_slot_changes_nothing(
+    tmp_path: Path, cluster: Yarn
+) -> None:
+    code = added(tmp_path)
+
+    with started_run(
+        tmp_path,
+        "orders",
+        parameters(tmp_path),
+        master="yarn",
+        settings=SOONER,
+        environment=cluster.environment,
+        code=code,
+    ) as run:
+        run.wait_for_more(1, STEP_S)
+        os.kill(run.pid_of(0), signal.SIGKILL)
+        run.wait_for(lambda _: len(run.of(FailureOccurred)) >= 1, STEP_S)
+        assert_ran(run, tmp_path, code, engine=FILE)
+
+
+def test_a_resource_manager_that_is_away_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    with started_run(
+        tmp_path,
+        "orders",
+        parameters(tmp_path),
+        master="yarn",
+        settings={"slot.request.timeout": "3 s"},
+        environment=written_configuration(tmp_path / "away"),
+        code=added(tmp_path),
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert "YARN has not started the application of this run within 3 s" in ended.reason

@@ -1,0 +1,46 @@
+"""The archive is the engine: it runs where nothing else of ours is."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from pipelines.flows.finding import declared_flows
+from pipelines.packages.engine import ENGINE, FILE, pack_engine
+
+SLOT = """
+import pipelines.runtime.slot.slot as slot
+from pipelines.flows.finding import declared_flows, find_flow
+print(slot.__file__, *declared_flows(), find_flow("page_view_count").name)
+"""
+
+
+def test_a_slot_runs_and_finds_the_pipelines_of_the_engine_in_the_archive_alone(
+    tmp_path: Path,
+) -> None:
+    pack_engine(tmp_path, declared_flows() | {"shop": "shop.flow:shop"})
+
+    ran = subprocess.run(
+        [sys.executable, "-c", SLOT],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": FILE},
+        capture_output=True,
+        text=True,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    module, *flows = ran.stdout.split()
+    assert module == str(tmp_path / FILE / "pipelines/runtime/slot/slot.py")
+    assert flows == ["flight_delays", "page_view_count", "page_views", "page_view_count"]
+
+
+def test_the_archive_holds_every_module_and_is_always_the_same(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("first", "again")]
+    for place in places:
+        place.mkdir()
+    first, again = (pack_engine(place, declared_flows()) for place in places)
+
+    held = {name for name in zipfile.ZipFile(first).namelist() if name.endswith(".py")}
+    assert held == {str(path.relative_to(ENGINE.parent)) for path in ENGINE.rglob("*.py")}
+    assert first.read_bytes() == again.read_bytes()

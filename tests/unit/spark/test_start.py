@@ -1,0 +1,82 @@
+"""A run whose Spark does not start ends with a sentence that says what to do."""
+
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.spark.start import check_configured, started
+
+NAMES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_yarn_without_a_configuration_is_refused_by_the_name_of_the_variable() -> None:
+    with pytest.raises(Rejected, match=r"HADOOP_CONF_DIR is not set. Set it to the directory that"):
+        check_configured("yarn")
+
+
+def test_a_directory_without_the_configuration_of_yarn_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+
+    with pytest.raises(Rejected, match=rf"no yarn-site.xml in {tmp_path} \(HADOOP_CONF_DIR\)"):
+        check_configured("yarn")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_either_variable_names_the_configuration(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "yarn-site.xml").touch()
+    monkeypatch.setenv(name, str(tmp_path))
+
+    assert is_refused("yarn") is False
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "spark://host:7077"])
+def test_other_masters_need_no_configuration_of_hadoop(master: str) -> None:
+    assert is_refused(master) is False
+
+
+def test_an_application_that_yarn_does_not_start_ends_the_wait() -> None:
+    over = Event()
+    try:
+        with pytest.raises(Rejected, match=r"within 0.01 s \(slot.request.timeout\)") as refused:
+            started(over.wait, "yarn", 0.01)
+    finally:
+        over.set()
+
+    assert isinstance(refused.value.__cause__, Retryable), "a run in progress is tried again later"
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://host:7077"])
+def test_what_spark_says_when_it_does_not_start_is_one_line_of_the_reason(master: str) -> None:
+    def fail() -> None:
+        raise PySparkRuntimeError("Connection refused\n\tat org.apache.spark.SparkContext")
+
+    with pytest.raises(Rejected) as refused:
+        started(fail, master, 60)
+
+    assert str(refused.value) == f"Spark does not start on {master}: Connection refused"
+    assert isinstance(refused.value.__cause__, Retryable)
+
+
+def test_what_was_started_is_returned() -> None:
+    assert started(lambda: 1, "yarn", 60) == started(lambda: 1, "local[2]", 60) == 1
+
+
+def is_refused(master: str) -> bool:
+    try:
+        check_configured(master)
+    except Rejected:
+        return True
+    return False
