@@ -65,7 +65,7 @@ def spark_stages(
         spec.master,
         f"{spec.pipeline} {spec.run_id}",
         driver_networking(settings),
-        settings.slot_request_timeout_ms / 1000,
+        settings.recovery.slot_request_timeout_ms / 1000,
     )
     if spec.code is not None:
         session.sparkContext.addFile(str(CodeStore(directory.jobs_root).file_of(spec.code)))
