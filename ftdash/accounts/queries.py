@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from django.contrib.auth.models import User
 from django.utils import timezone
 
@@ -51,16 +52,9 @@ def tokens() -> list[TokenView]:
     """By name, including revoked ones."""
     now = timezone.now()
     return [
-        TokenView(
-            name=row.name,
-            scope=TokenScope(row.scope),
-            created_by=row.created_by,
-            created_at=row.created_at,
-            expires_at=row.expires_at,
-            has_expired=row.expires_at is not None and row.expires_at <= now,
-            last_used_at=row.last_used_at,
-            revoked_by=row.revoked_by,
-            revoked_at=row.revoked_at,
+        msgspec.convert(
+            {**vars(row), "has_expired": row.expires_at is not None and row.expires_at <= now},
+            TokenView,
         )
         for row in ApiToken.objects.all()
     ]
@@ -94,15 +88,6 @@ def token(name: str) -> TokenView | None:
 def admin_actions(limit: int = 50) -> list[AdminActionView]:
     """Changes other than to pipelines, newest first."""
     return [
-        AdminActionView(
-            key=row.pk,
-            at=row.at,
-            who=row.who,
-            what=row.what,
-            subject=row.subject,
-            detail=row.detail,
-            reason=row.reason,
-            refusal=row.refusal,
-        )
+        msgspec.convert({**vars(row), "key": row.pk}, AdminActionView)
         for row in AdminAction.objects.all()[:limit]
     ]

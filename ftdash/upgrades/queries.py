@@ -58,8 +58,7 @@ class UpgradeView:
 
 def packages() -> list[PackageView]:
     """All that were added, by name and version."""
-    listed = package_store().listed()
-    return [PackageView(each.package, each.version, each.file, each.sha256) for each in listed]
+    return msgspec.convert(list(package_store().listed()), list[PackageView], from_attributes=True)
 
 
 def upgrade_view(pipeline: str, request_id: str) -> UpgradeView | None:

@@ -5,6 +5,7 @@ aligned. `alignment_buffered`, which has been 0 in Flink for years, is what was 
 distribution has whole numbers, and quantiles that may be "NaN".
 """
 
+import msgspec
 from msgspec.structs import asdict
 
 from ftdash.api.flink import shapes_checkpoints as shapes
@@ -60,13 +61,7 @@ Tasks = dict[str, shapes.TaskCheckpoint]
 def statistics_body(found: RunStatistics) -> shapes.CheckpointingStatistics:
     counts, summary = found.counts, found.summary
     return shapes.CheckpointingStatistics(
-        counts=shapes.Counts(
-            restored=counts.restored,
-            total=counts.total,
-            in_progress=counts.in_progress,
-            completed=counts.completed,
-            failed=counts.failed,
-        ),
+        counts=msgspec.convert(counts, shapes.Counts, from_attributes=True),
         summary=shapes.Summary(
             checkpointed_size=stats_of(summary.uploaded_bytes),
             state_size=stats_of(summary.state_bytes),

@@ -81,15 +81,4 @@ def _found(key: int) -> LabView:
 
 
 def _answer(found: LabView) -> LabAnswer:
-    return LabAnswer(
-        key=found.key,
-        state=found.state,
-        options=msgspec.to_builtins(found.options),
-        requested_by=found.requested_by,
-        reason=found.reason,
-        asked_at=found.asked_at,
-        ended_at=found.ended_at,
-        progress=found.progress,
-        message=found.message,
-        report=None if found.report is None else msgspec.to_builtins(found.report),
-    )
+    return LabAnswer(**msgspec.to_builtins(found))

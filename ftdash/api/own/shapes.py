@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
+import msgspec
 from ninja import Path, Query, Schema
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
@@ -58,7 +59,7 @@ class AskingForHistory(Schema):
 
     @property
     def chosen(self) -> HistoryFilter:
-        return HistoryFilter(self.status, self.kind, self.reason_name, self.from_id, self.to_id)
+        return msgspec.convert(self, HistoryFilter, from_attributes=True)
 
 
 class AskingForEvents(Schema):
@@ -76,13 +77,7 @@ class AskingForEvents(Schema):
 
     @property
     def asked(self) -> Asked:
-        return Asked(
-            pipeline=self.pipeline,
-            kind=self.kind,
-            actor=self.actor,
-            since=self.since,
-            until=self.until,
-        )
+        return msgspec.convert(self, Asked, from_attributes=True)
 
 
 class Changing(Schema):
@@ -225,7 +220,7 @@ class AskedBand(Schema):
 
     @property
     def band(self) -> Band:
-        return Band(self.fire_above, self.fire_after_s, self.clear_below, self.clear_after_s)
+        return msgspec.convert(self, Band, from_attributes=True)
 
 
 class ChangingRule(Changing):

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import msgspec
 from django.core.paginator import Paginator
 from django.db.models import Count, Max, OuterRef, Subquery
 from django.db.models.functions import Coalesce, Greatest
@@ -201,34 +202,13 @@ def _points(rows: list[Checkpoint]) -> list[RecoveryPoint]:
 
 
 def row_of(row: Checkpoint) -> CheckpointRow:
-    return CheckpointRow(
-        run_id=row.run.run_id,
-        checkpoint_id=row.checkpoint_id,
-        attempt=row.attempt,
-        kind=row.kind,
-        status=CheckpointStatus(row.status),
-        trigger_at=row.trigger_at,
-        completed_at=row.completed_at,
-        failed_at=row.failed_at,
-        committed_at=row.committed_at,
-        end_to_end_ms=row.end_to_end_ms,
-        state_bytes=row.state_bytes,
-        uploaded_bytes=row.uploaded_bytes,
-        buffered_records=row.buffered_records,
-        buffered_bytes=row.buffered_bytes,
-        persisted_bytes=row.persisted_bytes,
-        alignment_ms=row.alignment_ms,
-        source_records=row.source_records,
-        acknowledged_count=row.acknowledged_count,
-        subtask_count=row.subtask_count,
-        reason_name=row.reason_name,
-        reason_text=row.reason_text,
-        message=row.message,
-        path=row.path,
-        watermark_at=watermark_moment(row.watermark_ms),
-        counters=row.counters,
-        request_id=row.request_id,
-    )
+    found = {
+        **vars(row),
+        "run_id": row.run.run_id,
+        "reason_text": row.reason_text,
+        "watermark_at": watermark_moment(row.watermark_ms),
+    }
+    return msgspec.convert(found, CheckpointRow)
 
 
 def _summary(run: Run) -> CheckpointSummary:
@@ -253,19 +233,9 @@ def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
     rows = SubtaskPhase.objects.filter(checkpoint=checkpoint)
     ordered = sorted(rows, key=lambda row: (order.get(row.vertex, len(order)), row.subtask))
     return [
-        SubtaskTimeline(
-            vertex=row.vertex,
-            subtask=row.subtask,
-            start_delay_ms=row.start_delay_ms,
-            alignment_ms=row.alignment_ms,
-            sync_ms=row.sync_ms,
-            async_ms=row.async_ms,
-            acknowledged_ms=row.acknowledged_ms,
-            state_bytes=row.state_bytes,
-            uploaded_bytes=row.uploaded_bytes,
-            channels=[channel_timeline(channel) for channel in row.channels],
-            persisted_bytes=row.persisted_bytes,
-            is_unaligned=row.is_unaligned,
+        msgspec.convert(
+            {**vars(row), "channels": [channel_timeline(channel) for channel in row.channels]},
+            SubtaskTimeline,
         )
         for row in ordered
     ]

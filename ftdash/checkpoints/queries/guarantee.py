@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
@@ -171,16 +172,13 @@ def _held(run: Run, waiting: Sequence[LedgerLine]) -> Iterator[HeldOutput]:
 def _line(row: LedgerRow, newest_id: int, committed_id: int) -> LedgerLine:
     """Output that an earlier entry has too is the same output."""
     new = [each for each in row.outputs if each["share"]["checkpoint_id"] > newest_id]
-    return LedgerLine(
-        checkpoint_id=row.checkpoint_id,
-        attempt=row.attempt,
-        at=row.at,
-        records_read=row.records_read,
-        inputs=[_input(each) for each in row.inputs],
-        outputs=[_output(sink, new) for sink in sorted({each["sink"] for each in new})],
-        is_void=row.is_void,
-        is_committed=row.checkpoint_id <= committed_id,
-    )
+    found = {
+        **vars(row),
+        "inputs": [_input(each) for each in row.inputs],
+        "outputs": [_output(sink, new) for sink in sorted({each["sink"] for each in new})],
+        "is_committed": row.checkpoint_id <= committed_id,
+    }
+    return msgspec.convert(found, LedgerLine)
 
 
 def _input(told: dict[str, Any]) -> LedgerInput:
@@ -208,20 +206,14 @@ def _digest(shares: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _audit_view(row: Audit, now: datetime) -> AuditView:
-    return AuditView(
-        key=row.pk,
-        run_id=row.run.run_id,
-        run_number=row.run.number,
-        requester=row.requester,
-        state=_state(row, now),
-        step=row.step,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        sentences=row.sentences,
-        problem=row.problem,
-        report=row.report,
-    )
+    found = {
+        **vars(row),
+        "key": row.pk,
+        "run_id": row.run.run_id,
+        "run_number": row.run.number,
+        "state": _state(row, now),
+    }
+    return msgspec.convert(found, AuditView)
 
 
 def _state(row: Audit, now: datetime) -> AuditState:

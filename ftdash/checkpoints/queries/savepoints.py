@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 from django.core.paginator import Paginator
 from django.db.models import QuerySet, Sum
 
@@ -317,16 +318,7 @@ def savepoint_format(command: AnyCommand | None) -> SavepointFormat:
 
 
 def reading_of(row: PointInspection) -> Reading:
-    return Reading(
-        files_read=row.files_read,
-        files=row.files,
-        bytes_read=row.bytes_read,
-        bytes=row.bytes,
-        moved_at=row.moved_at,
-        ended_at=row.ended_at,
-        problem=row.problem,
-        waiting_for=row.waiting_for,
-    )
+    return msgspec.convert(row, Reading, from_attributes=True)
 
 
 def _verified_at(row: Checkpoint, reading: Reading | None) -> datetime | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+import msgspec
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from ftdash.checkpoints.answers import CheckpointRow, Distribution, distribution
@@ -288,17 +289,8 @@ def _newest(run_pk: int) -> NewestCheckpoint | None:
     row = completed.order_by("-sequence").first()
     if row is None or row.checkpoint_id is None:
         return None
-    return NewestCheckpoint(
-        checkpoint_id=row.checkpoint_id,
-        completed_at=row.completed_at,
-        end_to_end_ms=row.end_to_end_ms,
-        state_bytes=row.state_bytes,
-        uploaded_bytes=row.uploaded_bytes,
-        buffered_records=row.buffered_records,
-        buffered_bytes=row.buffered_bytes,
-        persisted_bytes=row.persisted_bytes,
-        shares={
-            (part.vertex, part.subtask): SubtaskShare(part.start_delay_ms, part.alignment_ms)
-            for part in SubtaskPhase.objects.filter(checkpoint=row)
-        },
-    )
+    shares = {
+        (part.vertex, part.subtask): SubtaskShare(part.start_delay_ms, part.alignment_ms)
+        for part in SubtaskPhase.objects.filter(checkpoint=row)
+    }
+    return msgspec.convert({**vars(row), "shares": shares}, NewestCheckpoint)

@@ -6,6 +6,8 @@ Reads rows, and checks if manifests exist; `pipelines.points.verdict` recommends
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.models import Pipeline, PointInspection, Run
@@ -80,7 +82,7 @@ class _Looked:
         seen = self.inspection
         if seen is None or seen.ended_at is not None:
             return None
-        return PointReading(seen.files_read, seen.files, seen.bytes_read, seen.bytes)
+        return msgspec.convert(seen, PointReading, from_attributes=True)
 
     @property
     def _found_problem(self) -> str:

@@ -1,5 +1,6 @@
 """The only readers of the rows of jobs, for pages, API and command line."""
 
+import msgspec
 from django.db.models import QuerySet
 
 from ftdash.jobs.answers import (
@@ -123,16 +124,8 @@ def _brief(run: Run, seen: Observation) -> RunBrief:
 
 
 def _quarantined(row: QuarantinedRecord) -> QuarantinedView:
-    return QuarantinedView(
-        at=row.at,
-        source=row.source,
-        split=row.split,
-        offset=row.offset,
-        operator=row.operator,
-        error_type=row.error_type.rpartition(".")[2],
-        error=row.error,
-        directory=row.directory,
-    )
+    found = {**vars(row), "error_type": row.error_type.rpartition(".")[2]}
+    return msgspec.convert(found, QuarantinedView)
 
 
 def _replays_since(run_id: str) -> list[ReplayView]:

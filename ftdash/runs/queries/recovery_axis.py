@@ -9,6 +9,7 @@ import re
 from datetime import datetime
 from typing import TypeVar
 
+import msgspec
 from django.db.models import Case, Count, Max, QuerySet, Value, When
 from django.utils import timezone
 
@@ -20,7 +21,6 @@ from ftdash.jobs.answers import (
     FailureView,
     Notice,
     PhaseView,
-    RecordsView,
     RecoveryAxis,
     RecoveryView,
     StatusView,
@@ -58,31 +58,14 @@ def failures(run_id: str, limit: int) -> list[FailureView]:
 
 
 def failure_view(row: Failure, run_id: str) -> FailureView:
-    origin = row.origin
-    return FailureView(
-        run_id=run_id,
-        attempt=row.attempt,
-        at=row.at,
-        cause=row.cause,
-        vertex=row.vertex,
-        subtask=row.subtask,
-        slot=row.slot,
-        detail=row.detail,
-        label="SYSTEM" if row.operator is None else "USER",
-        error_type=error_type(row.detail),
-        operator=row.operator,
-        author_trace=row.author_trace,
-        record=row.record,
-        records=None
-        if origin is None
-        else RecordsView(
-            source=origin["source"],
-            split=origin["split"],
-            first_offset=origin["first_offset"],
-            last_offset=origin["last_offset"],
-            is_moment=origin.get("is_moment", False),
-        ),
-    )
+    found = {
+        **vars(row),
+        "run_id": run_id,
+        "label": "SYSTEM" if row.operator is None else "USER",
+        "error_type": error_type(row.detail),
+        "records": None if row.origin is None else {"is_moment": False, **row.origin},
+    }
+    return msgspec.convert(found, FailureView)
 
 
 def error_type(trace: str) -> str:
