@@ -199,8 +199,8 @@ def _lengths(column: pa.Array) -> Numbers:
 
 @lru_cache(maxsize=4)
 def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
-    """Names and addresses: 10,000 channels, of which nine in ten have their id in the address, and
-    the four hot ones."""
+    """Names and addresses of 10,000 channels and of the four hot ones. Nine in ten of the 10,000
+    have their id in the address."""
     draws = Draws(seed, 0, np.arange(CHANNELS + len(HOT_CHANNEL_NAMES)))
     texts = Texts(draws)
     parts = [texts.up_to(f"directory/{level}", 5, "_") for level in range(3)]
