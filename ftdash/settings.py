@@ -101,6 +101,7 @@ INSTALLED_APPS = [
     "ftdash.ui",
     "ftdash.documentation",
     "ftdash.embedded",
+    "ftdash.deployment",
 ]
 
 MIDDLEWARE = [

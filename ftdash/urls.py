@@ -8,6 +8,7 @@ from ftdash.ui.admin_site import rows
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("ftdash.prometheus.views")),
+    path("", include("ftdash.deployment.health")),
     path("", include("ftdash.ui.urls")),
     path("admin/", rows.urls),
     path("docs/", documentation, name="documentation"),

@@ -66,6 +66,7 @@ DASHBOARD = [  # each may import those before it
     *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),
     *("upgrades", "lab", "gameday", "alerts", "eventlog", "retention", "tasks"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
+    "deployment",
     *("urls", "asgi", "__init__", "__main__"),
 ]
 SHOWN = {
@@ -137,6 +138,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "pipelines.local.running": {"StopWithSavepoint"},  # `stop_after`
 }
 READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`
+    "ftdash.deployment.doctor": "the clock of the database server",
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
     "ftdash.eventlog.sources": "the kinds of rows of the log are one table; `queries` reads it",
     "ftdash.gameday.observation": "what a game day has shown so far, for its services and queries",

@@ -1,0 +1,284 @@
+"""Checks a whole installation, and says what cures each trouble it finds.
+
+Every check looks at one part and answers with a `Diagnosis`; none of them repairs anything. A check
+that depends on a broken part is skipped, so that one trouble gives one finding. The health
+addresses in `health` ask the same functions, and keep the answers to themselves.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import redis
+from django.conf import settings
+from django.db import DatabaseError, NotSupportedError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from ftdash.accounts import queries as accounts
+from ftdash.accounts.services import Role
+from ftdash.celery import application
+from ftdash.formats import size
+from ftdash.jobs.answers import Liveness
+from ftdash.runs.queries.freshness import observe
+from ftdash.supervision import java
+from pipelines.domain.errors import Rejected
+from pipelines.storage.roots import ROOTS_VARIABLE
+
+FREE_BYTES_MIN = 2 << 30
+"""Below that, one larger checkpoint may fill the disk."""
+
+CLOCKS_DIFFER_MAX = timedelta(seconds=2)
+REDIS_TIMEOUT_S = 2.0
+WORKER_TIMEOUT_S = 2.0
+OLDEST_REDIS = (6, 2)
+KEEPS_EVERYTHING = "noeviction"
+
+
+class Verdict(StrEnum):
+    WELL = "well"
+    WARNING = "warning"  # it works, but not for long, or not for everyone
+    BROKEN = "broken"  # something does not work
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What was found of one part. `cure` is empty if it is well."""
+
+    part: str
+    verdict: Verdict
+    finding: str
+    cure: str = ""
+
+
+def well(part: str, finding: str) -> Diagnosis:
+    return Diagnosis(part, Verdict.WELL, finding)
+
+
+def broken(part: str, finding: str, cure: str) -> Diagnosis:
+    return Diagnosis(part, Verdict.BROKEN, finding, cure)
+
+
+def warning(part: str, finding: str, cure: str) -> Diagnosis:
+    return Diagnosis(part, Verdict.WARNING, finding, cure)
+
+
+def examine() -> Iterator[Diagnosis]:
+    """One diagnosis after the other, so that a slow part delays only its own."""
+    yield home()
+    yield secret_key()
+    found = database()
+    yield found
+    if found.verdict is Verdict.BROKEN:
+        migrated = found
+    else:
+        migrated = migrations()
+        yield migrated
+    broker = queue()
+    yield broker
+    if broker.verdict is not Verdict.BROKEN:
+        yield worker()
+    if migrated.verdict is Verdict.WELL:
+        yield clock()
+        seen = observe()
+        yield beat(seen.reconcile)
+        yield projector(seen.projector)
+        yield people()
+    yield drivers_java()
+    yield static_files()
+    yield addresses()
+
+
+def home() -> Diagnosis:
+    part, place = "home", settings.FTDASH_HOME
+    owner = f"give it to the account that runs ftdash: `chown -R ACCOUNT {place}`."
+    if not os.access(place, os.W_OK | os.X_OK):
+        return broken(part, f"{place} cannot be written.", f"Mount it for writing, or {owner}")
+    free = shutil.disk_usage(place).free
+    if free < FREE_BYTES_MIN:
+        return warning(
+            part,
+            f"{size(free)} are free below {place}; {size(FREE_BYTES_MIN)} are the least to have.",
+            f"Free some space, keep fewer checkpoints, or let {ROOTS_VARIABLE} name another disk.",
+        )
+    return well(part, f"{place} can be written; {size(free)} are free.")
+
+
+def secret_key() -> Diagnosis:
+    part, path = "secret key", Path(settings.FTDASH_HOME) / "secret_key"
+    if os.environ.get("FTDASH_SECRET_KEY"):
+        return well(part, "It comes from FTDASH_SECRET_KEY.")
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        return broken(part, f"{path}: {error.strerror}.", f"Let this account read {path}.")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return warning(
+            part,
+            f"Other accounts of this machine can read {path} (mode {mode:o}).",
+            f"Run `chmod 600 {path}`, and delete the file if somebody may have read it: a new key"
+            " is made, and everyone signs in again.",
+        )
+    return well(part, f"Only its owner can read {path}.")
+
+
+def database() -> Diagnosis:
+    """Whether it answers, and whether its version is one that Django supports."""
+    part = "database"
+    try:
+        connection.ensure_connection()
+        connection.check_database_version_supported()
+    except NotSupportedError as error:
+        return broken(part, str(error).splitlines()[0], "Upgrade the server to that version.")
+    except DatabaseError as error:
+        return broken(
+            part,
+            f"It does not answer: {str(error).strip().splitlines()[0]}",
+            "Start the server, or correct FTDASH_DATABASE_URL.",
+        )
+    if connection.vendor == "sqlite":
+        return well(part, "SQLite in the home, which serves one machine.")
+    return well(part, f"{connection.display_name} answers.")
+
+
+def migrations() -> Diagnosis:
+    part = "migrations"
+    executor = MigrationExecutor(connection)
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        return broken(
+            part,
+            f"{len(missing)} are missing; the first is {missing[0][0]}.",
+            "Stop the services, run `ftdash migrate`, and start them again.",
+        )
+    return well(part, "The tables are those of this version.")
+
+
+def clock() -> Diagnosis:
+    """Compares the clock of this machine with that of the database server."""
+    part = "clock"
+    rows = MigrationRecorder.Migration.objects.annotate(there=Now())
+    began = timezone.now()
+    there: datetime | None = rows.values_list("there", flat=True).first()
+    if there is None or connection.vendor == "sqlite":
+        return well(part, "The database is in this machine.")
+    apart = max(began - there, there - timezone.now(), timedelta(0))
+    if apart > CLOCKS_DIFFER_MAX:
+        return broken(
+            part,
+            f"It is {apart.total_seconds():.0f} s apart from that of the database server.",
+            "Let a time service (chrony, systemd-timesyncd) set both clocks.",
+        )
+    return well(part, "It agrees with that of the database server.")
+
+
+def queue() -> Diagnosis:
+    """The message omits the address of Redis, which may hold a password."""
+    part = "Redis"
+    client = redis.Redis.from_url(
+        settings.REDIS_URL,
+        socket_timeout=REDIS_TIMEOUT_S,
+        socket_connect_timeout=REDIS_TIMEOUT_S,
+        decode_responses=True,
+    )
+    with client:
+        try:
+            version = client.info("server")["redis_version"]
+            policy = client.info("memory").get("maxmemory_policy", KEEPS_EVERYTHING)
+        except redis.AuthenticationError:
+            return broken(part, "It refuses the password.", "Correct FTDASH_REDIS_URL.")
+        except redis.RedisError as error:
+            return broken(
+                part,
+                f"It does not answer ({type(error).__name__}).",
+                "Start it, or correct FTDASH_REDIS_URL. Pipelines go on; what is asked for waits.",
+            )
+    if tuple(int(number) for number in version.split(".")[:2]) < OLDEST_REDIS:
+        return broken(part, f"Version {version} is too old.", "Upgrade it to 7.0 or newer.")
+    if policy != KEEPS_EVERYTHING:
+        return warning(
+            part,
+            f"It may drop messages when its memory is full (maxmemory-policy {policy}).",
+            "Set `maxmemory-policy noeviction`.",
+        )
+    return well(part, f"Version {version} answers.")
+
+
+def worker() -> Diagnosis:
+    part = "worker"
+    answers = application.control.ping(timeout=WORKER_TIMEOUT_S)
+    if not answers:
+        return broken(
+            part,
+            f"No worker answered within {WORKER_TIMEOUT_S:g} s.",
+            "Start it: `systemctl start ftdash-worker`.",
+        )
+    return well(part, f"{len(answers)} answered.")
+
+
+def beat(seen: Liveness) -> Diagnosis:
+    """Beat sends the rounds that a worker carries out; the row is written by the round."""
+    return _alive("beat", seen, "Start it: `systemctl start ftdash-beat ftdash-worker`.")
+
+
+def projector(seen: Liveness) -> Diagnosis:
+    return _alive("projector", seen, "Start it: `systemctl start ftdash-projector`.")
+
+
+def _alive(part: str, seen: Liveness, cure: str) -> Diagnosis:
+    if not seen.is_alive:
+        return broken(part, seen.note or "It has never run.", cure)
+    return well(part, "It did its last round just now.")
+
+
+def people() -> Diagnosis:
+    part = "people"
+    present = [each for each in accounts.people() if each.is_active]
+    if not any(each.role is Role.ADMIN for each in present):
+        return warning(
+            part, "Nobody can administer this installation.", "Run `ftdash createsuperuser`."
+        )
+    return well(part, f"{len(present)} can sign in.")
+
+
+def drivers_java() -> Diagnosis:
+    try:
+        return well("Java", java.describe())
+    except Rejected as refusal:
+        return broken("Java", str(refusal), "Install it on the machine of the worker.")
+
+
+def static_files() -> Diagnosis:
+    part, manifest = "static files", Path(settings.STATIC_ROOT) / "staticfiles.json"
+    if not manifest.is_file():
+        return broken(part, f"{manifest} is missing.", "Run `ftdash collectstatic --no-input`.")
+    return well(part, f"They are in {settings.STATIC_ROOT}.")
+
+
+def addresses() -> Diagnosis:
+    part = "addresses"
+    if settings.DEBUG:
+        return broken(part, "FTDASH_DEBUG shows source code on error pages.", "Unset it.")
+    if "*" in settings.ALLOWED_HOSTS:
+        return warning(
+            part,
+            "The dashboard answers to every host name.",
+            "Let FTDASH_ALLOWED_HOSTS list the names that people use.",
+        )
+    is_open = set(settings.ALLOWED_HOSTS) - {"127.0.0.1", "localhost", "[::1]"}
+    if is_open and not settings.BEHIND_TLS:
+        return warning(
+            part,
+            f"{', '.join(sorted(is_open))} may be reached without TLS.",
+            "Put a proxy with TLS in front, and set FTDASH_TLS=1.",
+        )
+    return well(part, "The dashboard answers to " + ", ".join(settings.ALLOWED_HOSTS) + ".")
+
+
+NEEDED_BY_PAGES: tuple[Callable[[], Diagnosis], ...] = (database, queue)

@@ -1,0 +1,1 @@
+"""Commands for the person who runs the server."""

@@ -1,0 +1,45 @@
+"""`ftdash doctor`: checks this installation, and says what cures each trouble.
+
+Exit status 0: all is well, or there are warnings; 1: something is broken.
+"""
+
+import sys
+from argparse import ArgumentParser
+from typing import IO, Any, cast
+
+import msgspec
+from django.core.management.base import BaseCommand
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ftdash.command_line.tables import WIDTH_OF_FILES
+from ftdash.deployment.doctor import Diagnosis, Verdict, examine
+
+STYLES = {Verdict.WELL: "green", Verdict.WARNING: "yellow", Verdict.BROKEN: "bold red"}
+
+
+class Command(BaseCommand):
+    help = "Check this installation: home, database, Redis, services, Java. Changes nothing."
+    requires_system_checks: list[str] = []  # noqa: RUF012  # Django's own declaration
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = list(examine())
+        if options["json"]:
+            self.stdout.write(msgspec.json.encode(found).decode())
+        else:
+            self._show(found)
+        if any(each.verdict is Verdict.BROKEN for each in found):
+            sys.exit(1)
+
+    def _show(self, found: list[Diagnosis]) -> None:
+        width = None if self.stdout.isatty() else WIDTH_OF_FILES
+        console = Console(file=cast(IO[str], self.stdout), width=width, highlight=False)
+        table = Table("part", "verdict", "finding and cure", box=None, padding=(0, 2, 0, 0))
+        for each in found:
+            text = f"{each.finding}\n{each.cure}" if each.cure else each.finding
+            table.add_row(each.part, Text(each.verdict, STYLES[each.verdict]), Text(text))
+        console.print(table)

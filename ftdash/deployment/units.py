@@ -1,0 +1,120 @@
+"""The files that let systemd run an installation: units, an account, and their environment.
+
+The services and their commands are those of the embedded installation, so there is one list of
+them. Files are written below a root, which is `/` on the server and a folder in a package or test.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.template.loader import render_to_string
+
+from ftdash.embedded.stack import control_plane, manage
+from pipelines.domain.errors import Rejected
+
+UNITS = Path("usr/lib/systemd/system")
+ACCOUNTS = Path("usr/lib/sysusers.d/ftdash.conf")
+ENVIRONMENT = Path("etc/ftdash/environment")
+PRIVATE = 0o600  # passwords are in it
+PUBLIC = 0o644
+
+DESCRIPTIONS = {
+    "web": "pages and interfaces",
+    "worker": "starts drivers and carries out what people ask for",
+    "beat": "sends the worker its rounds",
+    "projector": "reads the journals of runs into the database",
+}
+STARTS_DRIVERS = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What differs between servers."""
+
+    account: str
+    home: Path
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFile:
+    path: Path  # below the root
+    text: str
+    mode: int = PUBLIC
+    is_edited: bool = False  # by the administrator: it is never replaced
+
+
+def unit_files(server: Server) -> list[UnitFile]:
+    """All files, complete; the same server gives the same files."""
+    said = {"account": server.account, "home": server.home, "environment": f"/{ENVIRONMENT}"}
+    names = [service.name for service in control_plane(server.port)]
+    services = [
+        UnitFile(
+            UNITS / f"ftdash-{service.name}.service",
+            _rendered(
+                "service",
+                {
+                    **said,
+                    "description": f"{service.name}: {DESCRIPTIONS[service.name]}",
+                    "command": _command(service.command),
+                    "starts_drivers": service.name == STARTS_DRIVERS,
+                },
+            ),
+        )
+        for service in control_plane(server.port)
+    ]
+    prepared = {
+        **said,
+        "commands": [
+            _command(manage("migrate", "--no-input")),
+            _command(manage("collectstatic", "--no-input", "--verbosity", "0")),
+        ],
+    }
+    return [
+        *services,
+        UnitFile(UNITS / "ftdash-prepare.service", _rendered("prepare", prepared)),
+        UnitFile(UNITS / "ftdash.target", _rendered("target", {"names": names})),
+        UnitFile(ACCOUNTS, _rendered("sysusers", said)),
+        UnitFile(ENVIRONMENT, _rendered("environment", said), PRIVATE, is_edited=True),
+    ]
+
+
+def install(server: Server, root: Path, replace: bool = False) -> list[UnitFile]:
+    """Writes the files; returns those that were written.
+
+    Raises:
+        Rejected: one is there with another text, and `replace` was not said; nothing is written.
+    """
+    files = unit_files(server)
+    due = [each for each in files if not _is_there(each, root)]
+    changed = [each for each in due if (root / each.path).exists()]
+    if changed and not replace:
+        names = ", ".join(str(root / each.path) for each in changed)
+        raise Rejected(
+            f"{names} differ from what would be written; move your changes into drop-in files"
+            " (`systemctl edit`), and replace them with --replace."
+        )
+    for each in due:
+        path = root / each.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(each.mode)
+        path.chmod(each.mode)
+        path.write_text(each.text)
+    return due
+
+
+def _is_there(file: UnitFile, root: Path) -> bool:
+    path = root / file.path
+    return path.is_file() and (file.is_edited or path.read_text() == file.text)
+
+
+def _rendered(name: str, said: dict[str, object]) -> str:
+    return str(render_to_string(f"deployment/{name}.txt", said))
+
+
+def _command(words: tuple[str, ...]) -> str:
+    """As systemd reads it: words with blanks are quoted, and a percent sign is doubled."""
+    if any('"' in word or "\n" in word for word in words):
+        raise Rejected(f"The path of {sys.executable} holds a quotation mark; install elsewhere.")
+    return " ".join(f'"{w}"' if " " in w else w for w in words).replace("%", "%%")
