@@ -1,0 +1,241 @@
+"""One file that holds the control plane: its database, its secret key and its id.
+
+A backup is taken while everything runs. SQLite's backup interface and `pg_dump` each copy the
+database as of one moment. Journals, checkpoints and packages lie in the job directory and are not
+in it: keep that directory on storage with copies of its own. What a journal holds beyond the moment
+of the backup is folded into the restored database by the projector, which goes on where the rows
+had stopped.
+"""
+
+import hashlib
+import io
+import os
+import shutil
+import sqlite3
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from django.apps import apps
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from django.utils import timezone
+
+from pipelines.disk.files import FOR_OWNER, replace_atomically
+from pipelines.domain.errors import Rejected
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+DATABASE = "database"
+OF_HOME = ("secret_key", "installation_id")
+MANIFEST_BYTES_MAX = 1 << 20
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+PROGRAM_ENDS_IN_S = 24 * 3600.0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first file of a backup."""
+
+    format: int
+    made_at: datetime
+    vendor: str  # of the database
+    migrations: list[tuple[str, str]]  # app and name, as applied
+    sha256: dict[str, str]  # by the name of each other file
+
+
+def write_backup(path: Path) -> Manifest:
+    """Writes the backup; only its owner can read it. `path` holds all of it or does not exist.
+
+    Raises:
+        Rejected: `path` exists, its directory does not, or the database's own program failed.
+    """
+    if path.exists():
+        raise Rejected(f"{path} exists already; give the name of a new file.")
+    if not path.parent.is_dir():
+        raise Rejected(f"The directory {path.parent} does not exist.")
+    check_is_installed()
+    with tempfile.TemporaryDirectory(prefix=".ftdash-backup-", dir=path.parent) as directory:
+        parts = {DATABASE: Path(directory) / DATABASE}
+        _dump(parts[DATABASE])
+        parts |= {each: settings.FTDASH_HOME / each for each in OF_HOME}
+        parts = {name: part for name, part in parts.items() if part.is_file()}
+        manifest = Manifest(
+            format=FORMAT,
+            made_at=timezone.now(),
+            vendor=connection.vendor,
+            migrations=sorted(MigrationLoader(connection).applied_migrations),
+            sha256={name: _digest(part) for name, part in parts.items()},
+        )
+        unfinished = Path(directory) / "backup"
+        _pack(unfinished, manifest, parts)
+        try:
+            os.link(unfinished, path)  # unlike a rename, it never replaces a file
+        except FileExistsError:
+            raise Rejected(f"{path} was made by another process meanwhile.") from None
+    return manifest
+
+
+def restore_backup(path: Path) -> Manifest:
+    """Fills an empty installation; its tables are then those of this version.
+
+    Everything is checked before anything is written.
+
+    Raises:
+        Rejected: this is no backup, or is damaged, from a newer version, or of another kind of
+            database; or there is an installation here already.
+    """
+    if _is_installed():
+        raise Rejected(
+            f"There is an installation in {_place()} already. Restore into an empty one: name"
+            " another home by FTDASH_HOME, or another database by FTDASH_DATABASE_URL."
+        )
+    with _opened(path) as (manifest, archive), tempfile.TemporaryDirectory() as directory:
+        _check_fits(manifest, path)
+        for name, digest in manifest.sha256.items():
+            part = Path(directory) / name
+            with part.open("wb") as copy:
+                shutil.copyfileobj(_file(archive, name, path), copy)
+            if _digest(part) != digest:
+                raise Rejected(f"{path} is damaged: the file {name} in it has changed.")
+        _load(Path(directory) / DATABASE)
+        for name in manifest.sha256.keys() & set(OF_HOME):
+            content = (Path(directory) / name).read_bytes()
+            replace_atomically(settings.FTDASH_HOME / name, content, FOR_OWNER)
+    call_command("migrate", verbosity=0, interactive=False)
+    return manifest
+
+
+def check_is_installed() -> None:
+    if not _is_installed():
+        raise Rejected(f"There is no installation in {_place()}, so there is nothing to back up.")
+
+
+def _is_installed() -> bool:
+    table = apps.get_model("jobs.Pipeline")._meta.db_table
+    return table in connection.introspection.table_names()
+
+
+def _place() -> str:
+    is_given = "FTDASH_DATABASE_URL" in os.environ
+    return "the database of FTDASH_DATABASE_URL" if is_given else str(settings.FTDASH_HOME)
+
+
+def _check_fits(manifest: Manifest, path: Path) -> None:
+    if manifest.vendor != connection.vendor:
+        raise Rejected(
+            f"{path} holds a {manifest.vendor} database, and this installation uses"
+            f" {connection.vendor}; let FTDASH_DATABASE_URL name a {manifest.vendor} database, or"
+            " unset it for sqlite."
+        )
+    loader = MigrationLoader(None, ignore_no_migrations=True)
+    replaced = {old for each in loader.disk_migrations.values() for old in each.replaces}
+    unknown = set(manifest.migrations) - set(loader.disk_migrations) - replaced
+    ours = {config.label for config in apps.get_app_configs()}
+    newer = sorted(each for each in unknown if each[0] in ours)
+    if newer:
+        raise Rejected(
+            f"{path} was made by a newer version of ftdash: this one does not know the migration"
+            f" {newer[0][0]}.{newer[0][1]}. Install that version or a newer one."
+        )
+
+
+def _dump(target: Path) -> None:
+    if connection.vendor == SQLITE:
+        with (
+            closing(sqlite3.connect(connection.settings_dict["NAME"])) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+        return
+    _run_postgres("pg_dump", ["--format=custom", f"--file={target}"])
+
+
+def _load(source: Path) -> None:
+    connection.close()
+    if connection.vendor == SQLITE:
+        # What Django has made of it by asking for its tables is an empty file.
+        with (
+            closing(sqlite3.connect(source)) as copy,
+            closing(sqlite3.connect(connection.settings_dict["NAME"])) as target,
+        ):
+            copy.backup(target)
+        return
+    _run_postgres(
+        "pg_restore", ["--no-owner", "--exit-on-error", "--single-transaction", str(source)]
+    )
+
+
+def _run_postgres(program: str, options: list[str]) -> None:
+    """With the connection of Django; the password goes through the environment."""
+    words, environment = connection.client.settings_to_cmd_args_env(connection.settings_dict, [])
+    [_, *where, database] = words
+    try:
+        ran = subprocess.run(
+            [program, *where, f"--dbname={database}", "--no-password", *options],
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_ENDS_IN_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise Rejected(
+            f"{program} was not found; install the client programs of PostgreSQL, at least of the"
+            " version of the server."
+        ) from None
+    if ran.returncode != 0:
+        raise Rejected(f"{program} failed: {ran.stderr.strip()}")
+
+
+def _pack(target: Path, manifest: Manifest, parts: dict[str, Path]) -> None:
+    target.touch(FOR_OWNER)
+    with target.open("wb") as file:
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            written = msgspec.json.encode(manifest)
+            about = tarfile.TarInfo(MANIFEST)
+            about.size, about.mode = len(written), FOR_OWNER
+            archive.addfile(about, io.BytesIO(written))
+            for name, part in parts.items():
+                archive.add(part, name)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Manifest, tarfile.TarFile]]:
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            written = _file(archive, MANIFEST, path).read(MANIFEST_BYTES_MAX)
+            manifest = msgspec.json.decode(written, type=Manifest)
+            if manifest.format != FORMAT or DATABASE not in manifest.sha256:
+                raise Rejected(f"{path} has format {manifest.format}; this version reads {FORMAT}.")
+            if manifest.sha256.keys() - {DATABASE, *OF_HOME}:
+                raise Rejected(f"{path} holds files that no backup has.")
+            yield manifest, archive
+    except FileNotFoundError:
+        raise Rejected(f"There is no file {path}.") from None
+    except (tarfile.TarError, EOFError, msgspec.DecodeError, OSError) as error:
+        raise Rejected(f"{path} is no backup of ftdash, or is damaged: {error}") from error
+
+
+def _file(archive: tarfile.TarFile, name: str, path: Path) -> IO[bytes]:
+    try:
+        found = archive.extractfile(name)
+    except KeyError:
+        found = None
+    if found is None:
+        raise Rejected(f"{path} is no backup of ftdash: the file {name} is missing in it.")
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
