@@ -136,8 +136,8 @@ ADVICE: dict[Cause, Advice] = {
     ),
     Cause.INPUT_LOST: Advice(
         "A source no longer has the records that come next",
-        "Restore a point that the source still reaches, and raise the retention of the source."
-        " If no point reaches, only a start over is left: the records in between are lost.",
+        "Restore a point that the source still reaches, or accept the gap: the verdict on a restore"
+        " counts the records that are lost, and names the retention setting to raise.",
         Place.RESTORE,
     ),
     Cause.OUTPUT_LOST: Advice(

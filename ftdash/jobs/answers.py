@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from ftdash.jobs.models import RequestPhase
 from pipelines.domain.commands import RequestKind
+from pipelines.domain.gaps import Gap
 
 
 class ShownState(StrEnum):
@@ -114,6 +115,7 @@ class RunView:
     settings: dict[str, str]
     restored_from: str | None
     parent_run_id: str | None
+    input_gaps: list[Gap]  # input that was gone, and that a person accepted as lost
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

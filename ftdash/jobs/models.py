@@ -97,6 +97,7 @@ class Run(RunsCode):
     first_checkpoint_id = models.PositiveBigIntegerField(default=1)
     replayed_sources = models.JSONField(default=list)  # whose quarantine it reads again
     renamed_uids = models.JSONField(default=dict)  # of operators in that point, to those of now
+    accepted_gaps = models.JSONField(default=list)  # texts: input behind that point that is lost
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)
@@ -120,6 +121,7 @@ class Run(RunsCode):
     changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     transaction_timeouts_ms = models.JSONField(default=dict)  # by sink, where its target has one
+    input_gaps = models.JSONField(default=list)  # Gap as JSON: input that the run went past
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
     driver_pid = models.PositiveIntegerField(null=True)
     driver_lost_at = models.DateTimeField(null=True)  # last word of a driver that was replaced

@@ -25,6 +25,7 @@ from pipelines.domain.events import (
     DriverReplaced,
     Envelope,
     JobStatusChanged,
+    LedgerBegun,
     MetricsSampled,
     RequestAccepted,
     RequestEnded,
@@ -47,6 +48,7 @@ PROJECTED = (
     "changed_settings",
     "vertices",
     "transaction_timeouts_ms",
+    "input_gaps",
     "slots",
     "driver_pid",
     "driver_lost_at",
@@ -110,6 +112,8 @@ class RunFold:
                 )
             case MetricsSampled() as event:
                 self._on_sample(event)
+            case LedgerBegun(gaps=gaps):
+                run.input_gaps = msgspec.to_builtins(gaps)
             case SettingsChanged(settings=settings):
                 run.changed_settings = settings
             case DriverReplaced():

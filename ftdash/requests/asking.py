@@ -193,6 +193,7 @@ def new_run(
     parent: Run | None = None,
     replayed_sources: Sequence[str] = (),
     renamed_uids: dict[str, str] | None = None,
+    accepted_gaps: Sequence[str] = (),
 ) -> Run:
     newest = pipeline.runs.order_by("-number").first()
     number = newest.number + 1 if newest else 1
@@ -216,6 +217,7 @@ def new_run(
             code=pipeline.code,
             replayed_sources=list(replayed_sources),
             renamed_uids=renamed_uids or {},
+            accepted_gaps=list(accepted_gaps),
             created_at=timezone.now(),
         )
     except IntegrityError as error:

@@ -131,6 +131,7 @@ def _spec(run: Run) -> RunSpec:
         first_checkpoint_id=CheckpointId(run.first_checkpoint_id),
         replayed_sources=[Uid(uid) for uid in run.replayed_sources],
         renamed_uids={Uid(old): Uid(new) for old, new in run.renamed_uids.items()},
+        accepted_gaps=run.accepted_gaps,
         installation=settings.INSTALLATION_ID,
         started_by=_requester(run),
         follows=_run_before(run),

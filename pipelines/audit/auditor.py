@@ -9,10 +9,11 @@ Of the input, each split must continue at every checkpoint where the last one le
 only the ledger, along the lineage of points, and does not ask the sources. A gap is input that no
 checkpoint read, an overlap is input that two read. The counts of sources and run must agree. Not
 compared is what the ledger does not know: where the reading of a split began, and the step across a
-point that its driver completed but did not live to enter.
+point that its driver completed but did not live to enter. A gap that a person accepted is no
+difference, but it is reported.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +49,7 @@ from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import UNDECODABLE, Rejected
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -59,11 +61,12 @@ def input_reports(history: History) -> list[InputReport]:
     """Reports on every source that the ledger names, sorted by name."""
     points = history.committed
     named = {each.source for point in points for each in point.entry.inputs}
-    return [_audited(source, points) for source in sorted(named)]
+    return [_audited(source, points, history.gaps) for source in sorted(named)]
 
 
-def _audited(source: Uid, points: Sequence[Point]) -> InputReport:
-    reading = _Reading(source)
+def _audited(source: Uid, points: Sequence[Point], gaps: Sequence[Gap]) -> InputReport:
+    accepted = [gap for gap in gaps if gap.source == source]
+    reading = _Reading(source, {(gap.split, gap.first): gap.last + 1 for gap in accepted})
     proven: Cut | None = None
     difference: Difference | None = None
     for before, point in zip((None, *points), points, strict=False):
@@ -78,12 +81,14 @@ def _audited(source: Uid, points: Sequence[Point]) -> InputReport:
         proven_checkpoint_id=checkpoint_of(proven),
         unknown_checkpoint_id=reading.unknown_id,
         difference=described(difference) if difference else None,
+        gaps=accepted,
     )
 
 
 @dataclass(slots=True)
 class _Reading:
     source: Uid
+    accepted: Mapping[tuple[str, int], int]  # split and first offset of a gap, to what follows it
     records: int = 0
     unknown_id: CheckpointId | None = None
     _ends: dict[str, int | None] = field(default_factory=dict)  # where each split was left
@@ -108,11 +113,17 @@ class _Reading:
 
     def _take(self, cut: Cut, read: SourceInput) -> Difference | None:
         for split in read.splits:
-            if split.split in self._ends and self._ends[split.split] != split.first:
+            if split.split in self._ends and not self._goes_on(split):
                 return Difference(self._told(split), cut, part=f"split {split.split}")
             self._ends[split.split] = split.end
         self.records += read.records
         return None
+
+    def _goes_on(self, split: SplitRange) -> bool:
+        """Where the split was left, or behind exactly the gap that a person accepted there."""
+        left = self._ends[split.split]
+        behind = None if left is None else self.accepted.get((split.split, left))
+        return split.first == left or (behind is not None and split.first == behind)
 
     def _told(self, split: SplitRange) -> str:
         left, first = self._ends[split.split], split.first

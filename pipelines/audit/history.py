@@ -19,6 +19,7 @@ from pipelines.domain.events import (
     LedgerBegun,
     RunEnded,
 )
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SinkOutput
 from pipelines.domain.status import JobStatus
@@ -75,6 +76,8 @@ class History:
     committed: tuple[Point, ...]
     pending: tuple[Point, ...]
     unknown: Unknown
+    gaps: tuple[Gap, ...] = ()
+    """Of input: what the run or one before it went past, because a person accepted that."""
 
     def cuts_of(self, sink: Uid) -> set[Cut]:
         """The cuts at which the sink was given output that must be there."""
@@ -103,7 +106,7 @@ def read_history(run_id: RunId, journal: Path, find_journal: FindJournal) -> His
     own = _Ledger(run_id)
     for event in _events(journal):
         own.on(event)
-    earlier, unknown = _earlier(own, find_journal)
+    earlier, unknown, gaps = _earlier(own, find_journal)
     committed = [e for e in own.entries if e.checkpoint_id <= own.committed_id]
     pending = [e for e in own.entries if e.checkpoint_id > own.committed_id]
     if own.has_run:
@@ -116,20 +119,27 @@ def read_history(run_id: RunId, journal: Path, find_journal: FindJournal) -> His
         committed=tuple(points[: len(committed)]),
         pending=tuple(points[len(committed) :]),
         unknown=unknown,
+        gaps=tuple(gaps),
     )
 
 
-def _earlier(own: "_Ledger", find_journal: FindJournal) -> tuple[list[LedgerEntry], Unknown]:
-    """The entries of the runs that the run descends from, up to where it left each of them."""
+def _earlier(
+    own: "_Ledger", find_journal: FindJournal
+) -> tuple[list[LedgerEntry], Unknown, list[Gap]]:
+    """The entries of the runs that the run descends from, up to where it left each of them; and the
+    gaps of all of them and of the run itself."""
     entries: list[LedgerEntry] = []
+    gaps: list[Gap] = []
     unknown: Unknown = {own.run_id: own.unknown_id}
     for run_id, checkpoint_id in own.ancestors:
         ledger = _ledger_up_to(run_id, checkpoint_id, find_journal(run_id))
         if ledger.newest_id < checkpoint_id and own.start is not None:
             ledger.enter_again(own.start)
         entries += ledger.entries
+        gaps += ledger.gaps
         unknown[run_id] = ledger.unknown_id
-    return entries, {run_id: unknown[run_id] for run_id in unknown if unknown[run_id]}
+    known = {run_id: unknown[run_id] for run_id in unknown if unknown[run_id]}
+    return entries, known, [*gaps, *own.gaps]
 
 
 def _ledger_up_to(run_id: RunId, checkpoint_id: CheckpointId, journal: Path | None) -> "_Ledger":
@@ -174,6 +184,7 @@ class _Ledger:
         self._entries: dict[CheckpointId, LedgerEntry] = {}  # ids ascend
         self.lineage: list[tuple[RunId, CheckpointId]] = []
         self.start: LedgerEntry | None = None
+        self.gaps: list[Gap] = []  # of input, at the start of the run
         self.committed_id: int = NO_CHECKPOINT
         self.unknown_id = NO_CHECKPOINT  # output up to there was never entered
         self.has_run = False  # an attempt has committed what its point had prepared
@@ -234,7 +245,7 @@ class _Ledger:
             del self._entries[told]
 
     def _begin(self, event: LedgerBegun) -> None:
-        self.lineage, self.start = event.lineage, event.start
+        self.lineage, self.start, self.gaps = event.lineage, event.start, event.gaps
         is_first, self._has_begun = not self._has_begun, True
         self._restored_id = dict(self.lineage).get(self.run_id, NO_CHECKPOINT)
         self._forget_behind(self._restored_id)

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from pipelines.audit.history import Cut, History, Point
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import OutputShare, SinkOutput
 from pipelines.state.row_digest import MODULUS
@@ -167,6 +168,7 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     proven_checkpoint_id: CheckpointId | None
     unknown_checkpoint_id: CheckpointId | None
     difference: DifferenceReport | None
+    gaps: list[Gap] = []  # that were accepted: these records were lost, and never read
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +216,8 @@ def sentences(report: AuditReport) -> Iterator[str]:
         yield f"The ledger of {run_id}, up to checkpoint {checkpoint_id}, is not there any more."
     for source in report.sources:
         yield f"{source.source}: {_of_source(source)}"
+        for gap in source.gaps:
+            yield f"  lost, as a person accepted: {gap.lost}"
         if source.difference is not None:
             yield from _of_difference(source.difference)
     for sink in report.sinks:

@@ -305,6 +305,31 @@ class ForgetsRecords(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PastGap:
+    """`at`: the position of a split behind what is gone; so many records were lost, at most."""
+
+    at: SplitProgress
+    records: int
+
+
+@runtime_checkable
+class ReadsPastGaps(Protocol):
+    """A growing source whose system deletes old records, and that can go on behind them."""
+
+    @property
+    def retention_setting(self) -> str:
+        """What decides in that system how long records are kept, as a person would name it."""
+        ...
+
+    def past_gap(self, split: SplitProgress) -> PastGap | None:
+        """None: nothing is gone, or not all of what is gone lies in one range at the front.
+
+        Raises Rejected and Retryable, as `GrowingSource.oldest` does.
+        """
+        ...
+
+
 AnySource: TypeAlias = Source | GrowingSource
 
 

@@ -283,6 +283,7 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
     settings: dict[str, str] = {}  # those that change
     renamed: dict[Uid, Uid] = {}  # operators in the point, to those of the pipeline
     values: dict[str, str] = {}  # of the flow's parameters, those that change
+    accepted_gaps: list[str] = []  # input that is gone, and lost
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -295,6 +296,7 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
         records = ", ".join(f"{count:,} of {uid}" for uid, count in sorted(self.replayed.items()))
         given |= {"replay-quarantine": records} if records else {}
         given |= {f"set {name}": value for name, value in (self.settings | self.values).items()}
+        given |= {"accept-gap": "; ".join(self.accepted_gaps)} if self.accepted_gaps else {}
         return given | {f"map {old}": new for old, new in self.renamed.items()}
 
 

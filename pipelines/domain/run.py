@@ -65,6 +65,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     first_checkpoint_id: CheckpointId = CheckpointId(1)
     replayed_sources: list[Uid] = []  # whose quarantine is read again, from `restore_from` on
     renamed_uids: dict[Uid, Uid] = {}  # of operators in `restore_from`, to those of the pipeline
+    accepted_gaps: list[str] = []  # texts of gaps behind `restore_from`, see `domain.gaps`
     installation: str = ""  # which started the run; the same after each of its restarts
     started_by: str = ""  # the person who asked for the run; empty: no person did
     follows: RunId | None = None  # the run of that pipeline before this one

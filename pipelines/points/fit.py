@@ -25,6 +25,7 @@ from pipelines.domain.errors import (
     Retryable,
     StateUnmatched,
 )
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.run import RunSpec
@@ -33,6 +34,7 @@ from pipelines.flows.finding import find_flow
 from pipelines.operators.operator import OperatorContext
 from pipelines.packages.loading import LoadedCode
 from pipelines.points.contents import Limit, ShelfLife, pending_commits
+from pipelines.points.gaps import past_accepted
 from pipelines.protocol.compatibility import (
     Compatibility,
     Declared,
@@ -51,6 +53,8 @@ class PointFit:
 
     target: Target
     sources: Mapping[Uid, AnySource]  # the sources that are to be read on
+    gapped: str | None = None  # the point behind which a person accepted gaps
+    accepted: tuple[str, ...] = ()  # their texts
 
     @classmethod
     def of(cls, spec: RunSpec, pipeline: Pipeline, *, reads_on: bool = True) -> "PointFit":
@@ -62,15 +66,25 @@ class PointFit:
             max_parallelism=spec.max_parallelism,
             allows_non_restored_state=spec.allow_non_restored_state,
         )
-        return cls(target, pipeline.sources if reads_on else {})
+        sources = pipeline.sources if reads_on else {}
+        return cls(target, sources, spec.restore_from, tuple(spec.accepted_gaps))
+
+    def past_gaps(self, manifest: Manifest, location: str) -> tuple[Manifest, tuple[Gap, ...]]:
+        """The point as its run reads it, and the gaps that were accepted and are there. Raises
+        Retryable: a source is away, so it is not known."""
+        accepted = self.accepted if location == self.gapped else ()
+        return past_accepted(manifest, self.sources, accepted)
 
     def check(self, manifest: Manifest, location: str) -> Compatibility:
-        """Raises StateUnmatched or InputLost with the first problem, in a sentence."""
+        """Raises StateUnmatched or InputLost with the first problem, in a sentence; Retryable: a
+        source with an accepted gap is away."""
+        manifest, _ = self.past_gaps(manifest, location)
         found = compare(manifest, self.target)
         if found.problems:
             raise StateUnmatched(f"{location} cannot be restored: {found.problems[0]}")
         if gone := unreachable(manifest, self.sources, ahead=False):
-            raise InputLost(f"{location} cannot be restored: {gone[0]}")
+            hint = " No accepted gap is exactly that range." if self.accepted else ""
+            raise InputLost(f"{location} cannot be restored: {gone[0]}{hint}")
         return found
 
 

@@ -15,7 +15,9 @@ from itertools import chain
 from pathlib import Path
 
 from pipelines.connectors.sink import HoldsTarget
+from pipelines.connectors.source import ReadsPastGaps
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.gaps import Gap
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import published_again
@@ -28,6 +30,7 @@ from pipelines.packages.installed import described
 from pipelines.packages.loading import LoadedCode
 from pipelines.points.contents import bytes_of, pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
+from pipelines.points.gaps import passages, past_accepted
 from pipelines.points.published_output import Start, published_up_to, repeats
 from pipelines.points.verdict import Check, Finding, Measured, Outcome, Verdict
 from pipelines.protocol.compatibility import (
@@ -78,6 +81,8 @@ def repeated(pipeline: Pipeline, newest_run: str, manifest: Manifest | None) -> 
 
 
 DAMAGES_NAMED_MAX = 3
+OTHER_POINTS_MAX = 10
+"""So many are asked about, when the sources do not reach the chosen one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ class RestoreQuestion:
     installation: str = ""  # of the new run
     newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
     new_names: Mapping[Uid, Uid] = field(default_factory=dict)  # of operators in the point
+    accepted_gaps: tuple[str, ...] = ()  # texts of `domain.gaps`
+    other_points: tuple[str, ...] = ()  # newest first; one that reaches is named if this does not
     code: LoadedCode | None = None  # that holds `flow`; None: an installed package does
 
 
@@ -128,6 +135,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
     manifest = stored if unfit else renamed(stored, question.new_names)
     target = _target(question, pipeline)
     found, guessed = compare(manifest, target), likely_names(manifest, target)
+    looked = _look_at_sources(manifest, pipeline, question, store)
     findings = chain(
         (_manifest_finding(manifest), *_refused_before(question)),
         _code(question, manifest),
@@ -138,13 +146,19 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         _guessed(guessed),
         _left(stored, found, question),
         _files(question, manifest, store),
-        _sources(manifest, pipeline),
+        _sources(looked, pipeline, question),
         _output(question, manifest, pipeline),
         _pending(manifest, pipeline),
         _replay(question, manifest),
         _time(question, manifest),
     )
-    return replace(_verdict(question, manifest, tuple(findings), found), likely_names=guessed)
+    return replace(
+        _verdict(question, manifest, tuple(findings), found),
+        likely_names=guessed,
+        gaps=looked.gaps,
+        accepted_gaps=looked.accepted,
+        reaching=looked.reaching,
+    )
 
 
 def _verdict(
@@ -305,12 +319,71 @@ def _files(
         yield Finding(Check.FILES, Outcome.FINE, text)
 
 
-def _sources(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
-    problems = unreachable(manifest, pipeline.sources, ahead=True)
-    yield from (Finding(Check.SOURCES, Outcome.REFUSED, problem) for problem in problems)
-    if not problems:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """What the sources can still give from the point on."""
+
+    problems: list[str]
+    gaps: tuple[Gap, ...] = ()
+    accepted: tuple[Gap, ...] = ()
+    reaching: str = ""
+
+
+def _look_at_sources(
+    manifest: Manifest, pipeline: Pipeline, question: RestoreQuestion, store: CheckpointStore
+) -> _Looked:
+    try:
+        passed, accepted = past_accepted(manifest, pipeline.sources, question.accepted_gaps)
+        gaps = tuple(each.gap for each in passages(passed, pipeline.sources))
+    except Retryable:
+        passed, accepted, gaps = manifest, (), ()  # which source is away is among the problems
+    return _Looked(
+        problems=unreachable(passed, pipeline.sources, ahead=True),
+        gaps=gaps,
+        accepted=accepted,
+        reaching=_reaching(pipeline, question, store) if gaps else "",
+    )
+
+
+def _reaching(pipeline: Pipeline, question: RestoreQuestion, store: CheckpointStore) -> str:
+    """The newest other point whose sources still have everything; empty: none of them."""
+    for path in question.other_points[:OTHER_POINTS_MAX]:
+        try:
+            manifest = store.manifest(path)
+        except (CorruptSnapshot, Rejected, Retryable):
+            continue
+        if not unreachable(manifest, pipeline.sources, ahead=True):
+            return path
+    return ""
+
+
+def _sources(looked: _Looked, pipeline: Pipeline, question: RestoreQuestion) -> Iterator[Finding]:
+    check = Check.SOURCES
+    yield from (Finding(check, Outcome.REFUSED, problem) for problem in looked.problems)
+    there = {gap.text for gap in looked.accepted}
+    for text in sorted(set(question.accepted_gaps) - there):
+        said = f"The accepted gap {text!r} is not what is gone now; look again, and accept that."
+        yield Finding(check, Outcome.REFUSED, said)
+    for gap in looked.gaps:
+        yield Finding(check, Outcome.NOTE, f"The run can go on without {gap.lost}: {_way_on(gap)}")
+    for uid in sorted({gap.source for gap in looked.gaps}):
+        source = pipeline.sources[uid]
+        if isinstance(source, ReadsPastGaps):
+            text = f"To keep the input of {uid!r} for longer, raise {source.retention_setting}."
+            yield Finding(check, Outcome.NOTE, text)
+    if looked.reaching:
+        text = f"From {looked.reaching} on, the sources still have everything."
+        yield Finding(check, Outcome.NOTE, text)
+    for gap in looked.accepted:
+        text = f"Lost, as accepted: {gap.lost}. The ledger of the run says so."
+        yield Finding(check, Outcome.NOTE, text)
+    if not looked.problems and not looked.accepted:
         text = "The sources still hold everything from the positions of the point on."
-        yield Finding(Check.SOURCES, Outcome.FINE, text)
+        yield Finding(check, Outcome.FINE, text)
+
+
+def _way_on(gap: Gap) -> str:
+    return f"accept the gap {gap.text!r}, and the loss is written into the run's ledger."
 
 
 def _output(question: RestoreQuestion, manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:

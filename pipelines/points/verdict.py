@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 
 
@@ -61,6 +62,9 @@ class Verdict:
     pending_commits: dict[Uid, int] = field(default_factory=dict)  # per sink
     records_to_replay: int | None = None
     estimated_ms: float | None = None  # until everything that was read before is read again
+    gaps: tuple[Gap, ...] = ()  # input that is gone; a person may accept that
+    accepted_gaps: tuple[Gap, ...] = ()  # and these were accepted
+    reaching: str = ""  # the newest other point from which all sources still have everything
 
     @property
     def is_possible(self) -> bool:
@@ -68,8 +72,13 @@ class Verdict:
 
     @property
     def is_lossy(self) -> bool:
-        """The run would begin without some of the point's state."""
-        return bool(self.dropped or self.dropped_states)
+        """The run would begin without some of the point's state, or of the input behind it."""
+        return bool(self.dropped or self.dropped_states or self.accepted_gaps)
+
+    @property
+    def with_all_gaps(self) -> str:
+        """The texts of all gaps, one per line: accepted before, or offered now."""
+        return "\n".join(gap.text for gap in (*self.accepted_gaps, *self.gaps))
 
     def found(self, check: Check) -> bool:
         return any(finding.check is check for finding in self.findings)

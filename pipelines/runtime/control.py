@@ -163,7 +163,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     compresses_snapshots: bool
     digests_output: bool
     restore_location: str | None
-    restore_manifest: Manifest | None  # of a point in the master's memory; else the slot reads it
+    restore_manifest: Manifest | None  # of a point that the slot cannot read as it is meant
     faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
     acking: AckingOptions | None = None  # None: in any mode but ACKED

@@ -649,7 +649,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/audit/auditor.py",
-            ("if split.split in self._ends and self._ends[split.split] != split.first:"),
+            ("if split.split in self._ends and not self._goes_on(split):"),
             "if False:",
             (
                 "tests/unit/audit/test_input_audit.py::test_a_gap_and_an_overlap_are_to"

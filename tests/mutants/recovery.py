@@ -589,6 +589,33 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "input that is gone is passed over only where a person accepted exactly that gap, and the"
+    " ledger says so": (
+        Mutant(
+            "pipelines/points/gaps.py",
+            "if each.gap.text in accepted]",
+            "]",
+            ("tests/unit/points/test_gaps.py::test_a_gap_that_has_grown_is_not_the_accepted_one"),
+        ),
+        Mutant(
+            "pipelines/audit/auditor.py",
+            "(behind is not None and split.first == behind)",
+            "behind is not None",
+            (
+                "tests/unit/audit/test_input_audit.py::test_only_the_very_gap_that_was_accept"
+                "ed_is_no_difference"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/start/next_start.py",
+            "start.ledger, self._gaps_of(start))",
+            "start.ledger)",
+            (
+                "tests/processes/test_accepted_gaps.py::test_a_run_goes_past_the_gap_that_was_a"
+                "ccepted_and_its_ledger_says_so"
+            ),
+        ),
+    ),
     "an operator that was renamed goes on with its state where a person maps it, or is refused": (
         Mutant(
             "pipelines/runtime/master/attempt/attempts.py",

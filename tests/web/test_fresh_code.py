@@ -14,13 +14,18 @@ from ftdash.jobs.models import Pipeline, Request, Run
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
+from ftdash.projection.run_fold import RunFold
 from ftdash.supervision.launcher import _spec
 from ftdash.tasks import begin_worker
 from pipelines.domain.errors import BrokenCode, Rejected
+from pipelines.domain.events import Envelope, LedgerBegun
+from pipelines.domain.gaps import Gap
+from pipelines.domain.ids import Attempt, RunId, Uid
 from pipelines.flows import page_view_count
 from pipelines.flows.finding import VARIABLE, find_flow
 from pipelines.points import code_process
-from pipelines.points.verdict import Check, Verdict
+from pipelines.points.code_process import MayRestore
+from pipelines.points.verdict import Check, Finding, Outcome, Verdict
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import FLOW, publish_views, write_events
 from tests.web.journals import Story, new_run
@@ -110,6 +115,49 @@ def test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore(
     run, request = Run.objects.get(number=2), Request.objects.get(kind="RESTORE")
     assert run.renamed_uids == _spec(run).renamed_uids == {"views": "views-per-app"}
     assert request.command.parameters["map views"] == "views-per-app"
+
+
+@pytest.mark.usefixtures("edit")
+def test_a_gap_is_accepted_on_the_page_of_the_restore_and_then_shown_as_lost(
+    admin: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gap = Gap(source=Uid("events"), split="s", first=5, last=9, records=5)
+
+    def answered(about: MayRestore, kind: type) -> Verdict:
+        accepted = (gap,) if gap.text in about.question.accepted_gaps else ()
+        refused = () if accepted else (Finding(Check.SOURCES, Outcome.REFUSED, "5 to 9 are gone."),)
+        gaps = () if accepted else (gap,)
+        return Verdict(
+            path=path, findings=refused, gaps=gaps, accepted_gaps=accepted, reaching="/other"
+        )
+
+    monkeypatch.setattr(point_services, "answer", answered)
+    address = "/pipelines/views/restore/"
+    fields = {"path": path, "parallelism": "2", "reason": "agreed", "confirmation": "views"}
+
+    refused = admin.get(f"{address}verdict/", {"path": path, "parallelism": "2"}).content.decode()
+    form = admin.get(address, {"path": path, "accepted_gaps": gap.text}).content.decode()
+    not_taken = admin.post(address, fields)
+    answer = admin.post(address, {**fields, "accepted_gaps": gap.text})
+
+    assert f'href="{address}?path={path}&amp;accepted_gaps=events%20s%205-9"' in refused
+    assert f'href="{address}?path=/other"' in refused
+    assert "Accept the loss of up to 5 records of 'events', split s" in words_in(refused)
+    assert "It can be restored, and loses input." in words_in(form)
+    assert not_taken.status_code != 302
+    assert answer.status_code == 302
+    run, request = Run.objects.get(number=2), Request.objects.get(kind="RESTORE")
+    assert run.accepted_gaps == _spec(run).accepted_gaps == [gap.text]
+    assert request.command.parameters["accept-gap"] == gap.text
+
+    fold = RunFold(run)
+    begun = LedgerBegun(lineage=[], start=None, gaps=[gap])
+    fold.on(
+        Envelope(sequence=1, at_ms=1, run_id=RunId(run.run_id), attempt=Attempt(1), event=begun)
+    )
+    fold.save()
+    for page in ("/pipelines/views/", "/pipelines/views/guarantee/"):
+        assert gap.lost in words_in(admin.get(page).content.decode()), page
 
 
 @pytest.mark.usefixtures("stays")

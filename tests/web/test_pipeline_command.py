@@ -230,6 +230,7 @@ def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(point_services, "restore", restore)
     arguments = ["restore", "flights", "/x", "--claim-mode", "claim", "--allow-non-restored-state"]
     arguments += ["--set", "execution.checkpointing.interval=5 s", "--map", "a=b"]
+    arguments += ["--accept-gap", "events s 5-9"]
 
     with pytest.raises(CommandError, match=r"Not now\."):
         call_command("pipeline", *arguments)
@@ -237,6 +238,7 @@ def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) 
     assert asked["what"].allow_non_restored_state
     assert asked["what"].replays is None
     assert asked["what"].renamed == {"a": "b"}
+    assert asked["what"].gaps == ["events s 5-9"]
     assert asked["what"].settings == {"execution.checkpointing.interval": "5 s"}
     assert asked["claim_mode"] is ClaimMode.CLAIM
 

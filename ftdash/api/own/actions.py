@@ -148,6 +148,7 @@ def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> As
                 parameters=asked.parameters,
                 settings=asked.settings,
                 renamed=asked.renamed,
+                accepted_gaps=asked.accepted_gaps,
                 allow_non_restored_state=asked.allow_non_restored_state,
                 reads_files=asked.reads_files,
             ),

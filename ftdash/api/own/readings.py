@@ -111,16 +111,19 @@ def preflight(
     name: InPath,
     path: Text,
     renamed: Pairs,
+    accepted_gaps: Pairs,
     allow_non_restored_state: bool = False,
 ) -> Verdict:
     """Findings for and against a restore from the point; reads no file in full, starts nothing.
-    `renamed`: OLD=NEW, an operator's uid in the point and the one it has now."""
+    `renamed`: OLD=NEW, an operator's uid in the point and the one it has now.
+    `accepted_gaps`: SOURCE SPLIT FIRST-LAST, as `gaps` of an answer has these values."""
     return point_services.preflight(
         Restore(
             pipeline=name,
             path=path,
             allow_non_restored_state=allow_non_restored_state,
             renamed=dict(each.partition("=")[::2] for each in renamed),
+            accepted_gaps=accepted_gaps,
             reads_files=False,
         )
     )

@@ -162,13 +162,15 @@ class AskingToChange(Asking):
 class AskingToRestore(Asking):
     """From which point, and how; None: as the pipeline is set. Changed parameters and settings
     replace those of the same name, for this run and later ones. `renamed`: uids of operators in the
-    point, with those that they have now."""
+    point, with those that they have now. `accepted_gaps`: input that is gone and may
+    be lost, as the preflight writes it: SOURCE SPLIT FIRST-LAST."""
 
     path: Text
     parallelism: Parallelism | None = None
     parameters: Texts | None = None
     settings: Texts | None = None
     renamed: Texts | None = None
+    accepted_gaps: Annotated[list[Text], Field(max_length=500, default_factory=list)]
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False
     reads_files: bool = False

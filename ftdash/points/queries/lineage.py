@@ -127,6 +127,8 @@ def _changes(run: Run, parent: Run | None) -> Iterator[str]:
     yield from _changed(parent.parameters, run.parameters, {})
     if run.renamed_uids:
         yield f"renamed: {', '.join(f'{a} → {b}' for a, b in sorted(run.renamed_uids.items()))}"
+    if run.accepted_gaps:
+        yield f"input accepted as lost: {'; '.join(run.accepted_gaps)}"
     before_uids, uids = _uids(parent), _uids(run)
     before_uids = {run.renamed_uids.get(uid, uid) for uid in before_uids}
     if not before_uids or not uids:

@@ -9,7 +9,7 @@ module chooses its point and previews it.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -41,6 +41,7 @@ from ftdash.requests.asking import (
 from ftdash.runs.queries.planning import measured
 from pipelines.domain.commands import DisposeSavepoint, RestorePipeline
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.gaps import checked_gaps
 from pipelines.domain.ids import RequestId, Uid
 from pipelines.domain.run import ShippedCode, scheme_of
 from pipelines.domain.settings.parsing import MAX_PARALLELISM_KEY
@@ -133,6 +134,7 @@ class Restore:
     allow_non_restored_state: bool = False
     reads_files: bool = True  # False: what an inspection has found, if there was one, counts
     renamed: dict[str, str] | None = None  # uids of operators in the point, to those of now
+    accepted_gaps: Sequence[str] = ()  # texts of input behind the point that is gone, and lost
     replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
     code: ShippedCode | None = None  # the package that holds the flow from now on
     is_installed: bool = False  # an installed package holds the flow from now on
@@ -140,6 +142,11 @@ class Restore:
     @property
     def new_names(self) -> dict[Uid, Uid]:
         return {Uid(old): Uid(new) for old, new in (self.renamed or {}).items()}
+
+    @property
+    def gaps(self) -> list[str]:
+        """Raises Rejected: one of them names no gap."""
+        return checked_gaps(list(self.accepted_gaps))
 
     def parameters_over(self, own: dict[str, str]) -> dict[str, str]:
         return {**own, **(self.parameters or {})}
@@ -255,6 +262,7 @@ def restore(
             parent=Run.objects.filter(run_id=manifest.run_id).first(),
             replayed_sources=sorted(replayed),
             renamed_uids=asked.renamed,
+            accepted_gaps=asked.gaps,
         )
         command = RestorePipeline(
             path=path,
@@ -265,6 +273,7 @@ def restore(
             settings=changes[0],
             values=changes[1],
             renamed=asked.new_names,
+            accepted_gaps=asked.gaps,
         )
         return store_start(question, command, run, found.sentence)
 
@@ -340,6 +349,8 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
         installation=configuration.INSTALLATION_ID,
         newest_run="" if newest is None else str(run_directory(newest).path),
         new_names=asked.new_names,
+        accepted_gaps=tuple(asked.gaps),
+        other_points=_other_points(row, path),
     )
     about = MayRestore(
         flow=row.flow,
@@ -352,6 +363,13 @@ def _looked_at(row: Pipeline, path: str, asked: Restore) -> Verdict:
         return answer(about, Verdict)
     except Retryable as error:
         raise Rejected(f"{path} cannot be checked now, try again later: {error}") from error
+
+
+def _other_points(row: Pipeline, path: str) -> tuple[str, ...]:
+    """Those of the pipeline that are there and were not found damaged, newest first."""
+    points = checkpoint_queries.recovery_points(row.name)
+    usable = (each.path for each in points if each.is_present and not each.problem)
+    return tuple(each for each in usable if each != path)
 
 
 def _damage_in(verdict: Verdict) -> str:

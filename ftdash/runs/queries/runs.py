@@ -25,6 +25,7 @@ from ftdash.runs.queries.freshness import Observation, fresh_driver_note, observ
 from ftdash.runs.queries.planning import measured
 from ftdash.times import watermark_moment
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.gaps import Gap
 from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.settings.parsing import parse_settings
@@ -55,6 +56,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         settings=run.settings_now,
         restored_from=run.restored_from,
         parent_run_id=run.parent.run_id if run.parent else None,
+        input_gaps=[Gap(**gap) for gap in run.input_gaps],
         created_at=run.created_at,
         started_at=run.started_at,
         ended_at=run.ended_at,

@@ -50,6 +50,7 @@ class ActionForm(forms.Form):
         "claim_mode",
         "allow_non_restored_state",
         "renamed",
+        "accepted_gaps",
         "settings",
         "parameters",
         "is_allowed",
@@ -145,6 +146,19 @@ class PairsField(forms.CharField):
                 f"{line.strip()!r} has no colon; write it like {self._example!r}."
             )
         return name.strip(), text.strip()
+
+
+class LinesField(forms.CharField):
+    """One text per line. Cleans to a list; empty if nothing is given."""
+
+    widget = forms.Textarea
+
+    def __init__(self, *, example: str, **kwargs: Any) -> None:
+        super().__init__(required=False, **kwargs)
+        self.widget.attrs |= {"rows": 2, "placeholder": example} | PLAIN_TEXT
+
+    def clean(self, value: Any) -> list[str]:
+        return [line.strip() for line in super().clean(value).splitlines() if line.strip()]
 
 
 class SavepointForm(ActionForm):

@@ -26,7 +26,7 @@ from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
-from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, PairsField
+from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, LinesField, PairsField
 from pipelines.domain.commands import RestorePipeline, StartPipeline
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
@@ -136,6 +136,11 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         example="old-uid: new-uid",
         help_text="One per line: an operator's uid in the point, and the one it has now.",
     )
+    accepted_gaps = LinesField(
+        label="Input to go on without",
+        example="source split first-last",
+        help_text="One gap per line, as the verdict names it. These records are lost for good.",
+    )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
@@ -167,6 +172,7 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
             settings=values["settings"],
             parameters=values["parameters"],
             renamed=values["renamed"],
+            accepted_gaps=values["accepted_gaps"],
             reads_files=False,
         )
         claim_mode = ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM)
@@ -301,5 +307,6 @@ def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
         settings=form.fields["settings"].clean(form["settings"].value()),
         parameters=form.fields["parameters"].clean(form["parameters"].value()),
         renamed=form.fields["renamed"].clean(form["renamed"].value()),
+        accepted_gaps=form.fields["accepted_gaps"].clean(form["accepted_gaps"].value()),
         reads_files=False,
     )

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 
+import msgspec
 import pyarrow as pa
 import xxhash
 from confluent_kafka import (
@@ -39,7 +40,7 @@ from pipelines.connectors.kafka.reader import (
 )
 from pipelines.connectors.kafka.sink import check_group, check_topic
 from pipelines.connectors.kafka.values import ValueFormat
-from pipelines.connectors.source import StartAt
+from pipelines.connectors.source import PastGap, StartAt
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import check_event_time
 from pipelines.domain.errors import InputLost, Rejected, Retryable
@@ -311,6 +312,18 @@ class KafkaTopics:
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
         return range_gone(split, oldest)
+
+    @property
+    def retention_setting(self) -> str:
+        return f"retention.ms or retention.bytes of {', '.join(self.topics)}"
+
+    def past_gap(self, split: SplitProgress) -> PastGap | None:
+        """See `ReadsPastGaps`. Counts offsets: some of them may have held no record."""
+        oldest = self.oldest(split)
+        if oldest <= split.offset:
+            return None
+        at = msgspec.structs.replace(split, offset=oldest)
+        return PastGap(at, oldest - split.offset)
 
     def row_of_text(self, text: str) -> pa.RecordBatch:
         row = self.format.row_of_text(text)

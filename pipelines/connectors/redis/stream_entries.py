@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.connectors.json_rows import UnfitValue, typed
-from pipelines.connectors.source import Offsets, UnreadableText
+from pipelines.connectors.source import Offsets, PastGap, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import InputLost, Rejected
 
@@ -226,6 +226,14 @@ class StreamExtent:
     def from_newest(self, name: str) -> SplitProgress:
         mark = StreamMark(self.max_deleted, None, self.last_entry)
         return SplitProgress(name, self.last + 1, self.added, None, str(mark))
+
+    def past_gap(self, split: SplitProgress, ahead: int | None) -> PastGap | None:
+        """The position of the first entry, if all up to there is gone. `ahead`: as for
+        `from_oldest`. None: older entries exist, so those that are gone lay between others."""
+        if self._begin <= split.offset:
+            return None
+        at = self.from_oldest(split.name, split.end_offset, ahead)
+        return PastGap(at, max(0, self.removed - split.passed))
 
     def oldest(self, split: SplitProgress, marked: Fields | None) -> int:
         """See `GrowingSource.oldest`. `marked`: the present contents of the mark's entry.

@@ -25,7 +25,13 @@ from pipelines.connectors.redis.stream_entries import (
     row_of_fields,
     text_of_fields,
 )
-from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, StartAt
+from pipelines.connectors.source import (
+    LoggedRecords,
+    MalformedRecord,
+    Offsets,
+    PastGap,
+    StartAt,
+)
 from pipelines.connectors.split_progress import SplitProgress, sum_known
 from pipelines.connectors.watermark_strategy import (
     NoEventTime,
@@ -249,6 +255,21 @@ class RedisStreams:
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
         return range_gone(split, oldest)
+
+    @property
+    def retention_setting(self) -> str:
+        return f"MAXLEN or MINID of what trims {', '.join(self.streams)}"
+
+    def past_gap(self, split: SplitProgress) -> PastGap | None:
+        """See `ReadsPastGaps`."""
+        with RedisConnection(self.url) as connection:
+            found = connection.look(split.name, marked_offset(split))
+            oldest = oldest_of(found.extent, split, found.marked)
+            if found.extent is None or oldest <= split.offset:
+                return None
+            extent = found.extent
+            ahead = connection.count(split.name, extent) if extent.has_hole_ahead else None
+            return extent.past_gap(split, ahead)
 
     def row_of_text(self, text: str) -> pa.RecordBatch:
         return row_of_fields(text, self.schema)

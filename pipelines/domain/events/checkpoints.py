@@ -6,6 +6,7 @@ import msgspec
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
 from pipelines.domain.events.runs import Event
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry
 from pipelines.domain.status import CheckpointKind, DamageFinder, JobStatus
@@ -112,6 +113,7 @@ class LedgerBegun(Event, frozen=True, kw_only=True):
 
     lineage: list[tuple[RunId, CheckpointId]]  # for each run, up to which checkpoint; oldest first
     start: LedgerEntry | None
+    gaps: list[Gap] = msgspec.field(default_factory=list)  # which the run went past
 
 
 class LedgerAdvanced(Event, frozen=True, kw_only=True):

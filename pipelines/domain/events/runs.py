@@ -39,6 +39,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     vertices: list["VertexShape"]  # topological order
     renamed_uids: dict[Uid, Uid] = msgspec.field(default_factory=dict)
     """Operators that have other uids in the point than in the pipeline."""
+    accepted_gaps: list[str] = msgspec.field(default_factory=list)
+    """Ranges of input that were gone, and that a person accepted as lost."""
     transaction_timeouts_ms: dict[Uid, int] = msgspec.field(default_factory=dict)
     """By sink, if its target gives up a transaction that stays open for too long."""
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.audit.report import InputReport
+from pipelines.audit.report import InputReport, sentences
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.split_progress import SplitPositions
-from pipelines.domain.events import LedgerAdvanced
+from pipelines.domain.events import LedgerAdvanced, LedgerBegun
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
 from tests.unit.audit.audited_run import AuditedRun
@@ -53,6 +54,20 @@ def test_a_gap_and_an_overlap_are_told_with_checkpoint_and_split(
     assert (report.difference.what, report.difference.part) == (sentence, "split 0")
     assert (report.difference.checkpoint_id, report.proven_checkpoint_id) == (4, 3)
     assert not run.audit().is_as_recorded
+
+
+@pytest.mark.parametrize("first", [35, 36])
+def test_only_the_very_gap_that_was_accepted_is_no_difference(run: AuditedRun, first: int) -> None:
+    """A start behind a gap of five records."""
+    gap = Gap(source=operator_of().uid, split="0", first=30, last=34, records=5)
+    run.tell(LedgerBegun(lineage=[(run.run_id, CheckpointId(3))], start=None, gaps=[gap]))
+    tell(run, 4, SplitRange(split="0", first=first, end=40))
+
+    report = source_report(run)
+
+    assert report.gaps == [gap]
+    assert (report.difference is None) == (first == 35)
+    assert f"  lost, as a person accepted: {gap.lost}" in sentences(run.audit())
 
 
 def test_a_split_that_was_read_whole_is_not_read_again(run: AuditedRun) -> None:

@@ -198,6 +198,14 @@ def _add_point(parser: ArgumentParser) -> None:
         metavar="OLD=NEW",
         help="an operator's uid in the point, and the one it has now",
     )
+    parser.add_argument(
+        "--accept-gap",
+        action="append",
+        default=[],
+        metavar="GAP",
+        help="'SOURCE SPLIT FIRST-LAST', as the preflight names it: go on without that input, which"
+        " its source no longer has. Its records are lost",
+    )
     _add_code(parser)
     _add_parameters(parser)
 
@@ -407,6 +415,7 @@ def _restore(options: dict[str, Any]) -> Restore:
         parameters=_pairs(options["parameter"], "--parameter"),
         settings=_pairs(options["set"], "--set"),
         renamed=_pairs(options["map"], "--map"),
+        accepted_gaps=options["accept_gap"],
         allow_non_restored_state=options["allow_non_restored_state"],
         code=_code(options),
     )

@@ -52,7 +52,7 @@ def deployment_of(
         compresses_snapshots=settings.storage.compresses_snapshots,
         digests_output=settings.digests_output,
         restore_location=start.location if start else None,
-        restore_manifest=_manifest_in_memory(context, start),
+        restore_manifest=_manifest_to_send(context, start),
         forgets_state=forgets_state(settings, start),
         dropped_states=list(start.dropped_states) if start else [],
         barriers=settings.barriers,
@@ -70,8 +70,11 @@ def deployment_of(
     )
 
 
-def _manifest_in_memory(context: RunContext, start: StartingPoint | None) -> Manifest | None:
-    """A point that is only in this process's memory travels with the deployment."""
+def _manifest_to_send(context: RunContext, start: StartingPoint | None) -> Manifest | None:
+    """A point that is only in this process's memory travels with the deployment; so does one whose
+    sources go on behind gaps: every slot begins behind the same ones."""
+    if start is not None and start.moved is not None:
+        return start.moved
     location = start.location if start else None
     if location is None or scheme_of(location) != MEMORY:
         return None

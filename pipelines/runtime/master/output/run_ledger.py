@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pipelines.connectors.split_progress import ranges
 from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SinkOutput, SourceInput
 from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
@@ -43,10 +44,16 @@ class RunLedger:
         self._emit = emit
         self._read: Mapping[Uid, SourceCut] = {}  # up to the newest entry
 
-    def begin(self, lineage: Sequence[tuple[RunId, CheckpointId]], start: LedgerStart) -> None:
-        """Call when an attempt begins, before its sinks are fitted to the lineage's last point."""
+    def begin(
+        self,
+        lineage: Sequence[tuple[RunId, CheckpointId]],
+        start: LedgerStart,
+        gaps: Sequence[Gap] = (),
+    ) -> None:
+        """Call when an attempt begins, before its sinks are fitted to the lineage's last point.
+        `gaps`: of input, that the run has gone past."""
         self._read = start.read
-        self._emit(LedgerBegun(lineage=list(lineage), start=start.entry))
+        self._emit(LedgerBegun(lineage=list(lineage), start=start.entry, gaps=list(gaps)))
 
     def on_completed(self, manifest: Manifest) -> None:
         read = _read_up_to(manifest)

@@ -3,10 +3,11 @@
 Decides with `run_end` whether the run goes on at all; `starting_point` decides at which point.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pipelines.domain.errors import InvariantViolated, Retryable
-from pipelines.domain.events import RestorePointRefused, RestoreProgress
+from pipelines.domain.events import LedgerBegun, RestorePointRefused, RestoreProgress
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.status import DamageFinder
 from pipelines.points.published_output import Published, newest_published, repeats
@@ -92,7 +93,7 @@ class NextStart:
         self._delete_given_up()
         self._say_what_comes_again(start)
         checkpoints.ancestors = start.ancestors_of(self._context.spec.run_id)
-        checkpoints.ledger.begin(start.lineage, start.ledger)
+        checkpoints.ledger.begin(start.lineage, start.ledger, self._gaps_of(start))
         self._look_at_sources()
         self._clean_up_once(start)
         self._chooser.rewind_sinks(start)
@@ -144,6 +145,13 @@ class NextStart:
         for event in repeats(run, self._context.pipeline.sinks, start.output, published):
             if not self._record.has_said(event):
                 self._record.emit(event)
+
+    def _gaps_of(self, start: StartingPoint) -> Sequence[Gap]:
+        """Those that the run has gone past: now, or in an attempt from which this one goes on."""
+        if not start.is_own:
+            return start.gaps
+        before = self._context.journal.newest(LedgerBegun)
+        return before.gaps if before is not None else ()
 
     def _delete_given_up(self) -> None:
         """What follows may roll back output that such a point names."""

@@ -44,6 +44,7 @@ def run_started(context: RunContext) -> RunStarted:
         restored_from=spec.restore_from,
         driver_pid=os.getpid(),
         renamed_uids=spec.renamed_uids,
+        accepted_gaps=spec.accepted_gaps,
         vertices=pipeline.graph.shape(),
         transaction_timeouts_ms={
             uid: sink.transaction_timeout_ms

@@ -17,9 +17,11 @@ from pipelines.domain.events import (
     RestorePointRefused,
     RestoreProgress,
 )
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import MEMORY, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings import CheckpointingMode, Settings
+from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points.contents import source_records_of
 from pipelines.points.fit import PointFit
@@ -146,6 +148,8 @@ class StartingPoint:
     dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because the run allows that
     ledger: LedgerStart = field(default_factory=LedgerStart)
     output: Start = field(default_factory=Start)
+    gaps: tuple[Gap, ...] = ()  # of input, that the start goes past
+    moved: Manifest | None = None  # with positions behind these gaps; None: there are none
 
     @property
     def location(self) -> str | None:
@@ -292,7 +296,8 @@ class StartingPointChooser:
     ) -> StartingPoint:
         if point is None:
             return StartingPoint(point=None, lineage=(), source_records=0)
-        manifest = self.store.manifest(point.location)
+        stored = self.store.manifest(point.location)
+        manifest, gaps = fit.past_gaps(stored, point.location)
         lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
         dropped = compare(manifest, fit.target).dropped_states
         return StartingPoint(
@@ -303,4 +308,6 @@ class StartingPointChooser:
             dropped_states=dropped,
             ledger=LedgerStart.at(manifest),
             output=Start.at(manifest),
+            gaps=gaps,
+            moved=manifest if gaps else None,
         )
