@@ -253,6 +253,10 @@ SECURE_REFERRER_POLICY = "same-origin"
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 if not BEHIND_TLS:
     SILENCED_SYSTEM_CHECKS += [f"security.W0{number}" for number in ("04", "08", "12", "16")]
+TRUSTED_PROXIES = os.environ.get("FTDASH_TRUSTED_PROXIES", "127.0.0.1")
+"""Addresses and networks, separated by commas, whose `X-Forwarded-For` and `-Proto` are believed.
+A client's address counts its wrong passwords, so believing everyone would let anyone evade that."""
+
 CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("FTDASH_TRUSTED_ORIGINS", "").split(",") if o]
 
 

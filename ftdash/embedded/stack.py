@@ -84,10 +84,11 @@ def beat() -> Service:
 
 def web(port: int) -> Service:
     options = ("--host", LOOPBACK, "--port", str(port), "--log-level", "warning")
+    believed = ("--forwarded-allow-ips", settings.TRUSTED_PROXIES)
     graceful = ("--lifespan", "off", "--timeout-graceful-shutdown", str(STREAM_END_S))
     return Service(
         name="web",
-        command=module("uvicorn", "ftdash.asgi:application", *options, *graceful),
+        command=module("uvicorn", "ftdash.asgi:application", *options, *believed, *graceful),
         is_ready=lambda: web_answers(port),
         ready_within_s=READY_WITHIN_S,
     )

@@ -4,6 +4,7 @@ A command reads the code as it is, and ends. A web server or a worker that impor
 would know it as it was at that time, so each calls `stay` when it begins.
 """
 
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 from django.conf import settings as configuration
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SECRETS = ("FTDASH_SECRET_KEY", "FTDASH_DATABASE_URL", "FTDASH_REDIS_URL", "FTDASH_MAIL_PASSWORD")
+"""Variables with which the control plane signs, or opens its own servers."""
+
 _staying: list[bool] = []
+
+
+def environment_of_authors() -> dict[str, str]:
+    """For a process that runs an author's code: that of this process without its secrets."""
+    return {name: value for name, value in os.environ.items() if name not in SECRETS}
 
 
 def stay() -> None:
@@ -26,6 +35,6 @@ def answer(question: "Question", kind: type[T]) -> T:
     if _staying:
         from pipelines.points.code_process import answer_afresh
 
-        return answer_afresh(question, kind, configuration.BASE_DIR)
+        return answer_afresh(question, kind, configuration.BASE_DIR, environment_of_authors())
     found: T = question.answered()  # type: ignore[assignment]
     return found

@@ -16,6 +16,7 @@ from django.conf import settings
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.fresh_code import environment_of_authors
 from ftdash.jobs.models import Run
 from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
@@ -153,8 +154,9 @@ def _requester(run: Run) -> str:
 
 
 def _environment(run: Run) -> dict[str, str]:
+    """The driver takes the address of Redis out before an author's code is imported."""
     return {
-        **os.environ,
+        **environment_of_authors(),
         **java.environment(),
         REDIS_URL_VARIABLE: settings.REDIS_URL,
         RUN_ID_VARIABLE: run.run_id,

@@ -144,7 +144,8 @@ def _last_id(answer: Any) -> bytes:
 
 @contextmanager
 def announcer_from_environment() -> Iterator[Callable[[RunId, int], None]]:
-    url = os.environ.get(REDIS_URL_VARIABLE)
+    """The address is taken out of the environment: neither an author's code nor a slot gets it."""
+    url = os.environ.pop(REDIS_URL_VARIABLE, None)
     if not url:
         yield announce_nothing
         return

@@ -148,8 +148,11 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     refused: Refused | None = None
 
 
-def answer_afresh(question: Question, kind: type[T], directory: Path) -> T:
+def answer_afresh(
+    question: Question, kind: type[T], directory: Path, environment: dict[str, str] | None = None
+) -> T:
     """The answer of a new process, which runs in `directory`; `kind` is the type of the answer.
+    `environment`: all that the process gets; None: that of this one.
 
     Raises what answering raises: Rejected, BrokenCode or Retryable. Raises Rejected, too, when the
     author's code ends the process or hangs, or when too many processes answer already.
@@ -161,6 +164,7 @@ def answer_afresh(question: Question, kind: type[T], directory: Path) -> T:
             [sys.executable, "-m", "pipelines.points.code_process"],
             input=msgspec.json.encode(Asked(question=question, at_most_s=patience_s(TIMEOUT_S))),
             cwd=directory,
+            env=environment,
             capture_output=True,
             timeout=TIMEOUT_S,
             check=False,

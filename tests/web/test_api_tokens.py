@@ -162,6 +162,18 @@ def test_the_command_makes_a_token_that_expires() -> None:
     assert f"expires {expires_at:%Y-%m-%d %H:%M} UTC" in printed("list")
 
 
+@pytest.mark.parametrize(
+    ("words", "days"), [((), 90), (("--never-expires",), None)], ids=["by itself", "when asked"]
+)
+def test_a_token_expires_unless_you_say_that_it_never_does(
+    words: tuple[str, ...], days: int | None
+) -> None:
+    printed("create", "ci", *words)
+
+    expires_at = queries.tokens()[0].expires_at
+    assert expires_at is None if days is None else (expires_at - timezone.now()).days == days - 1
+
+
 def printed(*words: str) -> str:
     out = StringIO()
     call_command("api_token", *words, stdout=out)

@@ -217,6 +217,22 @@ def test_code_that_hangs_is_ended(edit: Edit, monkeypatch: pytest.MonkeyPatch) -
         afresh(code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere"))
 
 
+@pytest.mark.usefixtures("stays")
+def test_an_authors_code_gets_no_secret_of_the_control_plane(
+    edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in fresh_code.SECRETS:
+        monkeypatch.setenv(name, "opensesame")
+    told = 'raise LookupError([each for each in os.environ.values() if each == "opensesame"])'
+    edit("import pyarrow as pa", f"import os\nimport pyarrow as pa\n{told}")
+
+    with pytest.raises(BrokenCode, match=r"LookupError: \[\]"):
+        fresh_code.answer(
+            code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere"),
+            list[code_process.Parameter],
+        )
+
+
 def afresh(asked: code_process.ItsParameters) -> list:
     return code_process.answer_afresh(asked, list[code_process.Parameter], Path(os.getcwd()))
 

@@ -1,5 +1,6 @@
 """Announcements: they wake the reader, and never hold up the sender."""
 
+import os
 import subprocess
 import threading
 import time
@@ -79,10 +80,10 @@ def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
 def test_what_a_driver_says_last_is_sent_before_it_goes(
     server: "RealRedis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(REDIS_URL_VARIABLE, server.url)
-
     for sequence in range(1, 21):
+        monkeypatch.setenv(REDIS_URL_VARIABLE, server.url)
         with announcer_from_environment() as announce:
+            assert REDIS_URL_VARIABLE not in os.environ  # where an author's code would find it
             announce(RUN, sequence)
 
     with redis.Redis.from_url(server.url) as client:

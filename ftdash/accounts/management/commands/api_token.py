@@ -16,6 +16,9 @@ from ftdash.accounts.models import TokenScope
 from ftdash.installed_command import InstalledCommand
 from pipelines.domain.errors import Rejected
 
+DAYS = 90
+"""As on the settings page."""
+
 
 class Command(InstalledCommand):
     help = "Create, revoke and list the tokens that open the API."
@@ -30,7 +33,11 @@ class Command(InstalledCommand):
             default=TokenScope.READ.value,
             help="; ".join(f"{scope.value}: {scope.label}" for scope in TokenScope),
         )
-        create.add_argument("--days", type=int, help="expires after so many; without: never")
+        expiry = create.add_mutually_exclusive_group()
+        expiry.add_argument(
+            "--days", type=int, default=DAYS, help="expires after so many (default: %(default)s)"
+        )
+        expiry.add_argument("--never-expires", action="store_true", help="until it is revoked")
         revoke = actions.add_parser("revoke", help="from now on the token opens nothing")
         revoke.add_argument("name")
         for changing in (create, revoke):
@@ -52,13 +59,13 @@ class Command(InstalledCommand):
             raise CommandError(str(refusal), returncode=2) from refusal
 
     def _created(self, who: str, options: dict[str, Any]) -> str:
-        days = options["days"]
+        lasts = timedelta(days=options["days"])
         token = services.create_token(
             name=options["name"],
             scope=TokenScope(options["scope"]),
             created_by=who,
             reason=options["reason"],
-            expires_at=None if days is None else timezone.now() + timedelta(days=days),
+            expires_at=None if options["never_expires"] else timezone.now() + lasts,
         )
         return token.secret
 

@@ -1,0 +1,80 @@
+"""Whose word on the address of a client counts, at a real web server."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.conf import settings as configuration
+
+from ftdash.embedded import stack
+from ftdash.embedded.installation import free_port
+from tests.polling import wait_until
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+LOCKED_OUT = 429
+FAILURES = configuration.AXES_FAILURE_LIMIT
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("home")
+    for command in (["migrate", "--no-input"], ["collectstatic", "--no-input"]):
+        words = [sys.executable, "manage.py", *command, "--verbosity", "0"]
+        subprocess.run(words, cwd=ROOT, env=environment(directory), check=True)
+    return directory
+
+
+def environment(home: Path) -> dict[str, str]:
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("FTDASH_")}
+    return {**outside, "FTDASH_HOME": str(home), "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[str]:
+    """The address of a web server."""
+    port = free_port()
+    process = subprocess.Popen(stack.web(port).command, cwd=ROOT, env=environment(home))
+    try:
+        wait_until(lambda: stack.web_answers(port))
+        yield stack.web_address(port)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def tries(address: str, client: str) -> int:
+    """The status that a wrong password gets, told to come from `client`."""
+    with httpx.Client(base_url=address, headers={"X-Forwarded-For": client}) as browser:
+        browser.get("login/")
+        form = {"username": "ada", "password": "wrong"}
+        token = browser.cookies["csrftoken"]
+        return browser.post("login/", data=form, headers={"X-CSRFToken": token}).status_code
+
+
+def test_behind_a_trusted_proxy_a_client_locks_out_itself_alone(home: Path, settings: Any) -> None:
+    settings.TRUSTED_PROXIES = "127.0.0.1"
+    with serving(home) as address:
+        for _ in range(FAILURES):
+            tries(address, "203.0.113.1")
+
+        assert tries(address, "203.0.113.1") == LOCKED_OUT
+        assert tries(address, "203.0.113.2") != LOCKED_OUT
+
+
+def test_without_one_a_client_gains_nothing_by_another_address_for_each_try(
+    home: Path, settings: Any
+) -> None:
+    settings.TRUSTED_PROXIES = "192.0.2.1"
+    with serving(home) as address:
+        for number in range(FAILURES):
+            tries(address, f"203.0.113.{number + 10}")
+
+        assert tries(address, "203.0.113.99") == LOCKED_OUT
