@@ -59,10 +59,10 @@ FROM_FTDASH = {
     )
 }
 DASHBOARD = [  # each may import those before it
-    *("installed_command", "formats", "times", "impatience", "celery", "errands"),
-    *("staticfiles", "postgresql", "settings"),
+    *("installed_command", "formats", "times", "celery", "errands"),
+    *("postgresql", "settings"),
     "jobs",  # the rows of pipelines, runs and requests
-    *("accounts", "uploads", "history", "checkpoints", "metrics"),
+    *("accounts", "named_in_settings", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),
     *("upgrades", "lab", "gameday", "alerts", "eventlog", "retention", "tasks"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
@@ -125,7 +125,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "ftdash.upgrades.services": {"Cancel", "StopWithSavepoint", "UpgradePipeline"},  # its steps
     "ftdash.projection.run_fold": {"Cancel"},  # it succeeds by the end of its run
     "ftdash.checkpoints.queries.statistics": {"StopWithSavepoint"},  # its savepoint is the last
-    "ftdash.eventlog.sources": {"LabelSavepoint"},  # the log says which name it gives
+    "ftdash.eventlog.queries": {"LabelSavepoint"},  # the log says which name it gives
     "ftdash.gameday.injection": {"KillDriver", "KillSlot", "SlowSlot"},  # faults of a game day
     "ftdash.gameday.queries": {"KillSlot"},  # a game day needs what a kill needs
     "ftdash.gameday.services": {"KillSlot"},
@@ -140,8 +140,6 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
 READERS = {  # module -> why it reads rows, and is neither `queries` nor `services`
     "ftdash.deployment.doctor": "the clock of the database server",
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
-    "ftdash.eventlog.sources": "the kinds of rows of the log are one table; `queries` reads it",
-    "ftdash.gameday.observation": "what a game day has shown so far, for its services and queries",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",
     "ftdash.retention.packages": "what names a package, before it is deleted",
     "ftdash.supervision.delivery": "the requests that wait for a driver",
@@ -151,7 +149,6 @@ WRITERS = {  # module -> why it writes rows, and is no `services`
     "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",
     "ftdash.alerts.delivery": "how far each delivery has come",
     "ftdash.alerts.evaluation": "alerts that fire and clear",
-    "ftdash.checkpoints.ledger_fold": "folds journals",
     "ftdash.checkpoints.projector": "folds journals",
     "ftdash.embedded.demo": "makes the people of a new installation",
     "ftdash.gameday.injection": "notes a process before it is hit, so that it is let go",

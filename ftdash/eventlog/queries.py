@@ -1,20 +1,378 @@
-"""Reads pages of the log, newest first: a few rows of each source, merged by time.
+"""The event log: one line for each row of other apps, read newest first, a page at a time.
 
-A page continues at the place of the previous page's last line, not at a page number. So new lines
-shift nothing, and the thousandth page costs no more than the first.
+`SOURCES` is the table of the rows, each with its columns and its sentence. A page takes a few rows
+of each and merges them by time. It continues at the place of the previous page's last line, not at
+a page number. So new lines shift nothing, and the thousandth page costs no more than the first.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from itertools import islice
 from typing import Any
 
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from ftdash.eventlog.sources import SOURCES, Asked, Cursor, Line, Source
+from ftdash.accounts.models import AdminAction
+from ftdash.alerts.delivery import written
+from ftdash.alerts.models import Alert, Watched
+from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
+from ftdash.formats import size
+from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.incidents.causes import ADVICE, Cause
+from ftdash.incidents.models import Incident
+from ftdash.jobs.damage import told_of
+from ftdash.jobs.models import (
+    DamageFinding,
+    Failure,
+    Leftover,
+    QuarantinedRecord,
+    Recovery,
+    RepeatedOutput,
+    Request,
+    RequestPhase,
+    RestoreRefusal,
+    StatusChange,
+    SupersededOutput,
+    TargetTakeover,
+    ZombieRefusal,
+)
+from ftdash.lab.models import Lab, LabState
+from pipelines.domain.commands import LabelSavepoint, SavepointCommand
+
+FIRST_YEAR, LAST_YEAR = 1970, 2999
+"""Beyond them no database could tell the moment in UTC."""
+
+ROWS_MAX = 2**63
+
+
+class LineKind(StrEnum):
+    ACTION = "action"  # what a person asked for
+    STATUS = "status"
+    FAILURE = "failure"
+    RECOVERY = "recovery"
+    CHECKPOINT = "checkpoint"  # and savepoints
+    REFUSAL = "refusal"  # of a damaged point, or of an attempt that is over
+    DAMAGE = "damage"  # to files that checkpoints share
+    OUTPUT = "output set aside"
+    REPEATED = "output published again"
+    CLEAN_UP = "clean-up"  # of output that was never committed
+    TAKEOVER = "takeover"  # of a target that another installation's run held
+    QUARANTINE = "quarantine"
+    AUDIT = "audit"
+    GAME_DAY = "game day"
+    LAB = "lab"
+    ALERT = "alert"
+    INCIDENT = "incident"
+    SETTING = "setting"  # of people, tokens, alerts, retention and packages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """`actor` is empty if no person requested it, `pipeline` if it concerns all."""
+
+    at: datetime
+    kind: LineKind
+    what: str
+    outcome: str
+    pipeline: str
+    run_id: str
+    actor: str
+    why: str
+    source: int  # index in `sources.SOURCES`
+    row: int
+    incident: int | None = None  # that the line belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """None: whatever it is. `since` is included, `until` is not."""
+
+    pipeline: str | None = None
+    kind: LineKind | None = None
+    actor: str | None = None
+    with_routine: bool = True  # checkpoints that are taken in passing, and go well
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last line of a page: what follows is older, or of its very moment and behind it."""
+
+    at: datetime
+    source: int
+    row: int
+
+    @classmethod
+    def behind(cls, line: Line) -> "Cursor":
+        return cls(line.at, line.source, line.row)
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor | None":
+        """None for what is no cursor."""
+        parts = text.split("~")
+        try:
+            at, source, row = datetime.fromisoformat(parts[0]), int(parts[1]), int(parts[2])
+        except (ValueError, IndexError):
+            return None
+        is_possible = at.tzinfo is not None and FIRST_YEAR <= at.year <= LAST_YEAR
+        return cls(at, source, row) if is_possible and 0 <= row < ROWS_MAX else None
+
+    def __str__(self) -> str:
+        return f"{self.at.isoformat()}~{self.source}~{self.row}"
+
+
+RUN = "run__pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    what: str
+    outcome: str = ""
+    why: str = ""
+    incident: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """`time` is a column that is never null. `pipeline` and `actor` are empty where there is none.
+
+    `parts` are read along with the row; `routine` says which rows are nothing remarkable.
+    """
+
+    kind: LineKind
+    rows: Callable[[], QuerySet[Any]]
+    time: str
+    told: Callable[[Any], Told]
+    parts: tuple[str, ...] = (RUN,)
+    pipeline: str = RUN
+    actor: str = ""
+    routine: Q | None = None
+
+
+def _request(row: Request) -> Told:
+    outcome = str(RequestPhase(row.phase).label)
+    told = f"{outcome}: {row.message}" if row.message else outcome
+    return Told(f"asked for: {row.command.action}{_naming(row)}", told, row.reason)
+
+
+def _naming(row: Request) -> str:
+    """What a savepoint was called then; its label may be another one since."""
+    command = row.command
+    if isinstance(command, LabelSavepoint):
+        called = f"called {command.label!r}" if command.label else "called by no name"
+        return f": {command.path} is {called}"
+    if isinstance(command, SavepointCommand) and command.label:
+        return f", to be called {command.label!r}"
+    return ""
+
+
+def _status(row: StatusChange) -> Told:
+    return Told(f"the run is {row.status}", why=row.reason)
+
+
+def _failure(row: Failure) -> Told:
+    where = f" in {row.vertex}[{row.subtask}]" if row.vertex else ""
+    return Told(f"{row.cause}{where}")
+
+
+def _recovery(row: Recovery) -> Told:
+    since = row.restored_checkpoint_id
+    origin = f"checkpoint {since}" if since else "the beginning"
+    outcome = "all subtasks run again" if row.running_at else "not running again"
+    return Told(f"recovery to attempt {row.attempt} from {origin}", outcome)
+
+
+def _checkpoint(row: Checkpoint) -> Told:
+    name = f" {row.checkpoint_id}" if row.checkpoint_id else ""
+    took = f" in {row.end_to_end_ms:,.0f} ms" if row.end_to_end_ms is not None else ""
+    outcome = (
+        f"completed{took}, discarded since"
+        if row.status == CheckpointStatus.DISCARDED
+        else f"{CheckpointStatus(row.status).label}{took}"
+    )
+    return Told(f"{row.kind.lower()}{name}", outcome, _why_it_failed(row))
+
+
+def _why_it_failed(row: Checkpoint) -> str:
+    """As on the pages of checkpoints: the reason, then what happened here."""
+    return " ".join(dict.fromkeys(text for text in (row.reason_text, row.message) if text))
+
+
+def _superseded(row: SupersededOutput) -> Told:
+    return Told(f"{row.files} outputs of {row.sink} were set aside", row.moved_to)
+
+
+def _repeated(row: RepeatedOutput) -> Told:
+    count = "an unknown number of" if row.records is None else f"{row.records:,}"
+    bound = "up to " if row.is_at_most and row.records is not None else ""
+    what = f"{row.sink} publishes {bound}{count} records again to {row.target}"
+    return Told(what, "readers see them twice")
+
+
+def _leftover(row: Leftover) -> Told:
+    count = f"{row.count} " if row.count else ""
+    volume = f" ({size(row.size_bytes)})" if row.size_bytes is not None else ""
+    what = f"{count}{row.what}{volume} of {row.sink} in {row.target}"
+    outcome = "kept" if row.why_kept else "cleaned up"
+    left_by = f": left by {row.left_by}" if row.left_by else ""
+    return Told(what, f"{outcome}{left_by}", row.why_kept)
+
+
+def _takeover(row: TargetTakeover) -> Told:
+    what = f"{row.target} was taken over for {row.sink}"
+    return Told(what, f"{row.loser} may not write there any more")
+
+
+def _quarantined(row: QuarantinedRecord) -> Told:
+    what = f"record {row.offset} of {row.split} is not given to {row.operator} any more"
+    return Told(what, why=row.error)
+
+
+def _zombie(row: ZombieRefusal) -> Told:
+    why = f"attempt {row.zombie_attempt} is over" if row.zombie_attempt else "a stranger"
+    return Told(row.what, f"refused: {why}")
+
+
+def _damage(row: DamageFinding) -> Told:
+    found = told_of(row)
+    return Told(found.what, found.outcome, row.message)
+
+
+def _audit(row: Audit) -> Told:
+    if row.ended_at is None:
+        return Told("requested an audit", "under way")
+    if row.report is None:
+        return Told("requested an audit", f"failed: {row.problem}")
+    found = "as recorded" if row.report["is_as_recorded"] else "not as recorded"
+    return Told("requested an audit", f"the output is {found}")
+
+
+def _game_day(row: GameDay) -> Told:
+    outcome = Verdict(row.verdict).label if row.verdict else GameDayState(row.state).label
+    slot = f", slot {row.slot}" if row.slot is not None else ""
+    what = f"game day {row.pk}: {Fault(row.fault).label}{slot}"
+    return Told(what, f"{outcome}: {row.why}" if row.why else str(outcome), row.reason)
+
+
+def _lab(row: Lab) -> Told:
+    outcome = LabState(row.state).label
+    told = f"{outcome}: {row.message}" if row.message else str(outcome)
+    return Told(f"requested lab {row.pk}", told, row.reason)
+
+
+def _alert(row: Alert) -> Told:
+    outcome = f"cleared: {row.cleared_because}" if row.cleared_at else "it stands"
+    watched = Watched(row.watched)
+    found, bound = written(watched, row.fired_value), written(watched, row.fire_above)
+    what = f"alert: {row.rule_name}, at {found} above {bound}"
+    return Told(what, outcome, row.acknowledged_reason, row.incident_id)
+
+
+def _incident(row: Incident) -> Told:
+    signs = f" ({row.count} signs)" if row.count > 1 else ""
+    outcome = f"over: {row.closed_because}" if row.closed_at else "it is open"
+    return Told(f"incident: {ADVICE[Cause(row.cause)].title}{signs}", outcome, row.text, row.pk)
+
+
+def _setting(row: AdminAction) -> Told:
+    detail = f" ({row.detail})" if row.detail else ""
+    outcome = f"refused: {row.refusal}" if row.refusal else "done"
+    return Told(f"{row.what} {row.subject}{detail}", outcome, row.reason)
+
+
+SOURCES = (
+    Source(
+        kind=LineKind.ACTION,
+        rows=Request.objects.all,
+        time="created_at",
+        told=_request,
+        parts=("pipeline", "run"),
+        pipeline="pipeline",
+        actor="requester",
+    ),
+    Source(kind=LineKind.STATUS, rows=StatusChange.objects.all, time="at", told=_status),
+    Source(kind=LineKind.FAILURE, rows=Failure.objects.all, time="at", told=_failure),
+    Source(kind=LineKind.RECOVERY, rows=Recovery.objects.all, time="started_at", told=_recovery),
+    Source(
+        kind=LineKind.CHECKPOINT,
+        rows=Checkpoint.objects.all,
+        time="trigger_at",
+        told=_checkpoint,
+        routine=ROUTINE,
+    ),
+    Source(
+        kind=LineKind.REFUSAL,
+        rows=RestoreRefusal.objects.all,
+        time="at",
+        told=lambda row: Told(row.message, "refused", row.path),
+    ),
+    Source(kind=LineKind.DAMAGE, rows=DamageFinding.objects.all, time="at", told=_damage),
+    Source(kind=LineKind.REFUSAL, rows=ZombieRefusal.objects.all, time="at", told=_zombie),
+    Source(kind=LineKind.OUTPUT, rows=SupersededOutput.objects.all, time="at", told=_superseded),
+    Source(kind=LineKind.REPEATED, rows=RepeatedOutput.objects.all, time="at", told=_repeated),
+    Source(kind=LineKind.CLEAN_UP, rows=Leftover.objects.all, time="at", told=_leftover),
+    Source(kind=LineKind.TAKEOVER, rows=TargetTakeover.objects.all, time="at", told=_takeover),
+    Source(
+        kind=LineKind.QUARANTINE, rows=QuarantinedRecord.objects.all, time="at", told=_quarantined
+    ),
+    Source(
+        kind=LineKind.AUDIT,
+        rows=Audit.objects.all,
+        time="created_at",
+        told=_audit,
+        actor="requester",
+    ),
+    Source(
+        kind=LineKind.GAME_DAY,
+        rows=GameDay.objects.all,
+        time="asked_at",
+        told=_game_day,
+        parts=("pipeline", "run"),
+        pipeline="pipeline",
+        actor="requester",
+    ),
+    Source(
+        kind=LineKind.LAB,
+        rows=Lab.objects.all,
+        time="asked_at",
+        told=_lab,
+        parts=(),
+        pipeline="",
+        actor="requested_by",
+    ),
+    Source(
+        kind=LineKind.ALERT,
+        rows=Alert.objects.all,
+        time="fired_at",
+        told=_alert,
+        parts=("pipeline",),
+        pipeline="pipeline",
+        actor="acknowledged_by",
+    ),
+    Source(
+        kind=LineKind.SETTING,
+        rows=AdminAction.objects.all,
+        time="at",
+        told=_setting,
+        parts=(),
+        pipeline="",
+        actor="who",
+    ),
+    Source(
+        kind=LineKind.INCIDENT,
+        rows=Incident.objects.all,
+        time="opened_at",
+        told=_incident,
+        parts=("pipeline", "run"),
+        pipeline="pipeline",
+    ),
+)
+
 
 BATCH = 500
 

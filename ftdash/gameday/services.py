@@ -14,7 +14,7 @@ from ftdash.checkpoints.models import Audit
 from ftdash.errands import Errand, isolated, publish, publish_on_commit
 from ftdash.gameday.injection import NEEDS_SLOT, inject, release, watched_since
 from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
-from ftdash.gameday.observation import seen
+from ftdash.gameday.queries import seen
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs.models import Pipeline
 from ftdash.jobs.validation import check_reason, check_slot

@@ -19,11 +19,9 @@ from django.db import InterfaceError, OperationalError, close_old_connections, t
 from django.db.models import F, Q
 from django.utils import timezone
 
-from ftdash.checkpoints import ledger_fold
 from ftdash.checkpoints import projector as checkpoint_projector
-from ftdash.checkpoints.ledger_fold import LedgerFold
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.checkpoints.projector import CheckpointFold
+from ftdash.checkpoints.projector import CheckpointFold, LedgerFold
 from ftdash.history import limits
 from ftdash.incidents import services as incidents
 from ftdash.jobs.directories import run_directory
@@ -44,7 +42,7 @@ from pipelines.bus.journal_segments import envelopes_of
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.events import Envelope, JournalContinued
 
-PARTS = (incident_fold, checkpoint_projector, ledger_fold, metrics_projector)
+PARTS = (incident_fold, checkpoint_projector, metrics_projector)
 
 
 def go_on_from(run: Run, sequence: int, summary: JournalContinued) -> None:

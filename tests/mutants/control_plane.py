@@ -327,7 +327,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/alerts/related.py",
+            "ftdash/alerts/evaluation.py",
             "    return Cause(row.cause) in OF_FAILURES, row.last_at.timestamp()",
             "    return True, -row.last_at.timestamp()",
             (
@@ -441,7 +441,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/impatience.py",
+            "ftdash/named_in_settings.py",
             (
                 "        with waiting_at_most(settings.SERVERS_ANSWER_WITHIN_S):\n"
                 "            response: HttpResponseBase = get_response(request)\n"
@@ -557,14 +557,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     ("under `ftdash dev`, an edit keeps the state; code that does not load or fails loses none"): (
         Mutant(
-            "ftdash/command_line/development/author_process.py",
+            "ftdash/command_line/development.py",
             "    return before\n",
             "    return None\n",
             "tests/processes/test_development.py::"
             "test_an_edit_starts_the_new_code_from_a_savepoint_and_broken_code_loses_no_state",
         ),
         Mutant(
-            "ftdash/command_line/development/author_process.py",
+            "ftdash/command_line/development.py",
             "        return view.checkpoint.path\n",
             "        return before\n",
             "tests/web/test_development.py::test_the_next_process_starts_from_the_newest_point",

@@ -16,10 +16,9 @@ from django.utils import timezone
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts import delivery, evaluation, queries, services
 from ftdash.alerts.delivery import message_of
-from ftdash.alerts.evaluation import evaluate
+from ftdash.alerts.evaluation import EXPLAINED_BY, evaluate, incident_of
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News, Silence, Watched
-from ftdash.alerts.related import EXPLAINED_BY, incident_of
 from ftdash.incidents import services as incident_services
 from ftdash.incidents.causes import ADVICE, OF_FAILURES, Cause
 from ftdash.incidents.models import Incident

@@ -62,7 +62,7 @@ def test_a_filter_that_is_not_understood_gives_no_file() -> None:
 
 
 def test_it_is_sent_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftdash.checkpoints.queries.history.CHUNK", 1)
+    monkeypatch.setattr("ftdash.checkpoints.queries.statistics.CHUNK", 1)
     eventful()
 
     assert len(fetch(CSV)[2]) == 5

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from ftdash.checkpoints.models import Checkpoint
-from ftdash.checkpoints.queries.history import (
+from ftdash.checkpoints.queries.statistics import (
     EVERYTHING,
     HistoryFilter,
     HistoryPart,
     StatusChoice,
     history,
+    statistics_of,
     whole_history,
 )
-from ftdash.checkpoints.queries.statistics import statistics_of
 from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
@@ -97,7 +97,7 @@ def test_a_filter_lets_through_what_it_names(
 
 
 def test_all_of_a_long_history_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftdash.checkpoints.queries.history.CHUNK", 3)
+    monkeypatch.setattr("ftdash.checkpoints.queries.statistics.CHUNK", 3)
     story(completed=7)
 
     chunks = list(whole_history(RUN, EVERYTHING))

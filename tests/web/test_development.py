@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from ftdash.command_line.development.author_process import AuthorFiles, next_start
+from ftdash.command_line.development import AuthorFiles, next_start
 from pipelines.domain.errors import Rejected
 from pipelines.domain.status import JobStatus
 from pipelines.local.view import REFUSED, CheckpointSeen, View, authors_part

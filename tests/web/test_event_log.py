@@ -17,8 +17,7 @@ from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert
 from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.eventlog import queries
-from ftdash.eventlog.queries import actors, log_page, whole_log
-from ftdash.eventlog.sources import Asked, Cursor, Line, LineKind
+from ftdash.eventlog.queries import Asked, Cursor, Line, LineKind, actors, log_page, whole_log
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
 from ftdash.jobs.models import Request, StatusChange

@@ -11,8 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.eventlog import queries
-from ftdash.eventlog.queries import log_page, whole_log
-from ftdash.eventlog.sources import SOURCES, Asked, Cursor, LineKind
+from ftdash.eventlog.queries import SOURCES, Asked, Cursor, LineKind, log_page, whole_log
 from ftdash.projection.projector import Projector
 from tests.web.journals import Story, new_run
 

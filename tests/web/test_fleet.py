@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.metrics.models import Heartbeat, HeartbeatName
-from ftdash.points.queries.recovery_points import point_choice
+from ftdash.points.queries import point_choice
 from ftdash.projection.projector import Projector
 from ftdash.runs.fleet_answers import Concern, PipelineSummary
 from ftdash.runs.queries import pipelines as queries

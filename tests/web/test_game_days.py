@@ -28,8 +28,7 @@ from ftdash.gameday.injection import (
     release,
 )
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
-from ftdash.gameday.observation import NOT_AUDITED
-from ftdash.gameday.queries import GameDayView
+from ftdash.gameday.queries import NOT_AUDITED, GameDayView
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from ftdash.checkpoints import ledger_fold
+from ftdash.checkpoints import projector
 from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
 from ftdash.checkpoints.queries.guarantee import ledger
 from ftdash.jobs.models import Pipeline, Run
@@ -163,7 +163,7 @@ def test_a_commit_speaks_for_the_checkpoints_before_it(run: Run) -> None:
 def test_only_the_newest_entries_are_kept_as_rows(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_fold, "ROWS_KEPT", 3)
+    monkeypatch.setattr(projector, "ROWS_KEPT", 3)
     story = Story(run).started()
     for number in range(1, 6):
         story.tell(entry(number, share(number)))

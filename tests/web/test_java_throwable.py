@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from ftdash.api.flink.throwable import serialized_throwable
+from ftdash.api.flink.names import serialized_throwable
 
 VERSIONED_CLASS = b"SerializedThrowable" + (7284183123441947635).to_bytes(8, "big")
 """A client with another serialVersionUID refuses the stream, and asks for a minute in vain."""

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.points.queries.lineage import POINTS_PER_RUN_MAX, lineage
+from ftdash.points.queries import POINTS_PER_RUN_MAX, lineage
 from tests.web.journals import new_run
 from tests.web.lineages import forked, over, points
 

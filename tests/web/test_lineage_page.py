@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.points.queries.lineage import lineage
+from ftdash.points.queries import lineage
 from ftdash.ui.lineage import page as lineage_page
 from tests.web.journals import new_run
 from tests.web.lineages import forked, over, points

@@ -7,8 +7,8 @@ import pytest
 
 from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.points.queries import lineage
-from ftdash.points.queries.lineage import committed_output, rows_after
+from ftdash.points import queries
+from ftdash.points.queries import committed_output, rows_after
 from ftdash.projection.projector import Projector
 from pipelines.domain.ids import CheckpointId
 from tests.web.journals import Story, new_run
@@ -50,7 +50,7 @@ def test_where_the_ledger_does_not_reach_back_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_of(new_run(), committed=4)
-    monkeypatch.setattr(lineage, "ROWS_KEPT", 2)
+    monkeypatch.setattr(queries, "ROWS_KEPT", 2)
     known = after("/points/flights-1/3")
 
     assert (known, after("/points/flights-1/2")) == (12, None)
@@ -72,7 +72,7 @@ def test_more_than_the_ledger_still_holds_is_said_to_be_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_of(new_run(), committed=4)
-    monkeypatch.setattr(lineage, "ROWS_KEPT", 2)
+    monkeypatch.setattr(queries, "ROWS_KEPT", 2)
 
     [each] = committed_output(Pipeline.objects.get(name="flights"))
 

@@ -14,8 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from ftdash import tasks
-from ftdash.eventlog.queries import log_page
-from ftdash.eventlog.sources import Asked, Line, LineKind
+from ftdash.eventlog.queries import Asked, Line, LineKind, log_page
 from ftdash.jobs.models import Pipeline, Run, Upgrade
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import UpgradePipeline

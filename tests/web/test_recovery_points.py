@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from ftdash.jobs.models import PointInspection, Run
-from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_choice
+from ftdash.points.queries import FitPoint, PointChoice, point_choice
 from ftdash.projection.projector import Projector
 from pipelines.domain.events import PointsVerified, RestorePointRefused
 from pipelines.domain.ids import CheckpointId

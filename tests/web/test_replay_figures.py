@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ftdash.points.queries.recovery_points import point_choice
+from ftdash.points.queries import point_choice
 from ftdash.projection.projector import Projector
 from ftdash.prometheus.observed import observed
 from ftdash.runs.queries import pipelines as queries

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ftdash.staticfiles import NAME, wheel_folder
+from ftdash.named_in_settings import PLOTLY, wheel_folder
 from tests.web.browser_site import CHROMIUM, PATIENCE_MS, ROOT, Site, complaints_of, sign_in
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_an_hour_is_as_long_as_any_other_when_clocks_are_changed(
 ) -> None:
     page = browser.new_page(timezone_id=zone)
     page.set_content("<div></div>")
-    page.add_script_tag(path=wheel_folder() / NAME)
+    page.add_script_tag(path=wheel_folder() / PLOTLY)
     page.add_script_tag(path=ROOT / "static" / "js" / "time_axes.js")
     begin, end = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in instants)
 

@@ -18,8 +18,8 @@ import msgspec
 
 from ftdash.accounts.authentication import check_may_act_by_get
 from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
+from ftdash.api.flink.names import serialized_throwable
 from ftdash.api.flink.shapes import Kebab, Status
-from ftdash.api.flink.throwable import serialized_throwable
 from ftdash.jobs.answers import RequestView, ShownState
 from ftdash.jobs.models import RequestPhase
 from ftdash.points.services import restore as point_services

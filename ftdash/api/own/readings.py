@@ -29,14 +29,13 @@ from ftdash.checkpoints.answers import (
     SavepointPage,
 )
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
-from ftdash.checkpoints.queries import guarantee, history
+from ftdash.checkpoints.queries import guarantee
 from ftdash.checkpoints.queries import savepoints as savepoint_queries
+from ftdash.checkpoints.queries import statistics as measured
 from ftdash.checkpoints.queries.detail import ComparedCheckpoints, compared
 from ftdash.checkpoints.queries.guarantee import AuditView, Ledger
-from ftdash.checkpoints.queries.history import HistoryPart
-from ftdash.checkpoints.queries.statistics import RunStatistics, statistics_of
-from ftdash.eventlog.queries import LogPage, log_page
-from ftdash.eventlog.sources import Cursor
+from ftdash.checkpoints.queries.statistics import HistoryPart, RunStatistics, statistics_of
+from ftdash.eventlog.queries import Cursor, LogPage, log_page
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday.queries import GameDays, GameDayView
 from ftdash.incidents import queries as incident_queries
@@ -44,9 +43,8 @@ from ftdash.incidents.queries import IncidentView
 from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import RunLoads, SamplePoint, run_loads
-from ftdash.points.queries import lineage as lineage_queries
-from ftdash.points.queries.lineage import LineageRun
-from ftdash.points.queries.recovery_points import PointChoice, point_choice
+from ftdash.points import queries as lineage_queries
+from ftdash.points.queries import LineageRun, PointChoice, point_choice
 from ftdash.points.services import comparisons
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.comparisons import Comparison
@@ -256,7 +254,7 @@ def checkpoint_history(
     request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
 ) -> HistoryPart:
     """Checkpoints that match a filter, newest first; a part names the places of its neighbours."""
-    found = history.history(
+    found = measured.history(
         run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
     )
     return known(found, f"run {run_id!r}")

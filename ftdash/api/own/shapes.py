@@ -11,8 +11,8 @@ from ftdash.accounts.models import TokenScope
 from ftdash.accounts.services import Role
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Watched
-from ftdash.checkpoints.queries.history import HistoryFilter, StatusChoice
-from ftdash.eventlog.sources import FIRST_YEAR, LAST_YEAR, Asked, LineKind
+from ftdash.checkpoints.queries.statistics import HistoryFilter, StatusChoice
+from ftdash.eventlog.queries import FIRST_YEAR, LAST_YEAR, Asked, LineKind
 from ftdash.gameday.models import Fault
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import MAX_PARALLELISM_LIMIT

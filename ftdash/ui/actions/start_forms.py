@@ -19,8 +19,7 @@ from ftdash.checkpoints.answers import Reading, RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import plural, size, utc
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.queries.lineage import committed_output, rows_after
-from ftdash.points.queries.recovery_points import point_choice
+from ftdash.points.queries import committed_output, point_choice, rows_after
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services

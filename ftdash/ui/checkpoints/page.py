@@ -29,17 +29,15 @@ from django.views.decorators.http import require_GET
 
 from ftdash.checkpoints.answers import QUANTILES, CheckpointRow, Distribution
 from ftdash.checkpoints.queries.completed_history import COMPLETED_MAX, trend
-from ftdash.checkpoints.queries.history import (
-    HistoryFilter,
-    HistoryPart,
-    StatusChoice,
-    history,
-    whole_history,
-)
 from ftdash.checkpoints.queries.statistics import (
     CheckpointDistributions,
+    HistoryFilter,
+    HistoryPart,
     RunStatistics,
+    StatusChoice,
+    history,
     statistics_of,
+    whole_history,
 )
 from ftdash.formats import UNKNOWN, duration, size
 from ftdash.jobs.answers import PipelinePage, RunBrief

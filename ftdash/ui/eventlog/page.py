@@ -15,8 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.eventlog import queries
-from ftdash.eventlog.queries import LogPage
-from ftdash.eventlog.sources import Asked, Cursor, Line, LineKind
+from ftdash.eventlog.queries import Asked, Cursor, Line, LineKind, LogPage
 from ftdash.formats import plural
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.freshness import Observation

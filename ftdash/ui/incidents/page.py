@@ -14,8 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from ftdash.alerts import queries as alert_queries
-from ftdash.eventlog.queries import log_page
-from ftdash.eventlog.sources import Asked
+from ftdash.eventlog.queries import Asked, log_page
 from ftdash.incidents import queries, services
 from ftdash.incidents.causes import Advice, Place
 from ftdash.incidents.queries import IncidentView

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 
 from ftdash.formats import plural
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.queries.lineage import LineagePoint, LineageRun, lineage
+from ftdash.points.queries import LineagePoint, LineageRun, lineage
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.events import shared
 from ftdash.ui.pipelines.page import data_at

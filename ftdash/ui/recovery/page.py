@@ -26,7 +26,7 @@ from ftdash.jobs.answers import (
     VerificationView,
     ZombiesView,
 )
-from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_choice
+from ftdash.points.queries import FitPoint, PointChoice, point_choice
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
 from ftdash.ui.events import shared

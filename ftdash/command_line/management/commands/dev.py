@@ -10,8 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from ftdash.command_line.development.author_process import AuthorFiles, AuthorProcess
-from ftdash.command_line.development.page import HOST, served
+from ftdash.command_line.development import HOST, AuthorFiles, AuthorProcess, served
 from pipelines.domain.errors import Rejected
 from pipelines.local.view import Task
 

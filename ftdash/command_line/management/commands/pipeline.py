@@ -24,7 +24,7 @@ from ftdash.installed_command import InstalledCommand, explained
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.models import RequestPhase
 from ftdash.jobs.validation import package_store
-from ftdash.points.queries.lineage import LineageRun, lineage
+from ftdash.points.queries import LineageRun, lineage
 from ftdash.points.services import disposal
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point

@@ -1,1 +1,0 @@
-"""Facts about recovery points across the runs of a pipeline."""
