@@ -11,6 +11,7 @@ from django.conf import settings as configuration
 from django.db import transaction
 from django.utils import timezone
 
+from ftdash.checkpoints.queries.checkpoints import recovery_points
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.models import DesiredState, Pipeline, PointLabel, Request, RequestPhase, Run
 from ftdash.jobs.validation import (
@@ -175,6 +176,23 @@ def submit_pipeline(
         run = new_run(pipeline, parallelism=parallelism, parameters=parameters, master=master)
         command = StartPipeline(parallelism=parallelism)
         return store_start(question, command, run, " ".join(said))
+
+
+def check_start_over(name: str, *, is_confirmed: bool, request_id: str | None) -> None:
+    """A start from the beginning leaves the state of a pipeline behind and sets its output aside,
+    so the start of one that can go on has to be confirmed. A repeated request starts nothing.
+
+    Raises Rejected, with the point to go on from.
+    """
+    if is_confirmed or Request.objects.filter(request_id=request_id or "").exists():
+        return
+    newest = next((each for each in recovery_points(name) if each.is_present), None)
+    if newest is not None:
+        raise Rejected(
+            f"A start of {name} leaves its state behind and sets its output aside: restore"
+            f" {newest.path} to go on, or confirm the start with the name {name!r} (confirm; --yes"
+            " on the command line)."
+        )
 
 
 def _code_so_far(name: str, flow: str) -> ShippedCode | None:

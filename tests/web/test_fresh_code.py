@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -115,6 +117,38 @@ def test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore(
     run, request = Run.objects.get(number=2), Request.objects.get(kind="RESTORE")
     assert run.renamed_uids == _spec(run).renamed_uids == {"views": "views-per-app"}
     assert request.command.parameters["map views"] == "views-per-app"
+
+
+@pytest.mark.usefixtures("stays")
+def test_a_start_that_leaves_state_behind_is_confirmed_on_the_command_line(
+    edit: Edit, path: str, tmp_path: Path
+) -> None:
+    words = ["pipeline", "submit", "views", f"--flow={FLOW}"]
+    words += [f"--parameter=data={tmp_path / 'data'}", "--request-id=start-2"]
+
+    with pytest.raises(CommandError, match=f"restore {path} to go on, or confirm"):
+        call_command(*words)
+    assert not Run.objects.filter(number=2).exists()
+    call_command(*words, "--yes", stdout=StringIO())
+    call_command(*words, stdout=StringIO())  # the same request again starts nothing
+
+    assert Run.objects.filter(pipeline__name="views").count() == 2
+
+
+@pytest.mark.usefixtures("edit", "stays", "path")
+def test_a_start_that_leaves_state_behind_is_confirmed_in_the_api(
+    admin: Client, tmp_path: Path
+) -> None:
+    body = {"name": "views", "flow": FLOW, "reason": "again"}
+    body |= {"parameters": {"data": str(tmp_path / "data")}}
+
+    answers = [
+        admin.post("/api/pipelines", each, content_type="application/json")
+        for each in (body, body | {"confirm": "view"}, body | {"confirm": "views"})
+    ]
+
+    assert [answer.status_code for answer in answers] == [422, 422, 202]
+    assert "confirm the start with the name 'views'" in answers[0].content.decode()
 
 
 @pytest.mark.usefixtures("edit")

@@ -39,8 +39,11 @@ Asked = Status[RequestView]
 
 @api.post("/pipelines", response={ASKED: RequestView})
 def start(request: Entered, asked: shapes.AskingToStart) -> Asked:
-    """Create or change the pipeline, and start a run of it from the beginning."""
+    """Create or change the pipeline, and start a run of it from the beginning. If it
+    has a recovery point, `confirm` has to be its name: a start leaves state and output behind."""
     check_declared(asked.flow)
+    is_confirmed = asked.confirm == asked.name
+    services.check_start_over(asked.name, is_confirmed=is_confirmed, request_id=asked.request_id)
     return _stored(
         services.submit_pipeline(
             name=asked.name,

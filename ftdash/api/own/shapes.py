@@ -193,7 +193,8 @@ class AskingToReplay(Asking):
 
 
 class AskingToStart(Asking):
-    """Starts from the beginning of the input; creates or changes the pipeline."""
+    """Starts from the beginning of the input; creates or changes the pipeline. `confirm`: its name
+    again, if it has a recovery point."""
 
     name: Name
     flow: Text
@@ -202,6 +203,7 @@ class AskingToStart(Asking):
     parameters: Texts = Field(default_factory=dict)
     settings: Texts = Field(default_factory=dict)
     allows_faults: bool = False
+    confirm: Text | None = None
 
 
 PersonInPath = Annotated[str, Path(pattern=r"^[^/\x00]{1,150}$")]

@@ -138,6 +138,12 @@ def _add_submit(submit: ArgumentParser) -> None:
     submit.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')
     submit.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting")
     submit.add_argument(
+        "--yes",
+        action="store_true",
+        help="start over a pipeline that has a recovery point: its state is left behind, and its"
+        " output set aside",
+    )
+    submit.add_argument(
         "--allow-faults",
         action="store_true",
         help="let admins kill and stop its processes on purpose, to see it recover",
@@ -356,6 +362,9 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
     }
     match options["action"]:
         case "submit":
+            services.check_start_over(
+                name, is_confirmed=options["yes"], request_id=options["request_id"]
+            )
             code = _code(options)
             return services.submit_pipeline(
                 name=name,
