@@ -10,7 +10,10 @@ from typing import get_args
 import pytest
 
 from pipelines import connectors, stream
-from pipelines.domain.commands import AnyCommand
+from pipelines.connectors import in_process
+from pipelines.connectors.sink import Sink
+from pipelines.domain.commands import AnyCommand, DriverCommand
+from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.flows.finding import installed_flows
 
 ROOT = Path(__file__).parents[1]
@@ -318,6 +321,51 @@ def test_a_checkpoint_passes_few_files_from_the_button_to_its_row() -> None:
     assert len(files) <= FILES_OF_A_TRIP_MAX
 
 
+WALKS = ("Add a setting", "Add a command with its button", "Add a sink")
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_the_files_of_a_newcomers_walk_exist(walk: str) -> None:
+    missing = [path for path in files_of_walk(walk) if not (ROOT / path).exists()]
+
+    assert missing == []
+    assert len(files_of_walk(walk)) >= 5
+
+
+def test_every_setting_is_declared_in_the_files_of_its_walk() -> None:
+    declared = "".join((ROOT / path).read_text() for path in files_of_walk(WALKS[0])[:4])
+
+    assert [each.key for each in DEFINITIONS if f'"{each.key}"' not in declared] == []
+
+
+def test_every_command_has_its_parts_in_the_files_of_its_walk() -> None:
+    """Commands of a driver have a handler; the others are carried out by the control plane."""
+    commands, desk, *offered = files_of_walk(WALKS[1])
+    handled = imported_from(ROOT / desk, "pipelines.domain.commands")
+    taken = ast.parse((ROOT / "ftdash/ui/actions/page.py").read_text())
+    forms = {node.module for node in taken.body if isinstance(node, ast.ImportFrom)}
+
+    assert {each.__module__ for each in get_args(AnyCommand)} == {"pipelines.domain.commands"}
+    assert commands == "pipelines/domain/commands.py"
+    assert {each.__name__ for each in get_args(DriverCommand)} <= handled
+    assert {module_of(ROOT / path) for path in offered[:2]} <= forms
+
+
+def test_every_sink_of_authors_is_in_the_files_of_its_walk() -> None:
+    """Except those of one process, which outlive no death."""
+    targets = (ROOT / "tests/contracts/sink_targets.py").read_text()
+    promised = {name for name in vars(Sink) if not name.startswith("_")}
+    sinks = {
+        name
+        for name in connectors.__all__
+        if promised <= set(dir(each := getattr(connectors, name)))
+        if each.__module__ != in_process.__name__
+    }
+
+    assert len(sinks) >= 5
+    assert {name for name in sinks if not re.search(rf"\b{name}\b", targets)} == set()
+
+
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_tests_share_modules_of_their_own(path: Path) -> None:
     """Whoever imports a module of tests runs into its fixtures and may collect its tests."""
@@ -332,6 +380,17 @@ def test_every_test_asserts_something(path: Path) -> None:
     tests = [node for name, node in functions_in(path).items() if name.startswith("test_")]
 
     assert [node.name for node in tests if not asserts(path, node, frozenset())] == []
+
+
+def files_of_walk(walk: str) -> list[str]:
+    """Whole paths in the order of the list; a bare name lies beside the path before it."""
+    text = (ROOT / "docs/how-to/develop.md").read_text()
+    steps = text.split(f"### {walk}\n")[1].split("\n### ")[0].split("\n\n`tests/test_arch")[0]
+    paths: list[str] = []
+    for name in re.findall(r"`([a-z_/]+\.(?:py|md)|[a-z_/]+/)`", steps):
+        folder = str(Path(paths[-1]).parent) if paths and "/" not in name else ""
+        paths.append(name if "/" in name else f"{folder}/{name}")
+    return paths
 
 
 def check_purity(claims: str, name: str) -> None:
