@@ -118,7 +118,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
-    "ftdash.named_in_settings.impatient",
+    "ftdash.django_hooks.impatient",
 ]
 
 ROOT_URLCONF = "ftdash.urls"
@@ -211,7 +211,7 @@ STATICFILES_DIRS = [FILES_DIR / "static"]
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
-    "ftdash.named_in_settings.PlotlyFinder",
+    "ftdash.django_hooks.PlotlyFinder",
 ]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -396,7 +396,7 @@ PACKAGE_BYTES_MAX = 64 << 20
 """Of a wheel that is uploaded on a page; a command takes larger ones."""
 
 FILE_UPLOAD_HANDLERS = [
-    "ftdash.named_in_settings.SizeLimit",
+    "ftdash.django_hooks.SizeLimit",
     "django.core.files.uploadhandler.MemoryFileUploadHandler",
     "django.core.files.uploadhandler.TemporaryFileUploadHandler",
 ]

@@ -65,7 +65,7 @@ DASHBOARD = [  # each may import those before it
     *("installed_command", "formats", "times", "celery", "errands"),
     *("postgresql", "settings"),
     "jobs",  # the rows of pipelines, runs and requests
-    *("accounts", "named_in_settings", "history", "checkpoints", "metrics"),
+    *("accounts", "django_hooks", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),
     *("upgrades", "lab", "gameday", "alerts", "eventlog", "retention", "tasks"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),

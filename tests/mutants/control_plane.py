@@ -441,7 +441,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/named_in_settings.py",
+            "ftdash/django_hooks.py",
             (
                 "        with waiting_at_most(settings.SERVERS_ANSWER_WITHIN_S):\n"
                 "            response: HttpResponseBase = get_response(request)\n"

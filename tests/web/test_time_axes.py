@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ftdash.named_in_settings import PLOTLY, wheel_folder
+from ftdash.django_hooks import PLOTLY, wheel_folder
 from tests.web.browser_site import CHROMIUM, PATIENCE_MS, ROOT, Site, complaints_of, sign_in
 
 pytestmark = [

@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
-from ftdash import named_in_settings
+from ftdash import django_hooks
 from ftdash.accounts.models import TokenScope
 from ftdash.eventlog.queries import Asked, Line, LineKind, log_page
 from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run, Upgrade, UpgradeStep
@@ -130,7 +130,7 @@ def test_a_form_larger_than_any_package_is_not_read(
     operator = signed_in(operator_user(), enforce_csrf_checks=True)
     operator.cookies["csrftoken"] = "x" * 32
     settings.PACKAGE_BYTES_MAX = 100
-    monkeypatch.setattr(named_in_settings, "REST_OF_THE_FORM_BYTES", 100)
+    monkeypatch.setattr(django_hooks, "REST_OF_THE_FORM_BYTES", 100)
 
     answer = operator.post(FORM, {**WHY, "wheel": upload(b"x" * 1_000, "shop.whl")})
 
@@ -145,7 +145,7 @@ def test_a_form_of_a_stranger_that_is_too_large_leaves_no_line(
     old: ShippedCode, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PACKAGE_BYTES_MAX = 100
-    monkeypatch.setattr(named_in_settings, "REST_OF_THE_FORM_BYTES", 100)
+    monkeypatch.setattr(django_hooks, "REST_OF_THE_FORM_BYTES", 100)
 
     stranger = Client(enforce_csrf_checks=True)
     stranger.cookies["csrftoken"] = "x" * 32
