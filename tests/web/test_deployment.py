@@ -262,6 +262,8 @@ def test_a_driver_outlives_the_worker_that_started_it(units: Path) -> None:
 
     assert [name for name, text in texts.items() if "KillMode=process" in text] == ["ftdash-worker"]
     assert "PrivateTmp" not in texts["ftdash-worker"]  # it is removed when the unit stops
+    assert "ReadWritePaths=/tmp" in texts["ftdash-worker"]  # else Spark could not write there
+    assert not [name for name, text in texts.items() if "RemoveIPC" in text]
 
 
 def test_only_root_reads_the_environment_and_it_is_never_replaced(units: Path) -> None:
