@@ -149,7 +149,7 @@ def test_a_link_that_leads_nowhere_fails_a_strict_build(
     assert not (tmp_path / "site").exists()
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"])
 def test_links_and_places_named_outside_of_the_site_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     links = [link for link in LINK.findall(text) if not link.startswith("https://")]
