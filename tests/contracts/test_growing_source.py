@@ -12,7 +12,12 @@ import pytest
 
 from pipelines.connectors.positions import check_still_there
 from pipelines.connectors.redis.streams import RedisStreams
-from pipelines.connectors.source import GrowingSource, KnowsPending, LoggedRecords
+from pipelines.connectors.source import (
+    GrowingSource,
+    KnowsPending,
+    LoggedRecords,
+    ReadsPastGaps,
+)
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected
 from tests.contracts.growing_places import (
@@ -188,6 +193,26 @@ def test_what_is_gone_is_named_and_not_skipped(place: Place) -> None:
 
     with pytest.raises(Rejected, match=r"\ba\b.* gone"):
         check_still_there(source, position)
+
+
+def test_behind_what_is_gone_everything_that_is_left_follows(place: Place) -> None:
+    """Of sources that can go on there; files have no order in which they vanish."""
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+    position = behind(split, read(source, split, 1))
+    if not isinstance(source, ReadsPastGaps):
+        return
+    assert source.past_gap(position) is None  # nothing is gone
+
+    place.lose("a", 3)
+    past = place.source().past_gap(position)
+
+    assert past is not None
+    assert [key for key, _ in read(place.source(), past.at, len(KEYS) - 3)] == KEYS[3:]
+    is_counted = isinstance(source, RedisStreams)  # Kafka counts offsets, with a marker each
+    assert past.records == 2 if is_counted else past.records >= 2
+    assert place.source().past_gap(past.at) is None
 
 
 def test_what_was_read_before_it_was_lost_is_not_missed(place: Place) -> None:

@@ -245,6 +245,23 @@ def test_a_replay_of_the_quarantine_is_asked_for_and_refused_in_a_sentence(
     assert [(each.path, each.replays) for each in asked] == [("/x", ["numbers"])]
 
 
+def test_a_restore_goes_past_the_gaps_that_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    running()
+    client, asked = bearer(TokenScope.ACT), list[Restore]()
+    gap = "events clicks-0 1200-4799"
+
+    def restore(what: Restore, **options: object) -> RequestId:
+        asked.append(what)
+        return RequestId("request-1")
+
+    monkeypatch.setattr(point_services, "restore", restore)
+    given = {"reason": "agreed", "path": "/x", "accepted_gaps": [gap]}
+    answer = post(client, "pipelines/flights/restore", given)
+
+    assert answer.status_code == 202, answer.content
+    assert [each.gaps for each in asked] == [[gap]]
+
+
 def test_asking_twice_under_one_id_is_one_request() -> None:
     running()
     client = bearer(TokenScope.ACT)
