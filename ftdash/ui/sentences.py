@@ -100,6 +100,8 @@ def last_recovery(axis: RecoveryAxis) -> str:
         return "No recovery has begun."
     last = axis.recoveries[-1]
     if last.to_running_ms is None:
+        if axis.statuses and ShownState(axis.statuses[-1].status).is_terminal:
+            return f"The run ended before attempt {last.attempt} was running."
         return f"The recovery to attempt {last.attempt} is under way."
     return (
         f"The last recovery had all subtasks running after {duration(last.to_running_ms)}, "

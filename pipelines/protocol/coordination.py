@@ -385,7 +385,7 @@ class CheckpointCoordinator:
             checkpoint_id, reason, is_savepoint=is_savepoint, by_subtask=by_subtask
         ):
             return []
-        message = "Exceeded checkpoint tolerable failure threshold."
+        message = "More checkpoints failed in a row than the run tolerates."
         return [FailAttempt(f"{message} The latest one failed: {reason} {why}")]
 
     def _abort(

@@ -258,7 +258,7 @@ def test_one_point_is_recommended_with_reason_and_estimate(admin: Client, site: 
     assert "0 records would be read again, in about 300 ms, judging by 1 measured" in words
     assert page.count("recommended</span>") == 2
     assert 'id="restore-recommended" data-dialog' in page
-    assert "Nothing runs, so nothing can die." in words
+    assert "No run is under way, so a failure would cost nothing now." in words
 
 
 def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Client) -> None:

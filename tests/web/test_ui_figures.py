@@ -27,6 +27,7 @@ from ftdash.jobs.answers import (
     PhaseView,
     RecoveryAxis,
     RecoveryView,
+    StatusView,
     VerificationView,
 )
 from ftdash.metrics.queries.loads import TREND_POINTS_MAX, SamplePoint, VertexMoment
@@ -229,10 +230,24 @@ def test_the_axis_draws_each_rewind_from_the_failure_back_to_its_point() -> None
     assert marks["customdata"][0] == "attempt 2 went back to checkpoint 7, 12,300 records to replay"
 
 
+def test_a_recovery_that_never_chose_a_point_went_nowhere_and_is_over_with_its_run() -> None:
+    shown = axis()
+    unfinished = {"restored_path": None, "running_at": None, "to_running_ms": None}
+    shown.recoveries.append(replace(shown.recoveries[0], attempt=17, **unfinished))
+    rewinds = named(recovery_axis(shown), "went back to")["customdata"]
+
+    going_on = sentences.last_recovery(shown)
+    shown.statuses.append(StatusView("r", NOW, "FAILED", "given up"))
+
+    assert [text.split(" went")[0] for text in rewinds] == ["attempt 2"]
+    assert going_on == "The recovery to attempt 17 is under way."
+    assert sentences.last_recovery(shown) == "The run ended before attempt 17 was running."
+
+
 def test_the_axis_tells_zombies_from_other_notices_and_names_the_phases() -> None:
     figure = recovery_axis(axis())
 
-    assert named(figure, "zombie refused")["customdata"] == ["refused"]
+    assert named(figure, "stale attempt refused")["customdata"] == ["refused"]
     assert named(figure, "notice")["customdata"] == ["damaged"]
     assert named(figure, "points read again")["customdata"] == [
         "points read again: 2 whole, 1 damaged"

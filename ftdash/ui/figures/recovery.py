@@ -91,7 +91,7 @@ def notice_marks(shown: RecoveryAxis) -> Json:
 
 def zombie_marks(shown: RecoveryAxis) -> Json:
     events = [(n.at, "notices", n.text) for n in shown.notices if n.kind == ZOMBIE]
-    return marks("zombie refused", "diamond", "@bad", events, size=11)
+    return marks("stale attempt refused", "diamond", "@bad", events, size=11)
 
 
 def verification_marks(shown: RecoveryAxis) -> Json:
@@ -115,7 +115,8 @@ def rewind_spans(shown: RecoveryAxis) -> Json:
 
 
 def rewinds(shown: RecoveryAxis) -> list[tuple[RecoveryView, datetime]]:
-    """To the beginning if there was no point; without those whose point is not on the axis."""
+    """To the beginning if there was no point; without those whose point is not on the axis, and
+    those that ended before they had chosen one."""
     completed = {point.checkpoint_id: point.at for point in shown.points}
     ends = [
         (
@@ -125,6 +126,7 @@ def rewinds(shown: RecoveryAxis) -> list[tuple[RecoveryView, datetime]]:
             else completed.get(r.restored_checkpoint_id or 0),
         )
         for r in shown.recoveries
+        if r.restored_path is not None or r.running_at is not None
     ]
     return [(recovery, to) for recovery, to in ends if to is not None]
 

@@ -66,7 +66,7 @@ def zombie_sentence(zombies: ZombiesView) -> str:
 def if_it_died(run: RunView | None) -> str:
     """The cost of a failure now, and the measurements behind it."""
     if run is None or run.state.is_terminal:
-        return "Nothing runs, so nothing can die."
+        return "No run is under way, so a failure would cost nothing now."
     if run.records_to_replay is None:
         return "If it died now: the number of records to replay is not known yet."
     replay = f"If it died now: about {plural(run.records_to_replay, 'record')} to replay"

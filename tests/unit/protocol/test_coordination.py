@@ -151,7 +151,7 @@ def test_one_failure_more_than_tolerated_fails_the_attempt() -> None:
 
     assert [len(effects) for effects in outcomes] == [1, 1, 2]
     assert outcomes[2][1] == FailAttempt(
-        "Exceeded checkpoint tolerable failure threshold. The latest one failed:"
+        "More checkpoints failed in a row than the run tolerates. The latest one failed:"
         " Checkpoint expired before completing. it failed"
     )
 

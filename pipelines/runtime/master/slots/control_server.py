@@ -166,4 +166,4 @@ class ControlServer:
         self._post(SlotArrived(claim.attempt, hello, link))
         while (message := link.receive()) is not None:
             self._post(SlotSpoke(claim.attempt, claim.slot, message))
-        return "its control connection ended"
+        return "its connection to the driver broke"

@@ -232,7 +232,7 @@ def test_a_declined_checkpoint_fails_with_the_name_of_the_subtask(tmp_path: Path
     (event,) = master.failed
     assert event.message == "both[0]: the disk is full"
     (message,) = master.too_many
-    assert message.startswith("Exceeded checkpoint tolerable failure threshold.")
+    assert message.startswith("More checkpoints failed in a row than the run tolerates.")
     assert message.endswith("both[0]: the disk is full")
 
 

@@ -124,7 +124,7 @@ def test_a_slot_that_goes_away_is_reported() -> None:
 
         gone = events.get(timeout=TIMEOUT_S)
 
-    assert gone == SlotGone(Attempt(1), 1, "its control connection ended")
+    assert gone == SlotGone(Attempt(1), 1, "its connection to the driver broke")
 
 
 def test_a_stranger_without_the_token_is_reported_and_gets_nothing() -> None:
