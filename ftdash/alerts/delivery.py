@@ -40,8 +40,8 @@ from django.utils.crypto import salted_hmac
 
 from ftdash import formats
 from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTurn, Watched
-from ftdash.incidents.causes import ADVICE, Cause
 from ftdash.incidents.models import Incident
+from ftdash.incidents.queries import advice_of
 from pipelines.domain.errors import Rejected
 
 _SECONDS = (
@@ -148,13 +148,13 @@ def unit_of(watched: Watched) -> str:
 def _explanation(incident: Incident | None) -> Explanation | None:
     if incident is None:
         return None
-    cause = Cause(incident.cause)
+    advice = advice_of(incident)
     return Explanation(
         id=incident.pk,
-        cause=cause.value,
-        title=ADVICE[cause].title,
+        cause=incident.cause,
+        title=advice.title,
         text=incident.text,
-        next_step=ADVICE[cause].step,
+        next_step=advice.step,
         url=_address("incident", incident.pk),
     )
 

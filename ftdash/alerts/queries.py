@@ -24,8 +24,9 @@ from ftdash.alerts.models import (
     Silence,
     Watched,
 )
-from ftdash.incidents.causes import ADVICE, Cause
+from ftdash.incidents.causes import Cause
 from ftdash.incidents.models import Incident
+from ftdash.incidents.queries import advice_of
 
 FIRING_MAX = 50
 SILENCES_MAX = 50
@@ -266,10 +267,9 @@ def _silence(row: Silence, now: datetime) -> SilenceView:
 
 
 def _incident(row: Incident) -> ExplainingIncident:
-    cause = Cause(row.cause)
-    advice = ADVICE[cause]
+    advice = advice_of(row)
     return ExplainingIncident(
-        row.pk, cause, advice.title, advice.step, is_over=row.closed_at is not None
+        row.pk, Cause(row.cause), advice.title, advice.step, is_over=row.closed_at is not None
     )
 
 

@@ -3,7 +3,7 @@
 The one table from cause to next step: pages, API and post-mortems read it here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ftdash.runs.fleet_answers import Concern
@@ -216,6 +216,33 @@ ADVICE: dict[Cause, Advice] = {
         recovers_alone=True,
     ),
 }
+
+FIRST_STEP_ONCE_FAILED = {  # of causes whose step above tells what the run does by itself
+    Cause.SLOT_LOST: "Look at the memory of the machine and at the log of the driver.",
+    Cause.DRIVER_LOST: "Look at the memory of the machine and at the log of the driver.",
+    Cause.SLOTS_MISSING: "See that the cluster has free cores and memory for all slots.",
+    Cause.DISK_FULL: "Free space on the disk that the message names, or keep fewer checkpoints"
+    " (execution.checkpointing.num-retained).",
+    Cause.DISK_READ_ONLY: "Mount the disk that the message names writable again: systems do this to"
+    " a disk after an error of its hardware.",
+    Cause.SYSTEM_AWAY: "Start the system that the message names, or see that the network reaches"
+    " it.",
+}
+
+
+def advice_on(cause: Cause, *, has_failed: bool) -> Advice:
+    """`has_failed`: the run has given up, so nothing happens by itself any more."""
+    advice = ADVICE[cause]
+    if not (has_failed and advice.recovers_alone):
+        return advice
+    first = FIRST_STEP_ONCE_FAILED.get(cause, advice.step)
+    return replace(
+        advice,
+        step=f"{first} Then restore the newest point.",
+        place=advice.place or Place.RESTORE,
+        recovers_alone=False,
+    )
+
 
 OF_CONCERN: dict[Concern, Cause] = {
     Concern.FAILED: Cause.UNKNOWN,

@@ -7,7 +7,7 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 
 from ftdash.formats import plural
-from ftdash.incidents.causes import ADVICE, Advice, Cause
+from ftdash.incidents.causes import Advice, Cause, advice_on
 from ftdash.incidents.machine import CALM_CHECKPOINTS
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Failure, Run
@@ -113,29 +113,44 @@ def _rows() -> QuerySet[Incident]:
     return Incident.objects.select_related("pipeline", "run").prefetch_related("notes")
 
 
+def advice_of(row: Incident) -> Advice:
+    """What a person should do about it now."""
+    return _advice(row, _newest_run(row))
+
+
+def _newest_run(row: Incident) -> Run | None:
+    """Of the pipeline, while the incident is open."""
+    return row.pipeline.runs.order_by("-number").first() if row.closed_at is None else None
+
+
+def _advice(row: Incident, newest: Run | None) -> Advice:
+    has_failed = newest is not None and newest.status == JobStatus.FAILED.value
+    return advice_on(Cause(row.cause), has_failed=has_failed)
+
+
 def _view(row: Incident) -> IncidentView:
-    cause = Cause(row.cause)
-    newest = row.pipeline.runs.order_by("-number").first() if row.closed_at is None else None
+    cause, newest = Cause(row.cause), _newest_run(row)
+    advice = _advice(row, newest)
     return IncidentView(
         key=row.pk,
         pipeline=row.pipeline.name,
         run_id=row.run.run_id if row.run else None,
         cause=cause,
-        advice=ADVICE[cause],
+        advice=advice,
         text=row.text,
         opened_at=row.opened_at,
         last_at=row.last_at,
         count=row.count,
         standing=_standing(row, newest),
-        needs_person=newest is not None and _needs_person(newest, cause),
+        needs_person=newest is not None and _needs_person(newest, advice),
         closed_at=row.closed_at,
         closed_because=row.closed_because,
         notes=[NoteView(note.author, note.at, note.text) for note in row.notes.all()],
     )
 
 
-def _needs_person(run: Run, cause: Cause) -> bool:
-    return run.status == JobStatus.FAILED.value or not ADVICE[cause].recovers_alone
+def _needs_person(run: Run, advice: Advice) -> bool:
+    return run.status == JobStatus.FAILED.value or not advice.recovers_alone
 
 
 def _standing(row: Incident, newest: Run | None) -> str:

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.incidents import queries, services
-from ftdash.incidents.causes import ADVICE, OF_CONCERN, OF_FAILURES, Cause, Place
+from ftdash.incidents.causes import ADVICE, OF_CONCERN, OF_FAILURES, Cause, Place, advice_on
 from ftdash.incidents.machine import CALM_CHECKPOINTS, CALM_S, Health, Open, Round, Sign, judge
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
@@ -123,6 +123,15 @@ class TestAdvice:
             assert not advice.title.endswith(".")
             assert advice.step.endswith(".")
 
+    def test_once_the_run_has_failed_nothing_is_said_to_happen_by_itself(self) -> None:
+        for cause in Cause:
+            advice = advice_on(cause, has_failed=True)
+            assert "by itself" not in advice.step
+            assert "goes on" not in advice.step or not ADVICE[cause].recovers_alone
+            assert not advice.recovers_alone
+            assert "estore" in advice.step or not ADVICE[cause].recovers_alone
+            assert advice_on(cause, has_failed=False) is ADVICE[cause]
+
     def test_every_kind_of_failure_is_a_cause(self) -> None:
         assert {cause.value for cause in OF_FAILURES} == {kind.value for kind in FailureKind}
 
@@ -166,6 +175,19 @@ class TestRows:
         judged()
 
         assert [each.count for each in queries.open_incidents()] == [2]
+
+    def test_a_run_that_has_given_up_waits_for_a_restore_and_not_for_itself(self) -> None:
+        full = FailureOccurred(cause="No space left on device: /x", kind=FailureKind.DISK_FULL)
+        story = Story(new_run()).started().tell(full)
+        judged()
+        [going_on] = queries.open_incidents()
+        story.ended(JobStatus.FAILED, "It failed too often.")
+        judged()
+        [given_up] = queries.open_incidents()
+
+        assert "tries again by itself" in going_on.advice.step
+        assert given_up.advice.step.endswith("Then restore the newest point.")
+        assert "by itself" not in given_up.advice.step
 
     def test_a_run_that_fails_keeps_its_cause_and_waits_for_a_person(self) -> None:
         story = Story(new_run()).started()
