@@ -18,6 +18,7 @@ SLOW = (
     "test_random_dataflows_keep_every_promise_under_random_faults",
     "tests/unit/audit/test_kafka_audit.py",
     "tests/unit/audit/test_kafka_log_audit.py",
+    "tests/web/test_backups.py",
     "tests/web/test_browser.py",
     "tests/web/test_documentation_in_browser.py",
     "tests/web/test_flink_cli.py",
@@ -26,6 +27,7 @@ SLOW = (
     "tests/web/test_projector_process.py",
     "tests/web/test_tasks.py",
     "tests/web/test_time_axes.py",
+    "tests/web/test_trusted_proxies.py",
 )
 """Directories, files and tests (`file::test`)."""
 
