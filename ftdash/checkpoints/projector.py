@@ -1,4 +1,4 @@
-"""Folds events into rows of checkpoints and of the ledger, of which the newest part is kept.
+"""Folds events into rows of checkpoints and of the ledger.
 
 Collects them over a batch, and writes at its end. Reads no journal and opens no transaction;
 `ftdash.projection.projector` hosts it.

@@ -29,6 +29,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.utils import timezone
 
+from ftdash.deployment import doctor
 from pipelines.disk.files import FOR_OWNER, replace_atomically
 from pipelines.domain.errors import Rejected
 
@@ -55,13 +56,15 @@ def write_backup(path: Path) -> Manifest:
     """Writes the backup; only its owner can read it. `path` holds all of it or does not exist.
 
     Raises:
-        Rejected: `path` exists, its directory does not, or the database's own program failed.
+        Rejected: `path` exists, its directory does not, the database does not answer, or its own
+            program failed.
     """
     if path.exists():
         raise Rejected(f"{path} exists already; give the name of a new file.")
     if not path.parent.is_dir():
         raise Rejected(f"The directory {path.parent} does not exist.")
-    check_is_installed()
+    _check_database_answers()
+    _check_is_installed()
     with tempfile.TemporaryDirectory(prefix=".ftdash-backup-", dir=path.parent) as directory:
         parts = {DATABASE: Path(directory) / DATABASE}
         _dump(parts[DATABASE])
@@ -90,8 +93,9 @@ def restore_backup(path: Path) -> Manifest:
 
     Raises:
         Rejected: this is no backup, or is damaged, from a newer version, or of another kind of
-            database; or there is an installation here already.
+            database; or there is an installation here already, or the database does not answer.
     """
+    _check_database_answers()
     if _is_installed():
         raise Rejected(
             f"There is an installation in {_place()} already. Restore into an empty one: name"
@@ -113,7 +117,13 @@ def restore_backup(path: Path) -> Manifest:
     return manifest
 
 
-def check_is_installed() -> None:
+def _check_database_answers() -> None:
+    found = doctor.database()
+    if found.verdict is doctor.Verdict.BROKEN:
+        raise Rejected(f"The database cannot be used. {found.finding} {found.cure}")
+
+
+def _check_is_installed() -> None:
     if not _is_installed():
         raise Rejected(f"There is no installation in {_place()}, so there is nothing to back up.")
 

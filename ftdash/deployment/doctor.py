@@ -8,7 +8,7 @@ addresses in `health` ask the same functions, and keep the answers to themselves
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ from django.utils import timezone
 from ftdash.accounts import queries as accounts
 from ftdash.accounts.services import Role
 from ftdash.celery import application
+from ftdash.embedded.installation import OLDEST_REDIS
 from ftdash.formats import size
 from ftdash.jobs.answers import Liveness
 from ftdash.runs.queries.freshness import observe
@@ -38,7 +39,6 @@ FREE_BYTES_MIN = 2 << 30
 CLOCKS_DIFFER_MAX = timedelta(seconds=2)
 REDIS_TIMEOUT_S = 2.0
 WORKER_TIMEOUT_S = 2.0
-OLDEST_REDIS = (6, 2)
 KEEPS_EVERYTHING = "noeviction"
 
 
@@ -122,8 +122,8 @@ def secret_key() -> Diagnosis:
         return warning(
             part,
             f"Other accounts of this machine can read {path} (mode {mode:o}).",
-            f"Run `chmod 600 {path}`, and delete the file if somebody may have read it: a new key"
-            " is made, and everyone signs in again.",
+            f"Run `chmod 600 {path}`, and delete the file if another account may have read it: the"
+            " next start makes a new key, and all people sign in again.",
         )
     return well(part, f"Only its owner can read {path}.")
 
@@ -163,11 +163,11 @@ def migrations() -> Diagnosis:
 def clock() -> Diagnosis:
     """Compares the clock of this machine with that of the database server."""
     part = "clock"
+    if connection.vendor == "sqlite":
+        return well(part, "The database is in this machine.")
     rows = MigrationRecorder.Migration.objects.annotate(there=Now())
     began = timezone.now()
-    there: datetime | None = rows.values_list("there", flat=True).first()
-    if there is None or connection.vendor == "sqlite":
-        return well(part, "The database is in this machine.")
+    there: datetime = rows.values_list("there", flat=True)[0]
     apart = max(began - there, there - timezone.now(), timedelta(0))
     if apart > CLOCKS_DIFFER_MAX:
         return broken(
@@ -199,8 +199,9 @@ def queue() -> Diagnosis:
                 f"It does not answer ({type(error).__name__}).",
                 "Start it, or correct FTDASH_REDIS_URL. Pipelines go on; what is asked for waits.",
             )
+    oldest = ".".join(map(str, OLDEST_REDIS))
     if tuple(int(number) for number in version.split(".")[:2]) < OLDEST_REDIS:
-        return broken(part, f"Version {version} is too old.", "Upgrade it to 7.0 or newer.")
+        return broken(part, f"Version {version} is too old.", f"Upgrade it to {oldest} or newer.")
     if policy != KEEPS_EVERYTHING:
         return warning(
             part,
@@ -242,7 +243,7 @@ def people() -> Diagnosis:
     present = [each for each in accounts.people() if each.is_active]
     if not any(each.role is Role.ADMIN for each in present):
         return warning(
-            part, "Nobody can administer this installation.", "Run `ftdash createsuperuser`."
+            part, "No admin can sign in to this installation.", "Run `ftdash createsuperuser`."
         )
     return well(part, f"{len(present)} can sign in.")
 
@@ -279,6 +280,3 @@ def addresses() -> Diagnosis:
             "Put a proxy with TLS in front, and set FTDASH_TLS=1.",
         )
     return well(part, "The dashboard answers to " + ", ".join(settings.ALLOWED_HOSTS) + ".")
-
-
-NEEDED_BY_PAGES: tuple[Callable[[], Diagnosis], ...] = (database, queue)

@@ -2,7 +2,7 @@
 
 `/healthz` answers 200 as long as this web server handles requests. `/readyz` answers 200 if it can
 serve people: the database and Redis answer, and the projector keeps up. Otherwise it answers 503.
-Neither says more than one word; `ftdash doctor` tells the cause to whoever may know it.
+Neither says more than one word; `ftdash doctor` tells you the cause.
 """
 
 from django.contrib.auth.decorators import login_not_required
@@ -34,9 +34,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def is_ready() -> bool:
-    found = (check() for check in doctor.NEEDED_BY_PAGES)
-    if any(each.verdict is doctor.Verdict.BROKEN for each in found):
-        return False
+    for look in (doctor.database, doctor.queue):
+        if look().verdict is doctor.Verdict.BROKEN:
+            return False
     return doctor.migrations().verdict is doctor.Verdict.WELL and observe().projector.is_alive
 
 

@@ -53,10 +53,18 @@ class Place(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Advice:
     title: str  # the incident in a few words
-    step: str  # one sentence or two, in the imperative
+    cure: str  # one sentence or two, in the imperative
     place: Place = Place.NOWHERE
     recovers_alone: bool = False  # the run goes on by itself once the world is well again
+    meanwhile: str = ""  # what the run does, or what comes after the cure
 
+    @property
+    def step(self) -> str:
+        """All of it, as people read it."""
+        return f"{self.cure} {self.meanwhile}".rstrip()
+
+
+TRIES_AGAIN = "The run tries again by itself."
 
 ADVICE: dict[Cause, Advice] = {
     Cause.FUNCTION: Advice(
@@ -74,24 +82,25 @@ ADVICE: dict[Cause, Advice] = {
     ),
     Cause.SLOT_LOST: Advice(
         "A slot died",
-        "The run restarts from its newest checkpoint by itself. If slots die again, look at the"
-        " memory of the machine and at the log of the driver.",
+        "Look at the memory of the machine and at the log of the driver, to see why it died.",
         Place.METRICS,
         recovers_alone=True,
+        meanwhile="The run restarts from its newest checkpoint by itself.",
     ),
     Cause.DRIVER_LOST: Advice(
         "The driver died",
-        "A worker starts another driver, which goes on from the newest checkpoint. If drivers die"
-        " again, look at the memory of the machine and at the log of the driver.",
+        "Look at the memory of the machine and at the log of the driver, to see why it died.",
         Place.RESTORE,
         recovers_alone=True,
+        meanwhile="A worker starts another driver, which goes on from the newest checkpoint.",
     ),
     Cause.SLOTS_MISSING: Advice(
         "Spark does not bring up enough slots",
-        "See that the cluster has free cores and memory for all slots; the run asks again by"
-        " itself. A restore with a lower parallelism needs fewer slots.",
+        "See that the cluster has free cores and memory for all slots; a restore with a lower"
+        " parallelism needs fewer.",
         Place.RESTORE,
         recovers_alone=True,
+        meanwhile="The run asks again by itself.",
     ),
     Cause.RESTORE_STOOD_STILL: Advice(
         "The restore does not get on",
@@ -110,23 +119,22 @@ ADVICE: dict[Cause, Advice] = {
     Cause.DISK_FULL: Advice(
         "A disk is full",
         "Free space on the disk that the message names, or keep fewer checkpoints"
-        " (execution.checkpointing.num-retained). The run tries again by itself.",
-        Place.NOWHERE,
+        " (execution.checkpointing.num-retained).",
         recovers_alone=True,
+        meanwhile=TRIES_AGAIN,
     ),
     Cause.DISK_READ_ONLY: Advice(
         "A disk is read-only",
         "Mount the disk that the message names writable again: systems do this to a disk after an"
-        " error of its hardware. The run tries again by itself.",
-        Place.NOWHERE,
+        " error of its hardware.",
         recovers_alone=True,
+        meanwhile=TRIES_AGAIN,
     ),
     Cause.SYSTEM_AWAY: Advice(
         "A system that the run needs does not answer",
-        "Start the system that the message names, or see that the network reaches it. The run"
-        " tries again by itself.",
-        Place.NOWHERE,
+        "Start the system that the message names, or see that the network reaches it.",
         recovers_alone=True,
+        meanwhile=TRIES_AGAIN,
     ),
     Cause.POINT_DAMAGED: Advice(
         "A recovery point is damaged",
@@ -217,28 +225,15 @@ ADVICE: dict[Cause, Advice] = {
     ),
 }
 
-FIRST_STEP_ONCE_FAILED = {  # of causes whose step above tells what the run does by itself
-    Cause.SLOT_LOST: "Look at the memory of the machine and at the log of the driver.",
-    Cause.DRIVER_LOST: "Look at the memory of the machine and at the log of the driver.",
-    Cause.SLOTS_MISSING: "See that the cluster has free cores and memory for all slots.",
-    Cause.DISK_FULL: "Free space on the disk that the message names, or keep fewer checkpoints"
-    " (execution.checkpointing.num-retained).",
-    Cause.DISK_READ_ONLY: "Mount the disk that the message names writable again: systems do this to"
-    " a disk after an error of its hardware.",
-    Cause.SYSTEM_AWAY: "Start the system that the message names, or see that the network reaches"
-    " it.",
-}
-
 
 def advice_on(cause: Cause, *, has_failed: bool) -> Advice:
     """`has_failed`: the run has given up, so nothing happens by itself any more."""
     advice = ADVICE[cause]
     if not (has_failed and advice.recovers_alone):
         return advice
-    first = FIRST_STEP_ONCE_FAILED.get(cause, advice.step)
     return replace(
         advice,
-        step=f"{first} Then restore the newest point.",
+        meanwhile="Then restore the newest point.",
         place=advice.place or Place.RESTORE,
         recovers_alone=False,
     )

@@ -1,6 +1,7 @@
 """A backup of the control plane, taken while it runs; its restore into an empty installation."""
 
 import io
+import json
 import os
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ftdash.embedded.installation import free_port
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import JobStatusChanged
 from pipelines.domain.ids import Attempt, RunId
@@ -129,6 +131,9 @@ def test_a_restored_installation_goes_on_with_what_the_journals_hold_beyond_the_
     for name in ("secret_key", "installation_id"):
         assert (new.home / name).read_text() == (old.home / name).read_text()
         assert (new.home / name).stat().st_mode & 0o777 == 0o600
+    examined = json.loads(new.run("manage.py", "doctor", "--json").stdout)
+    verdicts = {each["part"]: each["verdict"] for each in examined}
+    assert {verdicts[part] for part in ("database", "migrations", "clock")} == {"well"}
     again = new.run("manage.py", "restore", str(file))
     assert again.returncode == 2
     assert "There is an installation in" in again.stderr
@@ -171,6 +176,18 @@ def test_without_an_installation_there_is_nothing_to_back_up(tmp_path: Path) -> 
     assert ran.returncode == 2
     assert "There is no installation" in ran.stderr
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_database_that_is_away_is_named_with_its_cure(tmp_path: Path, command: str) -> None:
+    away = Installation(tmp_path / "home", f"postgresql://x@127.0.0.1:{free_port()}/x")
+
+    ran = away.run("manage.py", command, str(tmp_path / "file"))
+
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1)
+    assert "It does not answer" in ran.stderr
+    assert "correct FTDASH_DATABASE_URL" in ran.stderr
 
 
 def altered(file: Path, name: str, change: Callable[[bytes], bytes]) -> None:

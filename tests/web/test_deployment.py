@@ -306,7 +306,7 @@ def test_the_same_server_gives_the_same_files() -> None:
 
 
 def systemd_analyze(units: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Finds our units besides those of this machine."""
+    """Finds our units, and those of this machine."""
     return subprocess.run(
         ["systemd-analyze", *words],
         env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},

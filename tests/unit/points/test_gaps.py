@@ -1,7 +1,6 @@
 """Input that is gone: named, counted, and passed over only where exactly that was accepted."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from pipelines.domain.snapshots import Manifest
 from pipelines.points.fit import PointFit, unreachable
 from pipelines.points.gaps import passages, past_accepted
 from pipelines.protocol.compatibility import Target
+from tests.unit.points.growing_logs import EmptyLog
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import manifest_of, operator_of, spec_of
@@ -26,34 +26,11 @@ READ, UNREAD = SplitProgress("a-0", 9, is_finished=True), SplitProgress("a-1", 7
 
 
 @dataclass(frozen=True)
-class Trimmed:
-    """A growing source that has deleted what was before `first`."""
+class Trimmed(EmptyLog):
+    """It can go on behind what it has lost."""
 
-    first: int = 0
     is_away: bool = False
-
     retention_setting: str = "retention.ms"
-    schema: Any = None
-    timestamp_column: str | None = None
-    out_of_orderness_ms: int = 0
-    concurrent_splits: int = 1
-    discovery_interval_ms: int | None = None
-
-    def validate(self) -> None: ...
-
-    def find(self, known: object, *, is_start: bool) -> list[SplitProgress]:
-        return []
-
-    def owner(self, name: str, parallelism: int) -> int:
-        return 0
-
-    def oldest(self, split: SplitProgress) -> int:
-        return self.first
-
-    def range_gone(self, split: SplitProgress, oldest: int) -> str:
-        return f"{split.name}: {split.offset} to {oldest - 1} are gone."
-
-    def open(self) -> Any: ...
 
     def past_gap(self, split: SplitProgress) -> PastGap | None:
         if self.is_away:

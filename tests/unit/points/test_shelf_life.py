@@ -16,6 +16,7 @@ from pipelines.flows.finding import find_flow
 from pipelines.points.contents import ShelfLife
 from pipelines.points.fit import shelf_life_in
 from pipelines.points.stored_output import StoredCommittables
+from tests.unit.points.growing_logs import EmptyLog
 from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
 from tests.unit.runtime.points import manifest_of
 
@@ -24,34 +25,11 @@ DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
-class Log:
-    """A growing source whose splits begin at `first`, and that keeps records up to a moment."""
+class Log(EmptyLog):
+    """It keeps records up to a moment."""
 
     until_ms: int | None = None
-    first: int = 0
     problem: Exception | None = None
-
-    schema: Any = None
-    timestamp_column: str | None = None
-    out_of_orderness_ms: int = 0
-    concurrent_splits: int = 1
-    discovery_interval_ms: int | None = None
-
-    def validate(self) -> None: ...
-
-    def find(self, known: object, *, is_start: bool) -> list[SplitProgress]:
-        return []
-
-    def owner(self, name: str, parallelism: int) -> int:
-        return 0
-
-    def oldest(self, split: SplitProgress) -> int:
-        return self.first
-
-    def range_gone(self, split: SplitProgress, oldest: int) -> str:
-        return f"{split.name}: {split.offset} to {oldest - 1} are gone."
-
-    def open(self) -> Any: ...
 
     def kept_until_ms(self, splits: Sequence[SplitProgress]) -> int | None:
         assert list(splits) == [UNREAD]
