@@ -55,20 +55,20 @@ class Traits:
 def traits_of(seed: int) -> Traits:
     """Of a healthy query."""
     chance = random.Random(seed)
-    newest = chance.randint(0, 40)
+    newest = chance.randint(0, 11)
     return Traits(
         store=chance.choice(STORES),
         operator=chance.choice(OPERATORS),
         sources=tuple(chance.choices(SOURCES, k=chance.randint(1, 3))),
-        oldest=chance.choice((0, max(0, newest - chance.randint(0, 20)))),
+        oldest=chance.choice((0, max(0, newest - chance.randint(0, 6)))),
         newest=newest,
-        partitions=chance.randint(1, 4),
+        partitions=chance.randint(1, 2),
         is_running=chance.random() < 0.4 and newest > 0,
         has_names=chance.random() < 0.3,
         has_sums=chance.random() < 0.8,
         has_output=chance.random() < 0.5,
         snapshot_every=chance.randint(1, 12),
-        compact_every=chance.choice((2, 3, 10)),
+        compact_every=chance.choice((2, 3, 5, 10)),
         interval_ms=chance.choice((0, 100, 10_000, 3_600_000)),
         has_watermark=chance.random() < 0.7,
         seed=seed,
@@ -172,7 +172,7 @@ def _describe(made: Written, at_ms: int) -> None:
     if traits.operator == "none":
         return
     stores = _stores(traits)
-    infos = [
+    infos: list[dict[str, object]] = [
         {"storeName": name, "numColsPrefixKey": 0, "numPartitions": traits.partitions}
         for name in stores
     ]
@@ -181,8 +181,11 @@ def _describe(made: Written, at_ms: int) -> None:
         "stateStoreInfo": infos,
     }
     if traits.operator == "transformWithStateExec":
+        schema = f"state/0/_stateSchema/default/0_{uuid.UUID(int=7)}"
+        infos[0]["stateSchemaFilePaths"] = [f"file:{made.checkpoint}/{schema}"]
         _put(made, "state/0/_metadata/v2/0", f"v2\n{json.dumps(body)}".encode(), at_ms)
-        _put(made, f"state/0/_stateSchema/default/0_{uuid.UUID(int=7)}", b"v3...", at_ms)
+        _put(made, "state/0/_metadata/v2/9", f"v2\n{json.dumps(body)}".encode(), at_ms)
+        _put(made, schema, b"v3...", at_ms)
         return
     _put(made, "state/0/_metadata/metadata", f"v1\n{json.dumps(body)}".encode(), at_ms)
     for name in stores:

@@ -6,8 +6,10 @@ the copy is verified by itself. Nothing is written beside the original.
 No state above the batch's version is copied: it belongs to a timeline that the copy does not have.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import Rejected
@@ -137,6 +139,8 @@ class _Copy:
             raise Rejected(
                 f"{self._source.location}/{path} was purged during the copy; choose a newer batch."
             )
+        if "/_metadata/v2/" in path:
+            content = relocated(content, self._target)
         self.write(path, content)
 
     def write(self, path: str, content: bytes) -> None:
@@ -147,6 +151,24 @@ class _Copy:
         digest = RunningDigest()
         digest.update(content)
         self.written[path] = CopiedFile(len(content), digest.hexdigest())
+
+
+SCHEMA_ADDRESS = re.compile(rb'"[^"]*(/state/\d+/_stateSchema/[^"]*)"')
+
+
+def relocated(content: bytes, target: Tree) -> bytes:
+    """The metadata of a transformWithState operator names its schema files by whole addresses: in
+    the copy, those of the copy."""
+    return SCHEMA_ADDRESS.sub(
+        lambda found: b'"%b%b"' % (address_of(target).encode(), found[1]), content
+    )
+
+
+def address_of(tree: Tree) -> str:
+    """As Hadoop writes it."""
+    if tree.location.startswith("/"):
+        return f"file://{quote(tree.location)}"
+    return tree.location.replace("s3://", "s3a://", 1)
 
 
 def _check_copy(target: Tree, batch_id: int) -> None:

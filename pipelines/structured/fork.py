@@ -14,7 +14,7 @@ import msgspec
 
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree, check_is_free
-from pipelines.structured.copying import Copying, committed_batch, copy_batch
+from pipelines.structured.copying import Copying, address_of, committed_batch, copy_batch
 from pipelines.structured.directory import SINK_LOG
 from pipelines.structured.formats import crc_of
 from pipelines.structured.logs import read_log, sink_log_at
@@ -132,9 +132,7 @@ def _relative(address: str, output: Tree) -> str:
 
 
 def _address(target: Tree, relative: str) -> str:
-    if target.location.startswith("/"):
-        return f"file://{quote(target.location)}/{quote(relative)}"
-    return f"{target.location.replace('s3://', 's3a://')}/{quote(relative)}"
+    return f"{address_of(target)}/{quote(relative)}"
 
 
 def _copy_file(output: Tree, target: Tree, relative: str) -> None:

@@ -82,7 +82,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDescription:
-    """The new code, as `pipelines.spark.structured.describe_plan` gives it, or as you write it.
+    """The new code, as you describe it.
 
     Operators and sources are in the order of Spark's ids. None: not known.
     """
@@ -266,7 +266,7 @@ def _code(
     source: Tree, query: QueryDirectory, batch: Batch, plan: PlanDescription | None
 ) -> Iterator[Objection]:
     if plan is None:
-        text = "Nothing is known about the new code; run describe_plan on it to compare operators."
+        text = "Nothing is known about the new code; describe it to compare operators."
         yield Objection(Check.CODE, Outcome.NOTE, text)
         return
     texts = [*_different_sources(batch, plan), *_different_operators(source, query, plan)]

@@ -12,7 +12,7 @@ from io import BytesIO
 import msgspec
 
 from pipelines.domain.errors import UNDECODABLE
-from pipelines.storage.trees import Tree
+from pipelines.storage.trees import ListedFile, Tree
 from pipelines.structured.formats import (
     Damaged,
     Problem,
@@ -57,15 +57,16 @@ def verify(tree: Tree, query: QueryDirectory, batch: Batch) -> BatchFiles:
         if file is not None:
             work.check(file.path)
     for operator in query.operators:
-        for path in _described(tree, operator.operator_id):
+        for path in _described(tree, operator.operator_id, batch.batch_id):
             work.check(path)
     for state_file in files_for(query, batch):
         work.check_state(state_file)
     return BatchFiles(tuple(dict.fromkeys(work.paths)), tuple(work.problems), work.read_bytes)
 
 
-def _described(tree: Tree, operator_id: int) -> list[str]:
-    """What tells the operator's name, stores and schemas."""
+def _described(tree: Tree, operator_id: int, batch_id: int) -> list[str]:
+    """What tells the operator's name, stores and schemas. An operator that keeps them apart writes
+    `_metadata/v2/BATCH` when they change; a later one is of another timeline."""
     folder = f"state/{operator_id}"
     below = [f"{folder}/_metadata", f"{folder}/_stateSchema", f"{folder}/0"]
     return sorted(
@@ -73,8 +74,13 @@ def _described(tree: Tree, operator_id: int) -> list[str]:
         for place in below
         for file in tree.files(place)
         if not file.name.startswith(".")
+        and not _is_later(file, batch_id)
         and ("/_metadata/" in file.path or "/_stateSchema/" in file.path)
     )
+
+
+def _is_later(file: ListedFile, batch_id: int) -> bool:
+    return "/_metadata/v2/" in file.path and file.name.isdigit() and int(file.name) > batch_id
 
 
 class _Verification:

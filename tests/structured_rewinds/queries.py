@@ -44,26 +44,30 @@ HDFS = StoreSetting("HDFSBackedStateStoreProvider", 1)
 ROCKSDB = "RocksDBStateStoreProvider"
 
 
+PREFIX = "spark.sql.streaming."
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    f"{PREFIX}noDataMicroBatches.enabled": "false",
+    f"{PREFIX}stateStore.minDeltasForSnapshot": "2",
+    f"{PREFIX}stateStore.maintenanceInterval": "100ms",
+    f"{PREFIX}fileSource.log.compactInterval": "3",
+    f"{PREFIX}fileSource.log.cleanupDelay": "0",
+    f"{PREFIX}pollingDelay": "1ms",
+}
+
+
+def configure(spark: SparkSession) -> None:
+    for key, value in SETTINGS.items():
+        spark.conf.set(key, value)
+
+
 def session() -> SparkSession:
     os.environ.update(java.environment(), PYSPARK_PYTHON=sys.executable)
-    prefix = "spark.sql.streaming."
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        f"{prefix}noDataMicroBatches.enabled": "false",
-        f"{prefix}stateStore.minDeltasForSnapshot": "2",
-        f"{prefix}stateStore.maintenanceInterval": "100ms",
-        f"{prefix}fileSource.log.compactInterval": "3",
-        f"{prefix}fileSource.log.cleanupDelay": "0",
-        f"{prefix}fileSink.log.compactInterval": "3",
-        f"{prefix}fileSink.log.cleanupDelay": "0",
-        f"{prefix}pollingDelay": "1ms",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in settings.items():
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

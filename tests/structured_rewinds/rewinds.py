@@ -95,6 +95,7 @@ def rewind(spark: SparkSession, story: Story, home: Path) -> Ending:
     query.run(spark, original, shift=0, until=story.wrong_until)
     before = _fingerprint(original)
     _fork(story, home, original, target)
+    original = original.rename(home / "original-elsewhere")  # a fork needs nothing of it
     found = _go_on(spark, query, target, story)
     never = _query(story, home / "input-of-reference")
     never.run(spark, home / "reference", shift=0, until=story.back_to)
@@ -160,5 +161,5 @@ def _fingerprint(directory: Path) -> dict[str, tuple[int, int]]:
     for file in directory.rglob("*"):
         if file.is_file():
             status = file.stat()
-            found[str(file)] = (status.st_size, status.st_mtime_ns)
+            found[str(file.relative_to(directory))] = (status.st_size, status.st_mtime_ns)
     return found

@@ -69,6 +69,20 @@ def test_the_log_of_a_file_source_ends_where_the_batch_ends(tmp_path: Path) -> N
             assert examine(read_tree(LocalTree(home / "fork"))) == ()
 
 
+def test_a_copy_names_schema_files_of_its_own_and_of_no_later_batch(tmp_path: Path) -> None:
+    made = write_query(tmp_path, Traits(store="rocksdb", operator="transformWithStateExec"))
+
+    saved(made, tmp_path / "savepoint")
+    tree = LocalTree(tmp_path / "savepoint")
+    fork(tree, read_tree(tree), LocalTree(tmp_path / "fork"), ForkRequest(batch_id=7))
+
+    assert [p.name for p in (tmp_path / "fork/state/0/_metadata/v2").glob("[0-9]*")] == ["0"]
+    described = (tmp_path / "fork/state/0/_metadata/v2/0").read_text()
+    address = json.loads(described.split("\n")[1])["stateStoreInfo"][0]["stateSchemaFilePaths"]
+    assert address[0].startswith(f"file://{tmp_path}/fork/state/0/_stateSchema/default/0_")
+    assert Path(address[0].removeprefix("file://")).exists()
+
+
 def test_the_same_boundaries_keep_the_plan_of_the_next_batch(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits())
 
