@@ -5,8 +5,13 @@ import sys
 
 from django.core.management import execute_from_command_line
 
+from pipelines import __version__
+
 
 def main() -> None:
+    if sys.argv[1:] == ["--version"]:  # Django would print its own
+        print(f"ftdash {__version__}")
+        return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
     execute_from_command_line(sys.argv)
 

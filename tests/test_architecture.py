@@ -79,6 +79,9 @@ SHOWN = {
 }
 """The documentation draws tables of the machines, and the supervision hosts one of them."""
 
+VERSION = "pipelines"
+"""The package itself holds the version and nothing else."""
+
 KINDS = {f"pipelines.connectors.{kind}." for kind in ("files", "kafka", "postgres", "redis", "sql")}
 NOT_WITHIN = {  # directory -> what of its own package lies in another process, or above it
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),
@@ -407,14 +410,14 @@ def check_import(package: str, name: str) -> None:
     if package.startswith("ftdash"):
         assert top != "pyspark", "web and workers never load Spark"
         check_direction(package, second)
-        assert top != "pipelines" or second in FROM_FTDASH | SHOWN.get(package, set()), (
-            f"{package} may not import {second}"
-        )
+        assert top != "pipelines" or second in {VERSION} | FROM_FTDASH | SHOWN.get(
+            package, set()
+        ), f"{package} may not import {second}"
         return
     assert top not in NOT_IN_ENGINE, f"the engine knows no {top}"
     assert top != "pyspark" or package == "pipelines.spark", "only pipelines.spark knows Spark"
     assert package not in PURE or top not in NOT_IN_PURE, f"{package} is pure: no {top}"
-    if top == "pipelines" and second != package and package != "pipelines.__init__":
+    if top == "pipelines" and second not in (package, VERSION) and package != "pipelines.__init__":
         assert second in MAY_IMPORT[package], f"{package} may not import {second}"
 
 

@@ -41,7 +41,7 @@ from pipelines.audit.table_output import RedisOutput, TableOutput, Tags
 from pipelines.bus.journal_segments import segments_of
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.kafka.sink import KafkaSink
-from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka, KafkaUpsert
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
@@ -153,7 +153,11 @@ def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
     match sink:
         case ExactlyOnceFiles(directory=directory):
             return FileOutput(Path(directory), schema)
-        case SqlUpsert(applies_changes=True) | RedisHashes(applies_changes=True):
+        case (
+            SqlUpsert(applies_changes=True)
+            | RedisHashes(applies_changes=True)
+            | KafkaUpsert(applies_changes=True)
+        ):
             return None  # the ledger knows the changes, not the rows that are left
         case SqlUpsert(url=url, table=table):
             return TableOutput(url, table, schema, Tags.OF_NEWEST)

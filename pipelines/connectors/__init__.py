@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pipelines.connectors.kafka.registry import SchemaRegistry as SchemaRegistry
     from pipelines.connectors.kafka.topics import KafkaTopics as KafkaTopics
     from pipelines.connectors.kafka.transactions import ExactlyOnceKafka as ExactlyOnceKafka
+    from pipelines.connectors.kafka.transactions import KafkaUpsert as KafkaUpsert
     from pipelines.connectors.kafka.values import JsonValues as JsonValues
     from pipelines.connectors.kafka.values import RawValues as RawValues
     from pipelines.connectors.kafka.write_ahead import WriteAheadKafka as WriteAheadKafka
@@ -63,6 +64,7 @@ __all__ = [
     "JsonValues",
     "KafkaAddress",
     "KafkaTopics",
+    "KafkaUpsert",
     "ParquetFiles",
     "PostgresInsert",
     "PostgresTwoPhase",
@@ -97,6 +99,7 @@ _PLACES = {
     "JsonValues": "kafka.values",
     "KafkaAddress": "kafka.connection",
     "KafkaTopics": "kafka.topics",
+    "KafkaUpsert": "kafka.transactions",
     "PARQUET": "files.sink",
     "ParquetFiles": "files.parquet",
     "PostgresInsert": "postgres.insert",

@@ -185,6 +185,20 @@ class SplitProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
         check(self.offset >= 0 and self.passed >= 0, "positions are not negative", at=self.name)
 
 
+def ending_as(found: SplitProgress | None, split: SplitProgress) -> SplitProgress:
+    """A restored split with the end that the source has in this run.
+
+    `found` is the split as the source finds it when the run starts; None: it was not looked for.
+    The point may come from a run whose source ended otherwise. A split without an end gets the one
+    that was found, and a split that had one goes on behind it if there is none now.
+    """
+    if found is None or (found.end_offset is None) == (split.end_offset is None):
+        return split
+    if split.end_offset is not None and split.is_finished:  # its offset was kept when it was opened
+        split = msgspec.structs.replace(split, offset=split.end_offset, is_finished=False)
+    return msgspec.structs.replace(split, end_offset=found.end_offset)
+
+
 class NamedPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The splits that one subtask owns, in the order in which they were found.
 

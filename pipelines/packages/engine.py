@@ -8,14 +8,15 @@ declares the pipelines that ship with the engine.
 import zipfile
 from pathlib import Path
 
+from pipelines import __version__
 from pipelines.packages.folder import add_file, files_in
 from pipelines.packages.wheel import GROUP
 
 ENGINE = Path(__file__).parents[1]
 FILE = "ftdash-engine.zip"
-METADATA = "ftdash-0.dist-info"
+METADATA = f"ftdash-{__version__}.dist-info"
 """Python finds entry points by it. It hides those of an ftdash that is installed there."""
-HEAD = "Metadata-Version: 2.1\nName: ftdash\nVersion: 0\n"
+HEAD = f"Metadata-Version: 2.1\nName: ftdash\nVersion: {__version__}\n"
 
 
 def pack_engine(into: Path, flows: dict[str, str]) -> Path:

@@ -18,7 +18,7 @@ from typing import Protocol
 import psycopg
 import pyarrow.parquet as pq
 import redis
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from tests.polling import wait_until
@@ -128,10 +128,13 @@ class KafkaReader:
             wait_until(self._has_no_ending, otherwise=lambda: "no transaction was ending")
             places = [TopicPartition(self._topic, number, 0) for number in range(PARTITIONS)]
             self._consumer.assign(places)
-        while message := self._consumer.poll(ANSWER_S if len(self._ended) < PARTITIONS else 0.0):
+        while True:
+            message = self._consumer.poll(ANSWER_S if len(self._ended) < PARTITIONS else 0.0)
+            if message is None:  # a tombstone is false, too
+                break
             error = message.error()
             if error is None:
-                self.ids[message.partition()].append(json.loads(message.value())["id"])
+                self._note(message)
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 self._ended.add(message.partition())
@@ -139,6 +142,9 @@ class KafkaReader:
                     break
         assert len(self._ended) == PARTITIONS, "the broker answers"
         return [i for ids in self.ids.values() for i in ids]
+
+    def _note(self, message: Message) -> None:
+        self.ids[message.partition()].append(json.loads(message.value())["id"])
 
     def _has_no_ending(self) -> bool:
         """A broker that has taken a commit writes its markers a moment later, and hides the records
@@ -149,6 +155,23 @@ class KafkaReader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class KafkaTableReader(KafkaReader):
+    """`rows`: what a compacted topic comes to, the newest value of each key without tombstones."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        super().__init__(address, topic)
+        self.rows: dict[bytes, bytes] = {}
+        self.tombstones = 0
+
+    def _note(self, message: Message) -> None:
+        key, value = message.key(), message.value()
+        if value is None:
+            self.rows.pop(key, None)
+            self.tombstones += 1
+        else:
+            self.rows[key] = value
 
 
 class Watch:

@@ -14,7 +14,7 @@ import pytest
 from pipelines.connectors.files.sink import JSON_LINES, PARQUET, ExactlyOnceFiles, FileFormat
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.sink import KafkaSink
-from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka, KafkaUpsert
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
@@ -116,6 +116,11 @@ def kafka_sink(kind: type[KafkaSink], home: Path, pipeline: str) -> HeldSink:
     return to_kafka(kind, server_of(home), home.name, pipeline=pipeline)
 
 
+def kafka_upsert(home: Path, pipeline: str) -> HeldSink:
+    place = (KafkaAddress(server_of(home)), home.name, ("id",))
+    return KafkaUpsert(*place, pipeline=pipeline, transaction_timeout=timedelta(minutes=1))
+
+
 def to_kafka(
     kind: type[KafkaSink],
     address: str,
@@ -180,6 +185,7 @@ KINDS = {
     ),
     "postgres upsert": Kind(postgres_upsert, postgres_reader, "postgres"),
     "kafka transactions": Kind(partial(kafka_sink, ExactlyOnceKafka), kafka_reader, "kafka_server"),
+    "kafka upsert": Kind(kafka_upsert, kafka_reader, "kafka_server"),
     "kafka log": Kind(partial(kafka_sink, WriteAheadKafka), kafka_reader, "kafka_server"),
 }
 FAKES: dict[str, type[FakeSink]] = {

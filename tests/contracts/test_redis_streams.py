@@ -15,9 +15,12 @@ from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import MalformedRecord, StartAt
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.contracts.growing_places import SCHEMA, behind, rows_of
 from tests.hostile_names import HOSTILE, LONG, NUL
+from tests.unit.runtime.fakes import ManualClock
 
 TYPED = pa.schema(
     [("n", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("at", pa.timestamp("ms", "UTC"))]
@@ -316,6 +319,45 @@ def test_a_stream_is_read_by_its_name_whatever_that_contains(
 
     assert [key for key, _ in read(source, split, 10)] == [2]
     assert source.oldest(split) == 0
+
+
+def test_a_bounded_source_ends_after_a_restore_of_an_unbounded_point_and_the_other_way_round(
+    redis_server: RedisBroker,
+) -> None:
+    client = redis_server.client()
+    client.xadd("restored", {"key": 1})
+    following = source_of(redis_server, "restored")
+    ending = source_of(redis_server, "restored", is_bounded=True)
+
+    followed, after_one = passed(following, ())
+    client.xadd("restored", {"key": 2})
+    client.xadd("restored", {"key": 3})
+    ended, after_three = passed(ending, (after_one,))
+    client.xadd("restored", {"key": 4})
+    followed_again, _ = passed(following, (after_three,))
+
+    assert followed == ([1], False)
+    assert ended == ([2, 3], True)
+    assert followed_again == ([4], False)
+
+
+def passed(source: RedisStreams, restored: tuple[Json, ...]) -> tuple[tuple[list[int], bool], Json]:
+    """The keys that a run of one subtask reads until nothing comes, whether it then ends, and its
+    positions."""
+    reader = DirectReader(
+        source=source,
+        restored=restored,
+        subtask=0,
+        parallelism=1,
+        clock=ManualClock(),
+        event_hours_per_s=None,
+        beginning=source.find(frozenset(), is_start=True),
+    )
+    with closing(reader):
+        keys = []
+        while (batch := reader.next()) is not None and batch.num_rows:
+            keys += batch.column("key").to_pylist()
+        return (keys, reader.is_exhausted), reader.positions()
 
 
 def source_of(broker: RedisBroker, stream: str, **options: object) -> RedisStreams:

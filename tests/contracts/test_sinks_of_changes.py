@@ -4,6 +4,7 @@ Changes come by seed: rows of ten keys are added, taken back and updated. A life
 between two steps; the next one goes on from the last point, with another number of writers.
 """
 
+import json
 import random
 import sqlite3
 import uuid
@@ -17,12 +18,18 @@ import pytest
 import redis
 import sqlalchemy as sa
 
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.producer import RecordForm
+from pipelines.connectors.kafka.transactions import KafkaUpsert
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql.upsert import SqlUpsert
+from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
+from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
+from tests.contracts.sink_readers import PARTITIONS, KafkaTableReader
 from tests.postgres_server import PostgresServer
 from tests.takeovers import rewound
 
@@ -97,6 +104,68 @@ def test_a_fresh_run_sets_rows_aside_and_its_own_changes_are_left(
     assert found.keys() <= left_of(first).keys()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_topic_comes_to_the_rows_that_are_left_whenever_writers_die(
+    kafka_server: KafkaBroker, tmp_path: Path, seed: int
+) -> None:
+    """The newest record of each key is its row, or a tombstone; a topic is never rewound."""
+    rng = random.Random(seed)
+    changes = random_changes(rng, 40)
+    topic = f"changes-{seed}-{uuid.uuid4().hex}"
+    kafka_server.create_topic(topic, PARTITIONS)
+    world = World(in_topic(kafka_server, topic), changes)
+
+    while not world.is_done:
+        world.live(RUN, rng)
+        if world.has_replayed:
+            assert world.target.visible() == left_of(changes[: world.point.offset])
+
+    assert world.target.visible() == left_of(changes)
+
+
+def test_a_row_that_is_taken_back_becomes_a_tombstone() -> None:
+    form = RecordForm(keys=("id",), applies_changes=True)
+    changes = [(1, 5.0, "+I"), (2, 6.0, "+I"), (1, 5.0, "-U"), (1, 7.0, "+U"), (2, 6.0, "-D")]
+
+    values, keys = form.columns(batch_of(changes))
+
+    assert dict(zip(keys, values, strict=True)) == {b"1": b'{"id":1,"x":7.0}', b"2": None}
+
+
+def test_several_key_columns_become_one_object() -> None:
+    form = RecordForm(keys=("id", "x"), applies_changes=True)
+
+    values, keys = form.columns(batch_of([(1, 5.0, "-U"), (1, 7.0, "+U")]))
+
+    expected = {b'{"id":1,"x":5.0}': None, b'{"id":1,"x":7.0}': b'{"id":1,"x":7.0}'}
+    assert dict(zip(keys, values, strict=True)) == expected
+
+
+def test_a_row_for_kafka_without_its_key_is_refused() -> None:
+    form = RecordForm(keys=("id",))
+    rows = pa.RecordBatch.from_pylist([{"id": None, "x": 1.0, "row_kind": "+I"}], schema=SCHEMA)
+
+    with pytest.raises(Rejected, match=r"^Key column id of a row for Kafka is null"):
+        form.columns(rows)
+
+
+@pytest.mark.parametrize(
+    ("keys", "refusal"),
+    [
+        ((), r"^Topic rows needs key columns"),
+        (("of",), r"^The key column of of topic rows is not in the results"),
+        (("x",), r"^The key column x of topic rows holds double; Kafka takes text, bytes or whole"),
+        (("row_kind", "id"), r"^The key column row_kind of topic rows is not in the results"),
+    ],
+)
+def test_keys_that_a_topic_cannot_have_are_refused(keys: tuple[str, ...], refusal: str) -> None:
+    sink = KafkaUpsert(KafkaAddress("nowhere:9092"), "rows", keys, pipeline="p")
+
+    with pytest.raises(Rejected, match=refusal):
+        sink.applying_changes().check_columns(SCHEMA)
+
+
 def test_a_transaction_of_an_older_checkpoint_does_not_bring_a_row_back(
     redis_server: RedisBroker, tmp_path: Path
 ) -> None:
@@ -127,6 +196,19 @@ def in_table(url: str, buffer_rows: int) -> Target:
             found = connection.execute(sa.text("select id, x from results")).all()
         engine.dispose()
         return {row.id: row.x for row in found}
+
+    return Target(sink.applying_changes(), visible)
+
+
+def in_topic(server: KafkaBroker, topic: str) -> Target:
+    address = server.bootstrap_servers
+    sink = KafkaUpsert(KafkaAddress(address), topic, ("id",), pipeline="p")
+
+    def visible() -> Rows:
+        with closing(KafkaTableReader(address, topic)) as reader:
+            reader.look()
+        rows = [json.loads(row) for row in reader.rows.values()]
+        return {row["id"]: row["x"] for row in rows}
 
     return Target(sink.applying_changes(), visible)
 

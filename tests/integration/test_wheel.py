@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pipelines import __version__
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NOT_FOR_AUTHORS = ("django", "celery", "pyspark", "redis", "psycopg", "confluent_kafka", "kafka")
@@ -80,6 +82,7 @@ def test_without_a_checkout_the_home_is_where_data_of_a_user_belongs(
 def test_the_wheel_is_typed_licensed_and_starts_a_command(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
+    assert wheel.name == f"ftdash-{__version__}-py3-none-any.whl"
     assert {"pipelines/py.typed", "ftdash/py.typed"} <= set(names)
     assert [name for name in names if name.endswith("licenses/LICENSE")] != []
     entries = next(name for name in names if name.endswith("entry_points.txt"))
@@ -97,10 +100,6 @@ def test_what_is_tested_satisfies_what_the_package_asks_for() -> None:
         if asked.name != PROJECT["name"]:
             assert pins[canonicalize_name(asked.name)] in asked.specifier, text
             assert version(asked.name) in asked.specifier
-
-
-def test_the_changelog_has_a_section_for_what_comes() -> None:
-    assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def requirements() -> str:

@@ -252,6 +252,15 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
+            "pipelines/connectors/kafka/producer.py",
+            "values: Blobs = [None] * last.gone.num_rows",
+            'values: Blobs = [b"{}"] * last.gone.num_rows',
+            (
+                "tests/contracts/test_sinks_of_changes.py"
+                "::test_a_row_that_is_taken_back_becomes_a_tombstone"
+            ),
+        ),
+        Mutant(
             "pipelines/connectors/redis/hash_scripts.py",
             "redis.call('DEL', ROW .. gone[row])",
             "redis.call('EXISTS', ROW .. gone[row])",

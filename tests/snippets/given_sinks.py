@@ -11,6 +11,7 @@ from pipelines.connectors import (
     ExactlyOnceFiles,
     ExactlyOnceKafka,
     KafkaAddress,
+    KafkaUpsert,
 )
 from pipelines.stream import Environment
 
@@ -19,6 +20,7 @@ __all__ = [
     "ExactlyOnceFiles",
     "ExactlyOnceKafka",
     "KafkaAddress",
+    "KafkaUpsert",
     "Path",
     "timedelta",
 ]

@@ -17,6 +17,7 @@ from functools import partial
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from pipelines.connectors.changes import last_changes, without_kind
 from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.connectors.kafka import connection as kafka_connection
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, TURN_S, KafkaAddress
@@ -32,15 +33,24 @@ Blobs = list[bytes | None]
 @dataclass(frozen=True, slots=True)
 class RecordForm:
     """`value` names a column of text or bytes; None: the whole row, as `format` writes it, or as
-    `json_rows` does. `key` may also name a column of whole numbers, which become decimal digits."""
+    `json_rows` does. `key` may also name a column of whole numbers, which become decimal digits.
+
+    `keys` takes the place of `key` where a record overwrites those of its key: one column as above,
+    or several, as a JSON object. With `applies_changes` the rows are a changelog. A row that is
+    taken back becomes a tombstone, which has the key and no value, unless the batch adds a newer
+    row of its key."""
 
     value: str | None = None
     key: str | None = None
     format: RowFormat | None = None
     encoder: Encoder | None = None
+    keys: tuple[str, ...] = ()
+    applies_changes: bool = False
 
     def check(self, schema: pa.Schema, topic: str) -> None:
         """Raises Rejected naming the column that does not fit."""
+        if self.applies_changes:
+            schema = without_kind(schema)
         if self.value is not None and self.format is not None:
             raise Rejected(
                 f"Give topic {topic} either a value column or a format: a format writes whole rows."
@@ -51,20 +61,53 @@ class RecordForm:
             check_columns(self.format, schema, topic)
         else:
             _check_json(schema, topic)
-        if self.key is not None:
-            self._check_column(schema, self.key, topic, "key", _is_key)
+        one = self._key_column
+        if one is not None:
+            self._check_column(schema, one, topic, "key", _is_key)
+        for key in self.keys if one is None else ():
+            self._check_column(schema, key, topic, "key", has_json)
 
     def columns(self, batch: pa.RecordBatch) -> list[Blobs]:
-        """The values of the records, and their keys if they have any."""
-        values = self._values(batch)
-        return [values] if self.key is None else [values, _as_bytes(batch.column(self.key))]
+        """The values of the records, and their keys if they have any. Raises Rejected for a row
+        that overwrites by a key which is null."""
+        for key in self.keys:
+            if batch.column(key).null_count:
+                raise Rejected(
+                    f"Key column {key} of a row for Kafka is null; each row needs its key."
+                )
+        if self.applies_changes:
+            return self._changes(batch)
+        values, keys = self._values(batch), self._keys(batch)
+        return [values] if keys is None else [values, keys]
+
+    @property
+    def _key_column(self) -> str | None:
+        """None: there is no key, or an object of several columns."""
+        return self.keys[0] if len(self.keys) == 1 else self.key
+
+    def _keys(self, batch: pa.RecordBatch) -> Blobs | None:
+        if self._key_column is not None:
+            return _as_bytes(batch.column(self._key_column))
+        return _json(batch.select(list(self.keys))) if self.keys else None
+
+    def _changes(self, batch: pa.RecordBatch) -> list[Blobs]:
+        """A key has one record, so its changes need no order among them."""
+        last = last_changes([batch], self.keys)
+        values: Blobs = [None] * last.gone.num_rows
+        keys: Blobs = []
+        for gone in last.gone.combine_chunks().to_batches():
+            keys += self._keys(gone) or []
+        for kept in last.kept.combine_chunks().to_batches():
+            values += self._values(kept)
+            keys += self._keys(kept) or []
+        return [values, keys]
 
     def _values(self, batch: pa.RecordBatch) -> Blobs:
         if self.value is not None:
             return _as_bytes(batch.column(self.value))
         if self.encoder is not None:
             return list(self.encoder.encoded(batch))
-        return list(json_lines_of(pa.Table.from_batches([batch])).split(b"\n")[:-1])
+        return _json(batch)
 
     def _check_column(
         self,
@@ -79,6 +122,8 @@ class RecordForm:
         type_ = schema.field(column).type
         if not fits(type_):
             wanted = "text or bytes" if role == "value" else "text, bytes or whole numbers"
+            if fits is has_json:
+                wanted = "what JSON has, if there are several key columns"
             raise Rejected(
                 f"The {role} column {column} of topic {topic} holds {type_}; Kafka takes {wanted}."
             )
@@ -91,6 +136,10 @@ def _check_json(schema: pa.Schema, topic: str) -> None:
             f"Column {column.name} of type {column.type} cannot be written as JSON to topic"
             f" {topic}."
         )
+
+
+def _json(batch: pa.RecordBatch) -> Blobs:
+    return list(json_lines_of(pa.Table.from_batches([batch])).split(b"\n")[:-1])
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
@@ -205,11 +254,16 @@ class TransactionalProducer:
     def begin(self) -> None:
         self._ask(self._client.begin_transaction)
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Returns how many records the rows became."""
+        records = 0
         for part in _parts(batch):
             self._wait_for_room(part)
-            self._ask(partial(self._queue, self._output.form.columns(part)))
+            columns = self._output.form.columns(part)
+            self._ask(partial(self._queue, columns))
             self._check()
+            records += len(columns[0])
+        return records
 
     def flush(self) -> None:
         """Checks for errors in between: after a refused record no later one arrives."""

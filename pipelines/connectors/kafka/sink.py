@@ -259,10 +259,13 @@ class KafkaSink:
         return "exactly-once"
 
     @property
-    def output(self) -> KafkaOutput:
+    def record_form(self) -> RecordForm:
         encoder = None if self.format is None else self.format.encoder(self.topic)
-        form = RecordForm(self.value, self.key, self.format, encoder)
-        return KafkaOutput(self.address, self.topic, form, self.transaction_timeout)
+        return RecordForm(self.value, self.key, self.format, encoder)
+
+    @property
+    def output(self) -> KafkaOutput:
+        return KafkaOutput(self.address, self.topic, self.record_form, self.transaction_timeout)
 
     @property
     def ownership(self) -> KafkaOwnership:

@@ -15,7 +15,7 @@ Source: Flink, `KafkaSink`.
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum, auto
 
@@ -26,14 +26,20 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pipelines.connectors.kafka.connection import ANSWER_TURNS, TURN_S, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.coordinator import CommitAnswer, KafkaCoordinator, PreparedAtKafka
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
-from pipelines.connectors.kafka.sink import HeldTopic, KafkaOwnership, KafkaSink, TransactionName
+from pipelines.connectors.kafka.sink import (
+    HeldTopic,
+    KafkaOwnership,
+    KafkaSink,
+    TransactionName,
+    check_topic,
+)
 from pipelines.connectors.sink import TOKEN_BYTES_MAX, SinkContext
 from pipelines.connectors.two_phase_commit import (
     PreparedTransaction,
     TransactionLost,
     TwoPhaseCommitWriter,
 )
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 
@@ -125,6 +131,60 @@ class ExactlyOnceKafka(KafkaSink):
     def open(self, context: SinkContext, schema: pa.Schema) -> "KafkaWriter":
         target = KafkaTransactionTarget(self.output, self.ownership, context)
         return KafkaWriter(target, context, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaUpsert(ExactlyOnceKafka):
+    """Writes rows under a key, exactly once: the newest record of each key is its row.
+
+    A row that a changelog takes back becomes a tombstone: its key, without a value. Give the topic
+    `cleanup.policy=compact`, and Kafka deletes what is overwritten or taken back. A restore of an
+    older point publishes again what came after it, so the newest record of each key is right again
+    when the replay has come there.
+
+    Args:
+        address: the brokers.
+        topic: the topic to write to. It has to exist, and belongs to this sink alone.
+        keys: the key columns, at least one. One of text, bytes or whole numbers is the key;
+            several become a JSON object.
+        pipeline: the name of the pipeline. With the topic it names the transactions; of the runs
+            that use both, one holds the topic.
+        value: the column of text or bytes that is the value. None: the whole row.
+        format: how a whole row is written, such as `AvroValues`. None: as a JSON object.
+        transaction_timeout: the longest time from the first record of an interval to its commit, as
+            a `timedelta`. The broker's `transaction.max.timeout.ms` has to allow it.
+
+    Building the pipeline raises Rejected for a column that does not fit; a start, if the broker
+    does not take the transactions. A row whose key is null fails the run.
+
+    Source: Flink, the connector `upsert-kafka`.
+    """
+
+    keys: tuple[str, ...]
+    key: None = field(default=None, init=False, repr=False)
+    applies_changes: bool = field(default=False, repr=False, kw_only=True)  # not by authors
+
+    def applying_changes(self) -> "KafkaUpsert":
+        """See `AppliesChanges`."""
+        return replace(self, applies_changes=True)
+
+    @property
+    def place(self) -> str:
+        """See `OwnsPlace`: of two sinks in one topic, either would overwrite the other's rows."""
+        return self.output.place
+
+    @property
+    def output(self) -> KafkaOutput:
+        form = self.record_form
+        keyed = replace(form, keys=self.keys, applies_changes=self.applies_changes)
+        return KafkaOutput(self.address, self.topic, keyed, self.transaction_timeout)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See `ChecksColumns`."""
+        if not self.keys:
+            raise Rejected(f"Topic {self.topic} needs key columns, by which rows are overwritten.")
+        check_topic(self.topic)
+        self.output.form.check(schema, self.topic)
 
 
 class KafkaWriter(TwoPhaseCommitWriter):
@@ -249,8 +309,7 @@ class KafkaTransaction:
         self._records = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._producer.write(batch)
-        self._records += batch.num_rows
+        self._records += self._producer.write(batch)
 
     def prepare(self, checkpoint_id: CheckpointId) -> Json:
         self._producer.flush()

@@ -26,6 +26,7 @@ from pipelines.connectors import (
     JsonValues,
     KafkaAddress,
     KafkaTopics,
+    KafkaUpsert,
     ParquetFiles,
     PostgresInsert,
     PostgresTwoPhase,
@@ -77,6 +78,7 @@ SINKS: dict[str, Callable[[Path], Sink]] = {
     "ExactlyOnceKafka, Avro": lambda home: ExactlyOnceKafka(
         KAFKA, "sums", pipeline="p", format=AVRO
     ),
+    "KafkaUpsert": lambda home: KafkaUpsert(KAFKA, "sums", ("key",), pipeline="p"),
     "PostgresInsert": lambda home: PostgresInsert(POSTGRES, "sums", pipeline="p"),
     "PostgresTwoPhase": lambda home: PostgresTwoPhase(POSTGRES, "sums", pipeline="p"),
     "Print": lambda home: Print(),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.bus.lease import Lease
-from pipelines.connectors.in_process import SeededGenerator
+from pipelines.connectors.in_process import ArrowRows, SeededGenerator
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
@@ -51,6 +51,22 @@ def test_the_result_has_the_rows_of_each_collect(parallelism: int, splits: int) 
     assert result.status is JobStatus.FINISHED
     newest = {row["product"]: row["price"] for row in result.rows("sums-out")}
     assert newest == {product: builtin_sum(product) for product in "abc"}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_record_without_event_time_is_named_with_its_column(first: int) -> None:
+    """Alone in its batch, or behind others."""
+    env = Environment()
+    rows = [*ORDERS[:first], {"product": "a", "price": 1, "at": None}, *ORDERS[first:]]
+    schema = pa.schema(
+        [("product", pa.string()), ("price", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))]
+    )
+    source = ArrowRows(pa.Table.from_pylist(rows, schema), "at", batch_rows=first + 1)
+    orders = env.source(source, uid="orders").key_by("product").window(tumbling(minutes=1))
+    orders.aggregate(orders=count(), uid="windows").collect(uid="out")
+
+    with pytest.raises(RunFailed, match=rf"offset {first} of rows-0 has no at: no event time. Lea"):
+        run_local(env.build())
 
 
 def test_the_result_is_arrow_and_empty_where_nothing_came() -> None:

@@ -6,13 +6,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+from pipelines import __version__
 from pipelines.flows.finding import declared_flows
 from pipelines.packages.engine import ENGINE, FILE, pack_engine
 
 SLOT = """
+from importlib.metadata import version
 import pipelines.runtime.slot.slot as slot
 from pipelines.flows.finding import declared_flows, find_flow
-print(slot.__file__, *declared_flows(), find_flow("page_view_count").name)
+print(slot.__file__, version("ftdash"), *declared_flows(), find_flow("page_view_count").name)
 """
 
 
@@ -30,8 +32,9 @@ def test_a_slot_runs_and_finds_the_pipelines_of_the_engine_in_the_archive_alone(
     )
 
     assert ran.returncode == 0, ran.stderr
-    module, *flows = ran.stdout.split()
+    module, version, *flows = ran.stdout.split()
     assert module == str(tmp_path / FILE / "pipelines/runtime/slot/slot.py")
+    assert version == __version__
     assert flows == ["flight_delays", "page_view_count", "page_views", "page_view_count"]
 
 

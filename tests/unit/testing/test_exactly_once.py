@@ -1,7 +1,10 @@
 """A pipeline under kills commits what it commits without; a pipeline that does not is found."""
 
+import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +17,7 @@ from pipelines.operators.processing.row_context import RowContext, RuntimeContex
 from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
 from pipelines.testing import assert_exactly_once, run_with_kills
 
+DOCUMENTATION = Path(__file__).parents[3] / "docs/how-to/test-pipelines.md"
 ORDERS = pa.schema([("product", pa.string()), ("at", pa.timestamp("ms", tz="UTC"))])
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = [{"product": "abcd"[n % 4], "at": BEGIN + timedelta(seconds=n)} for n in range(400)]
@@ -31,6 +35,19 @@ def per_minute() -> Pipeline:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_windowed_aggregation_survives_kills(seed: int) -> None:
     assert_exactly_once(per_minute(), ROWS, kills=seed)
+
+
+def test_an_authors_test_takes_ten_lines_and_two_seconds() -> None:
+    """Processor time: other work on the machine lengthens it least."""
+    documented = re.search(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+
+    began_s = time.process_time()
+    assert_exactly_once(per_minute(), ROWS, kills=7)
+
+    assert time.process_time() - began_s < 2
+    assert documented is not None
+    assert "assert_exactly_once" in documented[1]
+    assert len([line for line in documented[1].splitlines() if line]) <= 10
 
 
 @pytest.mark.parametrize("point", FaultPoint)

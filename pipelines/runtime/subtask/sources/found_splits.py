@@ -31,6 +31,7 @@ from pipelines.connectors.split_progress import (
     NamedPositions,
     SplitPositions,
     SplitProgress,
+    ending_as,
     initial,
     owned,
     pack_of,
@@ -68,7 +69,9 @@ class FoundSplits:
         self._clock = clock
         old = [NamedPositions.from_json(one) for one in restored]
         share = owned(old, self._owner, subtask)
-        self._splits = dict(enumerate(share.splits))  # by index; without those that are packed
+        found = {split.name: split for split in beginning or ()}
+        splits = [ending_as(found.get(split.name), split) for split in share.splits]
+        self._splits = dict(enumerate(splits))  # by index; without those that are packed
         self._count = len(share.splits)
         self._finished = share.finished
         self._known = share.known

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipelines.connectors.dead_letters import COLUMN
 from pipelines.connectors.source import AnySource, Batch, GrowingSource, LoggedRecords, Offsets
 from pipelines.connectors.watermark_strategy import (
     BoundedOutOfOrderness,
+    NoEventTime,
     WatermarkGenerator,
     WatermarkStrategy,
 )
@@ -88,7 +91,30 @@ class OpenSplit:
             taken, self.held = self.held, None
             return taken
         batch = next(self.batches, None)
-        return None if batch is None else taken_of(batch)
+        if batch is None:
+            return None
+        taken = taken_of(batch)
+        self._check_has_event_time(taken)
+        return taken
+
+    def _check_has_event_time(self, taken: Taken) -> None:
+        """Raises NoEventTime, naming the record, unless each has a time or is a dead letter."""
+        column = self.time_column
+        if column is None or taken.records.column(column).null_count == 0:
+            return
+        untimed = taken.records.column(column).is_null()
+        if COLUMN in taken.records.schema.names:
+            untimed = pc.and_(untimed, taken.records.column(COLUMN).is_null())
+        row = untimed.index(True).as_py()
+        if row < 0:
+            return
+        offset = self.next_offset + row if taken.offsets is None else int(taken.offsets[row])
+        raise NoEventTime(
+            f"The record at offset {offset} of {self.name} has no {column}: no event time. Leave"
+            " such records out of the input, or give the source no timestamp_column, filter, and"
+            " use assign_timestamps.",
+            row,
+        )
 
     def due_part(self, taken: Taken, reached_ms: int | None) -> Taken:
         """The leading records that a replay has reached; holds the rest. None: all are due."""
