@@ -87,11 +87,11 @@ class PeerRuns:
         found = cls()
         for peer in peers:
             python = os.environ.get(peer.variable) or sys.executable
-            version = _version(python, peer.package)
+            version = version_in(python, peer.package)
             if version.startswith(peer.version):
                 found.peers[peer.name], found.versions[peer.name] = (peer, python), version
             else:
-                found.why_not[peer.name] = _missing(peer, version)
+                found.why_not[peer.name] = why_missing(peer, version)
                 progress(found.why_not[peer.name])
         return found
 
@@ -133,7 +133,7 @@ class PeerRuns:
 NO_PEERS = PeerRuns(why_not={peer.name: "not asked for (--with-peers)" for peer in PEERS})
 
 
-def _missing(peer: Peer, version: str) -> str:
+def why_missing(peer: Peer, version: str) -> str:
     found = f"is version {version}" if version else "is not installed"
     wanted = f"{peer.package}=={peer.version}*"
     return (
@@ -142,7 +142,7 @@ def _missing(peer: Peer, version: str) -> str:
     )
 
 
-def _version(python: str, package: str) -> str:
+def version_in(python: str, package: str) -> str:
     """Empty: it is not installed there."""
     program = f"from importlib.metadata import version; print(version({package!r}))"
     try:
@@ -163,14 +163,14 @@ def _run(peer: Peer, python: str, work: Work) -> PeerRun:
     ):
         program = str(PROGRAMS / peer.program)
         words = [python, program, str(directory), work.key, work.backend, scratch]
-        status, said, complaints = _ended(words, Path(scratch))
+        status, said, complaints = run_program(words, Path(scratch))
     if status:
         raise RuntimeError(complaints.strip()[-TAIL_CHARACTERS:])
     told = json.loads(said.splitlines()[-1])
     return PeerRun(rounds * work.events / told["seconds"], told["checkpoints"])
 
 
-def _ended(words: Sequence[str], scratch: Path) -> tuple[int, str, str]:
+def run_program(words: Sequence[str], scratch: Path) -> tuple[int, str, str]:
     """Its status, and what it said in `scratch`. Java that stands still in its own end, as Spark's
     with RocksDB has, is not waited for and goes with it."""
     output, errors = scratch / "output.txt", scratch / "errors.txt"

@@ -54,9 +54,9 @@ def measure(work: Work, kills: int, start: Start = on_spark) -> Fields:
         for kill in range(kills):
             _wait_for_checkpoint(run)
             killed_ms = _kill_a_slot(run, kill % 2)
-            running_ms = _first_after(run, killed_ms, _is_running)
+            running_ms = first_after(run, killed_ms, is_running)
             running.append(running_ms - killed_ms)
-            output.append(_first_after(run, running_ms, _is_committed) - killed_ms)
+            output.append(first_after(run, running_ms, is_committed) - killed_ms)
             progress(
                 f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms; {_phases(run)}"
             )
@@ -102,7 +102,7 @@ def _phases(run: StartedRun) -> str:
     return ", ".join(f"{event.phase} {event.duration_ms:.0f}" for event in phases[begins:])
 
 
-def _first_after(run: StartedRun, since_ms: int, holds: Callable[[Event], bool]) -> int:
+def first_after(run: StartedRun, since_ms: int, holds: Callable[[Event], bool]) -> int:
     def found(envelopes: list[Envelope]) -> bool:
         return any(e.at_ms >= since_ms and holds(e.event) for e in envelopes)
 
@@ -110,11 +110,11 @@ def _first_after(run: StartedRun, since_ms: int, holds: Callable[[Event], bool])
     return next(e.at_ms for e in run.envelopes if e.at_ms >= since_ms and holds(e.event))
 
 
-def _is_running(event: Event) -> bool:
+def is_running(event: Event) -> bool:
     return isinstance(event, JobStatusChanged) and event.status is JobStatus.RUNNING
 
 
-def _is_committed(event: Event) -> bool:
+def is_committed(event: Event) -> bool:
     return isinstance(event, CheckpointCommitted)
 
 

@@ -24,6 +24,7 @@ class Parameters:
     seed: Annotated[int, "decides the events that are made"] = 1
     per_s: Annotated[int, "how many events there are in a second of event time"] = EVENTS_PER_S
     splits: Annotated[int, "how many sequences of events are made side by side"] = 8
+    rate: Annotated[int, "how many events are made in a second; 0: as many as possible"] = 0
 
 
 @flow
@@ -49,4 +50,5 @@ def source_of(parameters: Parameters, kind: Kind, columns: Sequence[str]) -> Sou
         events=parameters.events,
         splits=parameters.splits,
         columns=columns,
+        events_per_s=parameters.rate or None,
     )

@@ -9,7 +9,9 @@ from collections import Counter
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+from nexmark.generator import AUCTION, BID, PERSON, Kind, Model
 
 VALID = "B.date_time BETWEEN A.date_time AND A.expires"
 TEN_S = "INTERVAL 10 SECOND"
@@ -123,6 +125,11 @@ class Answers:
         for name, table in (("person", persons), ("auction", auctions), ("bid", bids)):
             self._connection.register(name, without_zone(table))
 
+    @classmethod
+    def about(cls, model: Model, count: int) -> "Answers":
+        """The first `count` events of the model."""
+        return cls(*(events_of(kind, model, count) for kind in (PERSON, AUCTION, BID)))
+
     def of(self, query: str) -> pa.Table:
         return self._connection.sql(SQL[query]).to_arrow_table()
 
@@ -147,10 +154,25 @@ class Answers:
         return found
 
 
+def events_of(kind: Kind, model: Model, count: int) -> pa.Table:
+    """Those of one kind among the first `count` events."""
+    positions = np.arange(count // 50 * kind.count)
+    return pa.Table.from_batches([kind.made(model, kind.numbers(positions))])
+
+
 def without_zone(table: pa.Table) -> pa.Table:
     """DuckDB needs an extension for times with a zone; all times here are in UTC."""
     types = [(f.name, NO_ZONE if pa.types.is_timestamp(f.type) else f.type) for f in table.schema]
     return table.cast(pa.schema(types))
+
+
+def decided(query: str, result: pa.Table, newest_by: tuple[str, ...]) -> pa.Table:
+    """What is left of a result, without what is open: which windows q12 has by the clock."""
+    left = left_over(result, newest_by)
+    if query != "q12":
+        return left
+    sums = left.group_by("bidder").aggregate([("bid_count", "sum")])
+    return sums.rename_columns(["bidder", "bid_count"])
 
 
 def left_over(result: pa.Table, newest_by: tuple[str, ...]) -> pa.Table:

@@ -3,18 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from nexmark.flow import Parameters, nexmark, source_of
-from nexmark.generator import AUCTION, BID, PERSON, Kind, Model
+from nexmark.generator import BID, Model
 from nexmark.queries import QUERIES
 from nexmark.tables import Tables
 from nexmark.writing import write_parquet
 
 from pipelines.local import run_local
 from pipelines.stream import Environment, Rejected
-from tests.unit.nexmark.answers import SQL, Answers, left_over
+from tests.unit.nexmark.answers import SQL, Answers, decided, events_of
 
 EVENTS, PER_S = 20_000, 500
 """Forty seconds of event time: four windows of ten seconds, and sessions that end."""
@@ -22,23 +21,14 @@ EVENTS, PER_S = 20_000, 500
 MILLION, MILLION_PER_S = 1_000_000, 10_000
 
 
-def events(kind: Kind, model: Model, count: int) -> pa.Table:
-    positions = np.arange(count // 50 * kind.count)
-    return pa.Table.from_batches([kind.made(model, kind.numbers(positions))])
-
-
-def answers(model: Model, count: int) -> Answers:
-    return Answers(*(events(kind, model, count) for kind in (PERSON, AUCTION, BID)))
-
-
 @pytest.fixture(scope="module")
 def few() -> Answers:
-    return answers(Model(1, PER_S), EVENTS)
+    return Answers.about(Model(1, PER_S), EVENTS)
 
 
 @pytest.fixture(scope="module")
 def million() -> Answers:
-    return answers(Model(1, MILLION_PER_S), MILLION)
+    return Answers.about(Model(1, MILLION_PER_S), MILLION)
 
 
 def result_of(query: str, **parameters: object) -> pa.Table:
@@ -46,17 +36,7 @@ def result_of(query: str, **parameters: object) -> pa.Table:
     given = Parameters(query=query, **parameters)
     result = QUERIES[query].build(Tables(env, lambda kind, names: source_of(given, kind, names)))
     result.collect(uid="result")
-    table = left_over(run_local(env.build()).table("result"), QUERIES[query].newest_by)
-    return per_bidder(table) if query == "q12" else table
-
-
-def per_bidder(windows: pa.Table) -> pa.Table:
-    """By the clock it is open which windows there are; the bids in all of them are not."""
-    return (
-        windows.group_by("bidder")
-        .aggregate([("bid_count", "sum")])
-        .rename_columns(["bidder", "bid_count"])
-    )
+    return decided(query, run_local(env.build()).table("result"), QUERIES[query].newest_by)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -91,7 +71,7 @@ def test_there_is_an_answer_for_every_query_but_q6() -> None:
 def test_the_comparison_sees_each_difference(
     change: Callable[[pa.Table], pa.Table], few: Answers
 ) -> None:
-    assert few.difference("q0", change(events(BID, Model(1, PER_S), EVENTS))) != []
+    assert few.difference("q0", change(events_of(BID, Model(1, PER_S), EVENTS))) != []
 
 
 def test_the_flow_reads_files_and_writes_its_result(few: Answers, tmp_path: Path) -> None:

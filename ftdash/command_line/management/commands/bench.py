@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 BENCHMARKS = {
     "pv": "a keyed count, exactly once, against the machine's limit",
+    "nexmark": "every query of Nexmark: speed beside Flink SQL, answers, and kill -9",
     "overhead": "what checkpoints every second cost",
     "dashboard": "every page over a history of 10,000 checkpoints, signed in",
     "viewers": "what 200 people who watch cost a pipeline's checkpoints",

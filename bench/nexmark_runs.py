@@ -1,0 +1,94 @@
+"""Runs of Nexmark's queries: their events in files, how a run begins, and what it has written."""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from nexmark.generator import Model
+from nexmark.queries import QUERIES
+from nexmark.writing import write_parquet
+
+from bench import EXAMPLES
+from pipelines.domain.ids import RunId
+from tests.driven_run import StartedRun, started_run
+from tests.processes.host import hosted_run
+
+SEED, FILES = 1, 4
+PIPELINE = "nexmark"
+ENVIRONMENT = {
+    "FTDASH_PIPELINES": f"{PIPELINE}=nexmark.flow:nexmark",
+    "PYTHONPATH": os.pathsep.join([*map(str, EXAMPLES), os.environ.get("PYTHONPATH", "")]),
+}
+COMMITTED = re.compile(r"part-.+-(?P<checkpoint>\d{8,})-(?P<subtask>\d+)-(?P<number>\d+)\.parquet")
+
+Begin = Callable[[Path, dict[str, str], dict[str, str], RunId], AbstractContextManager[StartedRun]]
+"""Root, parameters, settings and id of a run that begins, or that another driver goes on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The first `count` events, and how many of them are in a second of event time."""
+
+    count: int
+    per_s: int
+
+    @property
+    def model(self) -> Model:
+        return Model(SEED, self.per_s)
+
+    def files(self) -> Path:
+        """A directory with a directory of Parquet files for each kind, written once."""
+        name = f"ftdash-nexmark-{self.count}-{self.per_s}-{SEED}"
+        directory = Path(tempfile.gettempdir()) / name
+        if not directory.is_dir():
+            partial = Path(tempfile.mkdtemp(dir=directory.parent))
+            write_parquet(partial, self.model, events=self.count, files=FILES)
+            partial.rename(directory)
+        for path in directory.rglob("*.parquet"):
+            path.read_bytes()  # so that the page cache is warm before any clock starts
+        return directory
+
+    def made(self, splits: int = FILES) -> dict[str, str]:
+        """The parameters of a run that makes them."""
+        numbers = {"events": self.count, "per_s": self.per_s, "seed": SEED, "splits": splits}
+        return {name: str(value) for name, value in numbers.items()}
+
+
+def on_spark(
+    root: Path, parameters: dict[str, str], settings: dict[str, str], run_id: RunId
+) -> AbstractContextManager[StartedRun]:
+    return started_run(
+        root, PIPELINE, parameters, settings=settings, run_id=run_id, environment=ENVIRONMENT
+    )
+
+
+def on_processes(
+    root: Path, parameters: dict[str, str], settings: dict[str, str], run_id: RunId
+) -> AbstractContextManager[StartedRun]:
+    """The same driver and slots as plain processes, which begin sooner than those of Spark."""
+    asked: dict[str, object] = {"pipeline": PIPELINE, "parameters": parameters}
+    return hosted_run(root, settings=settings, asked=asked, run_id=run_id, environment=ENVIRONMENT)
+
+
+HOSTS: dict[str, Begin] = {"processes": on_processes, "spark": on_spark}
+
+
+def known_queries(names: list[str] | None) -> list[str]:
+    """Those asked for, or all. Raises ValueError, which names the ones that there are."""
+    unknown = sorted(set(names or ()) - set(QUERIES))
+    if unknown:
+        raise ValueError(f"there is no query {unknown[0]}; choose from {', '.join(QUERIES)}")
+    return [name for name in QUERIES if names is None or name in names]
+
+
+def committed(output: Path) -> pa.Table:
+    """What a run has committed; of each key in the order in which it was."""
+    found = {path: COMMITTED.fullmatch(path.name) for path in output.iterdir()}
+    order = {path: tuple(map(int, match.groups())) for path, match in found.items() if match}
+    return pa.concat_tables(pq.read_table(path) for path in sorted(order, key=order.__getitem__))

@@ -1,0 +1,156 @@
+"""Nexmark as a benchmark: exact under `kill -9`; figures and comparisons that mean something."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from nexmark.queries import QUERIES
+
+from bench import nexmark, nexmark_check, nexmark_kills, nexmark_speed
+from bench.nexmark_check import Printed, difference, printed_changes
+from bench.nexmark_kills import DRIVER, SLOTS, Kills
+from bench.nexmark_peers import Flink, NotMeasured
+from bench.nexmark_runs import Events, known_queries, on_processes
+from bench.nexmark_speed import Work, of_query
+from bench.peer_runs import PROGRAMS
+from tests.unit.nexmark.answers import decided
+
+pytestmark = pytest.mark.slow
+
+KILLED = ("q4", "q5", "q19")
+"""A join with totals of a changelog behind it, windows behind windows, and a ranking."""
+
+KILLS = Kills(Events(90_000, 3_000), rate=10_000, count=3, interval_ms=200, between_s=(0.05, 0.3))
+FEW = Events(20_000, 500)
+
+
+@pytest.mark.parametrize("query", KILLED)
+def test_a_query_stays_exact_though_its_driver_and_each_slot_is_killed(
+    query: str,
+) -> None:
+    seed = random.randrange(1_000)
+    print(f"seed {seed}")
+
+    found = nexmark_kills.measure([query], replace(KILLS, seed=seed), on_processes)
+
+    fields = found["by_query"][query]
+    assert fields["same"], f"seed {seed}"
+    assert fields["rows"] > 0
+    assert sorted(fields["victims"]) == sorted([DRIVER, *SLOTS]), f"seed {seed}"
+    assert found["not_exact"] == 0
+    assert min(fields["running_ms"]) > 0
+
+
+def test_a_seed_decides_who_dies_and_each_process_does() -> None:
+    victims = [Kills(FEW, 1, 5, seed=9).victims(random.Random(9)) for _ in range(2)]
+
+    assert victims[0] == victims[1]
+    assert set(victims[0]) == {DRIVER, *SLOTS}
+    assert len(victims[0]) == 5
+
+
+def test_events_that_end_before_the_last_kill_are_an_error() -> None:
+    hurried = Kills(FEW, rate=1_000_000, count=3, interval_ms=100)
+
+    with pytest.raises(RuntimeError, match="The events ended before the last kill"):
+        nexmark_kills.measure(["q2"], hurried, on_processes)
+
+
+def test_the_speed_of_a_query_has_all_its_figures() -> None:
+    found = nexmark_speed.measure(["q18"], Work(FEW, pairs=1), on_processes)
+
+    fields = found["by_query"]["q18"]
+    assert found["geometric_mean"] is None
+    assert fields["ratio"] is None
+    assert min(fields[name] for name in ("records_per_s", "cpu_s", "checkpoints")) > 0
+    assert fields["state_bytes"] > 0
+    assert fields["checkpoint_ms_p99"] == found["checkpoint_ms_p99_max"] > 0
+
+
+def test_without_flink_the_figures_of_ours_are_there_and_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for peer in ("FLINK", "STRUCTURED"):
+        monkeypatch.setenv(f"FTDASH_BENCH_{peer}_PYTHON", "/nowhere/python")
+
+    fields = of_query("q2", Work(FEW, pairs=1, with_peers=True), on_processes)
+
+    assert fields["ratio"] is None
+    assert fields["records_per_s"] > 0
+    assert "make a virtual environment with apache-flink==2.3.*" in fields["flink"]
+    assert "make a virtual environment with pyspark==4.*" in fields["structured"]
+
+
+def test_flink_without_the_jar_of_parquet_says_where_it_has_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bench.nexmark_peers.version_in", lambda python, package: "2.3.0")
+    monkeypatch.setenv("FTDASH_BENCH_FLINK_JARS", str(tmp_path))
+
+    with pytest.raises(NotMeasured, match="that FTDASH_BENCH_FLINK_JARS names; get org"):
+        Flink(tmp_path, 1).run("q0", "hashmap", mini_batch=False)
+
+
+def test_there_is_a_query_in_flinks_words_for_each_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    from nexmark_sql import QUERIES as IN_FLINK  # type: ignore[import-not-found]
+
+    assert list(IN_FLINK) == list(QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "form", "left"),
+    [
+        (["+I 1 a", "+I 2 b"], "append", [("1", "a"), ("2", "b")]),
+        (["+I 1 a", "-U 1 a", "+U 1 b"], "changelog", [("1", "b")]),
+        (["+I 1 a", "+U 1 b", "+I 2 c"], "upserts", [("1", "b"), ("2", "c")]),
+    ],
+)
+def test_what_flink_prints_is_read_whatever_form_it_has(
+    changes: list[str], form: str, left: list[tuple[str, str]]
+) -> None:
+    parts = [change.split() for change in changes]
+    lines = [f"{n % 2}> {kind}[{json.dumps(row)}]" for n, (kind, *row) in enumerate(parts)]
+    begin, end = (json.dumps(told) for told in ({"columns": ["key", "value"]}, {"seconds": 1.5}))
+
+    printed = printed_changes("\n".join([begin, "a line of a log", *lines, end]))
+
+    assert printed.form == form
+    result = decided("q9", printed.table(), ("key",) if form == "upserts" else ())
+    assert sorted(zip(*result.to_pydict().values(), strict=True)) == left
+
+
+@pytest.mark.parametrize("theirs", [["1", "3"], ["1"], ["1", "2", "2"]])
+def test_the_comparison_with_flink_sees_each_difference(theirs: list[str]) -> None:
+    ours = pa.table({"number": [1, 2]})
+
+    same = difference("q2", ours, pa.table({"number": ["2", "1"]}))
+    other = difference("q2", ours, pa.table({"number": theirs}))
+
+    assert (same, bool(other)) == ([], True)
+
+
+def test_a_result_of_flink_without_a_row_is_an_empty_table() -> None:
+    assert Printed(["a", "b"]).table().num_rows == 0
+
+
+def test_our_result_over_files_is_what_flinks_is_compared_with() -> None:
+    result = nexmark_check.our_result("q2", FEW.files())
+
+    assert result.column_names == ["auction", "price"]
+    assert set(result["auction"].to_numpy() % 123) == {0}
+
+
+def test_a_query_that_there_is_not_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["nexmark", "--query", "q6"])
+
+    with pytest.raises(SystemExit):
+        nexmark.main()
+
+    assert "there is no query q6; choose from q0, q1" in capsys.readouterr().err
+    assert known_queries(None) == list(QUERIES)
