@@ -117,8 +117,8 @@ class Settings:
         " to 2,000 characters, and where one subtask has most of the work, the pages name its"
         " hottest keys; columns and values that look like secrets are masked. false: they show the"
         " record's source, split and offset, and the hottest key groups. Off by default: records"
-        " may hold personal data, and they would be kept in the journal, in the database and in backups. The text of"
-        " an exception is always shown, so do not put values into it. Ours.",
+        " may hold personal data, and they would be kept in the journal, in the database and in"
+        " backups. The text of an exception is always shown, so do not put values into it. Ours.",
     )
     state: StateOptions
     storage: StorageOptions

@@ -617,6 +617,7 @@ def test_sources_that_have_nothing_to_read_end_the_run_too(tmp_path: Path) -> No
 WAITS = {
     "restart-strategy.type": "exponential-delay",
     "restart-strategy.exponential-delay.initial-backoff": "1 min",
+    "restart-strategy.exponential-delay.max-backoff": "10 min",
     "restart-strategy.exponential-delay.jitter-factor": "0",
 }
 
