@@ -140,6 +140,10 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "ftdash.ui.pipelines.page": {"RestorePipeline"},  # pages that offer a restore at each point
     "ftdash.ui.recovery.page": {"RestorePipeline"},
     "ftdash.ui.savepoints.page": {"RestorePipeline", "TakeSavepoint"},
+    "ftdash.incidents.causes": {  # the next steps
+        *("Cancel", "ChangeSettings", "RestorePipeline", "RetryNow", "StopWithSavepoint"),
+        *("TriggerCheckpoint", "UpgradePipeline"),
+    },
     "ftdash.embedded.checked": {"StopWithSavepoint"},  # the demonstration ends a pipeline
     "pipelines.lab.lab": {"Cancel"},  # the lab ends a trial
     "pipelines.local.running": {"StopWithSavepoint"},  # `stop_after`

@@ -396,11 +396,12 @@ def _carry_out(judged: _Judged, now: datetime) -> None:
             return
 
 
-_LATE = OF_FAILURES | {
-    *(Cause.SILENT, Cause.STUCK, Cause.NO_CHECKPOINT, Cause.CHECKPOINTS_FAIL),
-    *(Cause.BACKPRESSURED,),
+_SLOW = OF_FAILURES | {
+    *(Cause.BACKPRESSURED, Cause.SKEWED, Cause.BEHIND, Cause.SLOW_CHECKPOINTS),
 }
-_SLOW = OF_FAILURES | {Cause.BACKPRESSURED}
+_LATE = _SLOW | {
+    *(Cause.SILENT, Cause.STUCK, Cause.NO_CHECKPOINT, Cause.CHECKPOINTS_FAIL),
+}
 _CHECKPOINTS = _SLOW | {Cause.CHECKPOINTS_FAIL, Cause.NO_CHECKPOINT}
 EXPLAINED_BY: dict[Watched, frozenset[Cause]] = {
     Watched.FAILED_RUN: OF_FAILURES,
@@ -412,7 +413,7 @@ EXPLAINED_BY: dict[Watched, frozenset[Cause]] = {
     Watched.FAILED_LATELY: _CHECKPOINTS,
     Watched.RESTARTS_LATELY: OF_FAILURES,
     Watched.BUFFERED_BYTES: _SLOW,
-    Watched.EVENT_TIME_LAG: _LATE,
+    Watched.EVENT_TIME_LAG: _LATE | {Cause.WATERMARK_STILL},
     Watched.RECORDS_BEHIND: _LATE,
 }
 

@@ -143,6 +143,13 @@ class Slowest:
     phase_ratio: float  # of the last acknowledgement, 0 to 1
     held_back: ChannelTimeline | None
     waited_for: ChannelTimeline | None
+    queued_ms: float = 0.0
+    """How long the awaited barrier stood in this subtask's queue, before it was read there."""
+
+    @property
+    def stood_in_own_queue(self) -> bool:
+        """The barrier was there for most of the time: the subtask itself was slow to come to it."""
+        return self.queued_ms >= self.phase_ms / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +333,9 @@ def slowest_of(subtasks: list[SubtaskTimeline]) -> Slowest | None:
         return None
     longest = max(stretches, key=lambda stretch: stretch.ms)
     last_ms = max(subtask.acknowledged_ms for subtask in subtasks)
-    return _slowest(longest.subtask, longest.phase, longest.ms, last_ms)
+    by_name = {(each.vertex, each.subtask): each for each in subtasks}
+    sender = by_name.get(_sender_of_last_barrier(longest.subtask))
+    return _slowest(longest, sender, last_ms)
 
 
 def stretches_to_last(subtasks: list[SubtaskTimeline]) -> list[Stretch]:
@@ -370,12 +379,18 @@ def _stretches(subtask: SubtaskTimeline, upstream: SubtaskTimeline | None) -> li
     ]
     if upstream is None:
         return [*own, Stretch(subtask, "start delay", subtask.start_delay_ms)]
-    sent_ms = upstream.start_delay_ms + upstream.alignment_ms + upstream.sync_ms
+    sent_ms = _sent_ms(upstream)
     # The time during which the others already waited for it is alignment, not travel.
     return [*own, Stretch(subtask, "travel", subtask.start_delay_ms - sent_ms)]
 
 
-def _slowest(subtask: SubtaskTimeline, phase: str, phase_ms: float, total_ms: float) -> Slowest:
+def _sent_ms(upstream: SubtaskTimeline) -> float:
+    """When its barriers left it, after the trigger."""
+    return upstream.start_delay_ms + upstream.alignment_ms + upstream.sync_ms
+
+
+def _slowest(longest: Stretch, sender: SubtaskTimeline | None, total_ms: float) -> Slowest:
+    subtask, phase, phase_ms = longest.subtask, longest.phase, longest.ms
     held_back = max(subtask.channels, key=lambda each: each.blocked_ms, default=None)
     waited_for = max(subtask.channels, key=lambda each: each.arrived_ms, default=None)
     was_held_back = held_back is not None and held_back.blocked_ms > 0
@@ -388,4 +403,15 @@ def _slowest(subtask: SubtaskTimeline, phase: str, phase_ms: float, total_ms: fl
         phase_ratio=phase_ms / total_ms if total_ms else 0.0,
         held_back=held_back if was_held_back else None,
         waited_for=waited_for if was_held_back or phase == "travel" else None,
+        queued_ms=_queued_ms(subtask, waited_for, sender),
     )
+
+
+def _queued_ms(
+    subtask: SubtaskTimeline, awaited: ChannelTimeline | None, sender: SubtaskTimeline | None
+) -> float:
+    """A barrier that has left its sender stands in the reader's queue, behind records that the
+    reader has not processed: channels lie in memory, and take no time themselves."""
+    if awaited is None or sender is None:
+        return 0.0
+    return max(0.0, awaited.arrived_ms - max(_sent_ms(sender), subtask.start_delay_ms))

@@ -7,6 +7,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ftdash.runs.fleet_answers import Concern
+from pipelines.domain.commands import (
+    Cancel,
+    ChangeSettings,
+    RequestKind,
+    RestorePipeline,
+    RetryNow,
+    StopWithSavepoint,
+    TriggerCheckpoint,
+    UpgradePipeline,
+)
 from pipelines.domain.errors import FailureKind
 
 
@@ -37,6 +47,10 @@ class Cause(StrEnum):
     NO_CHECKPOINT = "no-checkpoint"  # for too long
     NO_OUTPUT = "no-output"  # for too long, although checkpoints complete
     CHECKPOINTS_FAIL = "checkpoints-fail"  # fewer than the run tolerates
+    SKEWED = "skewed"  # one subtask has most of the work
+    BEHIND = "behind"  # more comes than is processed
+    SLOW_CHECKPOINTS = "slow-checkpoints"  # compared with what is usual
+    WATERMARK_STILL = "watermark-still"
     BACKPRESSURED = "backpressured"
 
 
@@ -51,12 +65,47 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A command that helps. Its form begins with the values in `given`."""
+
+    label: str
+    kind: RequestKind
+    given: tuple[tuple[str, str], ...] = ()
+
+
+RETRY = Step("Retry now", RetryNow.kind)
+RESTORE = Step("Restore the newest point", RestorePipeline.kind)
+CANCEL = Step("End this run, to restore it with a change", Cancel.kind)
+QUARANTINE = Step(
+    "Set the record aside and go on",
+    RestorePipeline.kind,
+    (("settings", "execution.poison-records.policy: quarantine"),),
+)
+UNALIGNED = Step(
+    "Restore with unaligned checkpoints",
+    RestorePipeline.kind,
+    (("settings", "execution.checkpointing.unaligned.enabled: true"),),
+)
+MAP_UID = Step("Restore, and map the old uid", RestorePipeline.kind)
+OLDER = Step("Choose another point", RestorePipeline.kind)
+ACCEPT_GAP = Step("Restore, or accept the gap", RestorePipeline.kind)
+UPGRADE = Step("Deploy corrected code", UpgradePipeline.kind)
+RESCALE = Step("Stop with a savepoint, to restore it wider", StopWithSavepoint.kind)
+CHECKPOINT = Step("Trigger a checkpoint", TriggerCheckpoint.kind)
+CHANGE = Step("Change settings", ChangeSettings.kind)
+
+OUTSIDE = frozenset({"silent"})
+"""Causes whose cure is a command on the machine, which their sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     title: str  # the incident in a few words
     cure: str  # one sentence or two, in the imperative
     place: Place = Place.NOWHERE
     recovers_alone: bool = False  # the run goes on by itself once the world is well again
     meanwhile: str = ""  # what the run does, or what comes after the cure
+    steps: tuple[Step, ...] = ()  # the best first; which of them are possible depends on the run
 
     @property
     def step(self) -> str:
@@ -70,15 +119,17 @@ ADVICE: dict[Cause, Advice] = {
     Cause.FUNCTION: Advice(
         "A function of the pipeline raised an error",
         "Read the traceback and the record below. Correct the function, deploy it, and restore the"
-        " newest point; or turn on the quarantine (pipeline.quarantine.max-records), so that the"
-        " run sets the record aside and goes on.",
+        " newest point; or turn on the quarantine (execution.poison-records.policy), so"
+        " that the run sets the record aside and goes on.",
         Place.RESTORE,
+        steps=(QUARANTINE, UPGRADE, CANCEL),
     ),
     Cause.MALFORMED_RECORD: Advice(
         "A source cannot read a record",
         "Correct the record where it lies, or turn on the quarantine"
-        " (pipeline.quarantine.max-records), so that the run sets it aside and goes on.",
+        " (execution.poison-records.policy), so that the run sets it aside and goes on.",
         Place.RESTORE,
+        steps=(QUARANTINE, CANCEL),
     ),
     Cause.SLOT_LOST: Advice(
         "A slot died",
@@ -86,6 +137,7 @@ ADVICE: dict[Cause, Advice] = {
         Place.METRICS,
         recovers_alone=True,
         meanwhile="The run restarts from its newest checkpoint by itself.",
+        steps=(RETRY, RESTORE),
     ),
     Cause.DRIVER_LOST: Advice(
         "The driver died",
@@ -93,6 +145,7 @@ ADVICE: dict[Cause, Advice] = {
         Place.RESTORE,
         recovers_alone=True,
         meanwhile="A worker starts another driver, which goes on from the newest checkpoint.",
+        steps=(RESTORE,),
     ),
     Cause.SLOTS_MISSING: Advice(
         "Spark does not bring up enough slots",
@@ -101,6 +154,7 @@ ADVICE: dict[Cause, Advice] = {
         Place.RESTORE,
         recovers_alone=True,
         meanwhile="The run asks again by itself.",
+        steps=(RETRY, RESTORE),
     ),
     Cause.RESTORE_STOOD_STILL: Advice(
         "The restore does not get on",
@@ -108,6 +162,7 @@ ADVICE: dict[Cause, Advice] = {
         " execution.state-recovery.standstill-timeout says how long a restore may stand still.",
         Place.RESTORE,
         recovers_alone=True,
+        steps=(RETRY, RESTORE),
     ),
     Cause.CHECKPOINTS_FAILED: Advice(
         "Too many checkpoints failed",
@@ -115,6 +170,7 @@ ADVICE: dict[Cause, Advice] = {
         " unaligned checkpoints, help when barriers wait behind records.",
         Place.CHECKPOINTS,
         recovers_alone=True,
+        steps=(UNALIGNED, RETRY, CHANGE),
     ),
     Cause.DISK_FULL: Advice(
         "A disk is full",
@@ -122,6 +178,7 @@ ADVICE: dict[Cause, Advice] = {
         " (execution.checkpointing.num-retained).",
         recovers_alone=True,
         meanwhile=TRIES_AGAIN,
+        steps=(RETRY, RESTORE),
     ),
     Cause.DISK_READ_ONLY: Advice(
         "A disk is read-only",
@@ -129,62 +186,73 @@ ADVICE: dict[Cause, Advice] = {
         " error of its hardware.",
         recovers_alone=True,
         meanwhile=TRIES_AGAIN,
+        steps=(RETRY, RESTORE),
     ),
     Cause.SYSTEM_AWAY: Advice(
         "A system that the run needs does not answer",
         "Start the system that the message names, or see that the network reaches it.",
         recovers_alone=True,
         meanwhile=TRIES_AGAIN,
+        steps=(RETRY, RESTORE),
     ),
     Cause.POINT_DAMAGED: Advice(
         "A recovery point is damaged",
         "Restore an older point that verifies. If files are missing, see that the storage is"
         " mounted before you give a point up.",
         Place.RESTORE,
+        steps=(OLDER,),
     ),
     Cause.INPUT_LOST: Advice(
         "A source no longer has the records that come next",
         "Restore a point that the source still reaches, or accept the gap: the verdict on a restore"
         " counts the records that are lost, and names the retention setting to raise.",
         Place.RESTORE,
+        steps=(ACCEPT_GAP,),
     ),
     Cause.OUTPUT_LOST: Advice(
         "Output that a checkpoint counts on is gone",
         "Restore a point from before that output, so that it is computed again.",
         Place.RESTORE,
+        steps=(OLDER,),
     ),
     Cause.STATE_UNMATCHED: Advice(
         "The recovery point does not fit the code",
         "Deploy the code that fits, or give the operator its former uid. The page of restores says"
         " which operator's state finds no place.",
         Place.RESTORE,
+        steps=(MAP_UID, UPGRADE),
     ),
     Cause.TARGET_TAKEN: Advice(
         "Another run writes to the same target",
         "Stop the other run, which the message names, or give this pipeline a target of its own;"
         " then restore the newest point.",
         Place.RESTORE,
+        steps=(RESTORE,),
     ),
     Cause.CODE_BROKEN: Advice(
         "The pipeline's code does not load",
         "Correct the code where the traceback below points to, deploy it, and start again.",
         Place.RESTORE,
+        steps=(UPGRADE, RESTORE),
     ),
     Cause.REFUSED: Advice(
         "The run refuses what it was given",
         "Change what the message names, a parameter or a setting, and restore the newest point.",
         Place.RESTORE,
+        steps=(RESTORE,),
     ),
     Cause.ENGINE: Advice(
         "A rule of the engine does not hold",
         "This is a defect of ftdash. Keep the journal and the log of the driver, report both, and"
         " restore the newest point.",
         Place.RESTORE,
+        steps=(RESTORE,),
     ),
     Cause.UNKNOWN: Advice(
         "The run failed",
         "Read the message and the log of the driver, then choose a point to restore.",
         Place.RESTORE,
+        steps=(RESTORE,),
     ),
     Cause.SILENT: Advice(
         "Nothing is heard of the pipeline",
@@ -197,24 +265,60 @@ ADVICE: dict[Cause, Advice] = {
         " cluster; one that does not end is killed after a while.",
         Place.METRICS,
         recovers_alone=True,
+        steps=(CANCEL,),
     ),
     Cause.NO_CHECKPOINT: Advice(
         "No checkpoint completes",
         "Look at which subtask the newest checkpoint waits for: it is named on its page.",
         Place.CHECKPOINTS,
         recovers_alone=True,
+        steps=(CHECKPOINT, CANCEL),
     ),
     Cause.NO_OUTPUT: Advice(
         "No output is committed",
         "Look at which sink waits for its commit, and see that its target answers.",
         Place.GUARANTEE,
         recovers_alone=True,
+        steps=(CHECKPOINT, CANCEL),
     ),
     Cause.CHECKPOINTS_FAIL: Advice(
         "Checkpoints fail",
         "Look at why the newest checkpoints failed, before the run tolerates no more of them.",
         Place.CHECKPOINTS,
         recovers_alone=True,
+        steps=(CHANGE, CHECKPOINT),
+    ),
+    Cause.SKEWED: Advice(
+        "One subtask has most of the work",
+        "Look at the hottest keys. Aggregate them in two steps, with a second part in the key, or"
+        " filter a key that should not be there. A higher parallelism does not split one key.",
+        Place.METRICS,
+        recovers_alone=True,
+        steps=(RESCALE,),
+    ),
+    Cause.BEHIND: Advice(
+        "The pipeline falls behind its input",
+        "Stop with a savepoint and restore it with a higher parallelism, or make the busiest"
+        " operator faster.",
+        Place.METRICS,
+        recovers_alone=True,
+        steps=(RESCALE,),
+    ),
+    Cause.SLOW_CHECKPOINTS: Advice(
+        "Checkpoints take much longer than usual",
+        "Look at what the newest one waits for. Barriers behind records: turn on unaligned"
+        " checkpoints. Uploads: look at the storage.",
+        Place.CHECKPOINTS,
+        recovers_alone=True,
+        steps=(CHANGE, RESCALE),
+    ),
+    Cause.WATERMARK_STILL: Advice(
+        "Event time stands still",
+        "See why the source that the message names sends nothing newer. If it may be silent, give"
+        " it an idle timeout (with_idleness), so that the others go on without it.",
+        Place.METRICS,
+        recovers_alone=True,
+        steps=(UPGRADE, RESCALE),
     ),
     Cause.BACKPRESSURED: Advice(
         "An operator holds up the ones before it",
@@ -222,6 +326,7 @@ ADVICE: dict[Cause, Advice] = {
         " idle has most of the keys. Otherwise restore with a higher parallelism.",
         Place.METRICS,
         recovers_alone=True,
+        steps=(RESCALE,),
     ),
 }
 
@@ -236,6 +341,7 @@ def advice_on(cause: Cause, *, has_failed: bool) -> Advice:
         meanwhile="Then restore the newest point.",
         place=advice.place or Place.RESTORE,
         recovers_alone=False,
+        steps=(*advice.steps, *(() if RESTORE in advice.steps else (RESTORE,))),
     )
 
 
@@ -246,6 +352,10 @@ OF_CONCERN: dict[Concern, Cause] = {
     Concern.NO_CHECKPOINT: Cause.NO_CHECKPOINT,
     Concern.NO_OUTPUT: Cause.NO_OUTPUT,
     Concern.CHECKPOINTS_FAIL: Cause.CHECKPOINTS_FAIL,
+    Concern.SKEWED: Cause.SKEWED,
+    Concern.BEHIND: Cause.BEHIND,
+    Concern.SLOW_CHECKPOINTS: Cause.SLOW_CHECKPOINTS,
+    Concern.WATERMARK_STILL: Cause.WATERMARK_STILL,
     Concern.BACKPRESSURED: Cause.BACKPRESSURED,
 }
 """The others follow from failures, which have causes of their own."""

@@ -7,10 +7,13 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 
 from ftdash.formats import plural
-from ftdash.incidents.causes import Advice, Cause, advice_on
+from ftdash.incidents.causes import Advice, Cause, Step, advice_on
+from ftdash.incidents.figures import figures
 from ftdash.incidents.machine import CALM_CHECKPOINTS
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Failure, Run
+from ftdash.requests.asking import problem_with
+from pipelines.domain.commands import COMMANDS
 from pipelines.domain.status import JobStatus
 
 OPEN_MAX = 50
@@ -42,6 +45,14 @@ class IncidentView:
     closed_at: datetime | None
     closed_because: str
     notes: list[NoteView]
+    figures: str  # one sentence; empty: there are none
+    steps: list[Step]  # those that are possible now, the best first
+    restart_at: datetime | None  # when the run goes on by itself, while it waits
+    next_attempt: int | None  # that begins then
+
+    @property
+    def next_step(self) -> str:
+        return f"{self.figures} {self.advice.step}".lstrip()
 
     @property
     def lasted(self) -> timedelta | None:
@@ -146,7 +157,20 @@ def _view(row: Incident) -> IncidentView:
         closed_at=row.closed_at,
         closed_because=row.closed_because,
         notes=[NoteView(note.author, note.at, note.text) for note in row.notes.all()],
+        figures=figures(cause, row.text) if row.closed_at is None else "",
+        steps=_possible(row, newest, advice),
+        restart_at=newest.restart_at if newest else None,
+        next_attempt=newest.attempt + 1 if newest and newest.restart_at else None,
     )
+
+
+def _possible(row: Incident, newest: Run | None, advice: Advice) -> list[Step]:
+    """The buttons that would not be refused at once."""
+    if row.closed_at is not None:
+        return []
+    return [
+        step for step in advice.steps if not problem_with(COMMANDS[step.kind], row.pipeline, newest)
+    ]
 
 
 def _needs_person(run: Run, advice: Advice) -> bool:

@@ -132,10 +132,16 @@ class RunView:
     subtasks: list[SubtaskView]
     records_to_replay: int | None  # about, if it died now; None: not known
     to_recover_ms: float | None  # about, until those are read again; None: not known, or not run
+    restart_at: datetime | None  # when it goes on, while it waits before a restart
+    next_restart_delay_ms: float | None  # of a failure now; None: not known
     recovery_count: int  # so many measured recoveries that rests on
     journal_path: str
     journal_gap: str  # what was deleted before it was read; a sentence
     driver_log_path: str
+
+    @property
+    def next_attempt(self) -> int:
+        return self.attempt + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

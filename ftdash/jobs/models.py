@@ -135,6 +135,8 @@ class Run(RunsCode):
     reached_records = models.PositiveBigIntegerField(null=True)  # read by sources, in any attempt
     restored_records = models.PositiveBigIntegerField(null=True)  # where the attempt began
     restoring = models.JSONField(null=True)  # RestoreProgress as JSON, while a point is read
+    restart_at = models.DateTimeField(null=True)  # when it goes on, while it waits on purpose
+    next_restart_delay_ms = models.FloatField(null=True)  # of a failure now
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
     restart_count = models.PositiveIntegerField(default=0)  # attempts after the first

@@ -60,6 +60,9 @@ JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     TargetTakeover,
     ZombieRefusal,
 )
+_ALWAYS_REACHED = set(RecoveryPhase) - {RecoveryPhase.BACKOFF}
+"""Journals of older versions count the backoff as a part of STOP."""
+
 _OF_FAILURE = (
     "cause",
     "vertex",
@@ -171,7 +174,7 @@ class IncidentFold:
             recovery.records_to_replay = event.records_to_replay
         if event.phase is RecoveryPhase.RESTORE:
             recovery.running_at = at
-        if {phase["phase"] for phase in recovery.phases} >= set(RecoveryPhase):
+        if {phase["phase"] for phase in recovery.phases} >= _ALWAYS_REACHED:
             recovery.ended_at = at
         self._recovery_changed = True
 

@@ -29,6 +29,7 @@ from pipelines.domain.events import (
     MetricsSampled,
     RequestAccepted,
     RequestEnded,
+    RestartScheduled,
     RunEnded,
     RunStarted,
     SettingsChanged,
@@ -62,6 +63,8 @@ PROJECTED = (
     "reached_records",
     "restored_records",
     "restoring",
+    "restart_at",
+    "next_restart_delay_ms",
     "watermark_ms",
     "counters",
     "restart_count",
@@ -112,6 +115,8 @@ class RunFold:
                 )
             case MetricsSampled() as event:
                 self._on_sample(event)
+            case RestartScheduled(at_ms=at_ms):
+                run.restart_at = moment(at_ms)
             case LedgerBegun(gaps=gaps):
                 run.input_gaps = msgspec.to_builtins(gaps)
             case SettingsChanged(settings=settings):
@@ -144,13 +149,13 @@ class RunFold:
         run.driver_pid = event.driver_pid
         run.slots = {}
         run.records_per_s = 0.0
-        run.restoring = None
+        run.restoring = run.restart_at = None
 
     def _on_status(self, at: datetime, event: JobStatusChanged) -> None:
         run = self.run
         run.status = event.status.value
         run.reason = event.reason
-        run.restoring = None
+        run.restoring = run.restart_at = None
         if event.status is JobStatus.RUNNING:
             text = "The pipeline is running."
             self._end(self._starting_requests(), RequestPhase.SUCCEEDED, text, at)
@@ -164,6 +169,7 @@ class RunFold:
         run.reached_records = event.reached_records
         run.restored_records = event.restored_records
         run.restoring = msgspec.to_builtins(event.restoring)
+        run.next_restart_delay_ms = event.next_restart_delay_ms
         run.counters = event.counters
         run.last_committed_at = moment_or_none(event.last_committed_ms) or run.last_committed_at
         watermarks = [each.watermark_ms for each in event.subtasks]
@@ -178,7 +184,7 @@ class RunFold:
         run.driver_pid = None
         run.slots = {}
         run.records_per_s = 0.0
-        run.restoring = None
+        run.restoring = run.restart_at = None
         has_failed = event.status is JobStatus.FAILED
         outcome = RequestPhase.FAILED if has_failed else RequestPhase.SUCCEEDED
         self._end(self._starting_requests(), outcome, event.reason, at)

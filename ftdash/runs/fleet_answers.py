@@ -1,10 +1,11 @@
 """The answers for the page of all pipelines: one line each, with how pressing it is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from ftdash.jobs.answers import Liveness, ShownState
+from ftdash.metrics.load_rules import Finding
 
 
 class Concern(StrEnum):
@@ -18,6 +19,10 @@ class Concern(StrEnum):
     UNSTABLE = "unstable"  # it recovers again and again
     RECOVERING = "recovering"  # it recovers by itself
     CHECKPOINTS_FAIL = "checkpoints fail"  # the newest ones did
+    SKEWED = "skewed"  # one subtask has most of the work
+    BEHIND = "behind"  # more comes than it processes
+    SLOW_CHECKPOINTS = "slow checkpoints"  # compared with what is usual for it
+    WATERMARK_STILL = "watermark stands still"
     BACKPRESSURED = "backpressured"
     NONE = "none"
 
@@ -47,12 +52,14 @@ class RunPulse:
     durations_ms: list[float]  # of the newest completed checkpoints, oldest first
     failed_in_row: int  # checkpoints, since the newest that completed
     failed_why: str  # of the newest of them; Flink's sentence
-    backpressured_operator: str | None  # the one with the most, in the newest sample
-    backpressured_ratio: float | None  # mean over its subtasks
+    backpressured_operator: str | None  # the one with the most over the last minute
+    backpressured_ratio: float | None  # the least mean over its subtasks in that time
     recent_recovery_count: int  # within `pulse.RECENT`
     records_to_replay: int | None  # about, if it died now
     to_recover_ms: float | None  # about, until those are read again
     recovery_count: int  # the number of measured recoveries behind that
+    is_backpressured_long: bool = True  # else it may be catching up for a moment
+    findings: list[Finding] = field(default_factory=list)  # the most pressing first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

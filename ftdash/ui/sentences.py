@@ -36,14 +36,20 @@ def slowest(slow: Slowest) -> str:
         case "alignment" if held is not None and awaited is not None:
             share = f"{duration(held.blocked_ms)} ({percent(slow.phase_ratio)})"
             buffered = plural(held.buffered_records, "record")
-            return (
+            waited = (
                 f"{subtask}: it held back {upstream(held)} for {share} with {buffered} buffered, "
-                f"waiting for {upstream(awaited)}"
             )
+            if slow.stood_in_own_queue:
+                return (
+                    f"{waited}because the barrier from {upstream(awaited)} stood in its own queue"
+                    f" for {duration(slow.queued_ms)}, behind records that {subtask} had not"
+                    " processed yet"
+                )
+            return f"{waited}waiting for {upstream(awaited)}"
         case "travel" if awaited is not None:
             return (
-                f"{subtask}: the barrier from {upstream(awaited)} needed {share} to get to it, "
-                "behind the records queued before it"
+                f"{subtask}: the barrier from {upstream(awaited)} stood in its queue for {share}, "
+                f"behind records that {subtask} had not processed yet"
             )
         case "start delay":
             return f"{subtask}: it began only {share} after the trigger"

@@ -43,6 +43,7 @@ from pipelines.domain.events import (
     RecoveryPhaseReached,
     RequestAccepted,
     RequestEnded,
+    RestartScheduled,
     RunStarted,
     RunStopping,
     SettingsChanged,
@@ -169,6 +170,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     LedgerAdvanced: 2,  # a checkpoint's share begins where the one before it ends
     RequestAccepted: REQUESTS_KEPT,
     RequestEnded: REQUESTS_KEPT,
+    RestartScheduled: 1,
     OutputPublishedAgain: REPEATS_KEPT,
     RecordQuarantined: None,
     RecordsIsolated: None,
@@ -264,7 +266,7 @@ class JournalSummary:
             self._recovery, self._phases = [], set()
         self._recovery.append(told)
         self._phases.add(phase)
-        if self._phases >= set(RecoveryPhase):
+        if self._phases >= set(RecoveryPhase) - {RecoveryPhase.BACKOFF}:  # which comes earlier
             self._recovery, self._phases = [], set()
 
 

@@ -33,6 +33,7 @@ class RequestKind(StrEnum):
     DISPOSE = "DISPOSE"
     LABEL = "LABEL"
     CHANGE_SETTINGS = "CHANGE_SETTINGS"
+    RETRY_NOW = "RETRY_NOW"
     KILL_SLOT = "KILL_SLOT"
     KILL_DRIVER = "KILL_DRIVER"
     SLOW_SLOT = "SLOW_SLOT"
@@ -46,6 +47,7 @@ class Needs(Enum):
     NO_LIVE_RUN = auto()  # it starts one
     LIVE_RUN = auto()
     RUNNING = auto()  # a run that is RUNNING and is not being stopped
+    WAITING = auto()  # a run that waits before its next attempt
 
 
 class Addressed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -171,6 +173,17 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
         return self.settings
 
 
+class RetryNow(Command, frozen=True, kw_only=True):
+    """Begin the attempt that waits for its restart delay. What failed may fail again, and then the
+    delay after it is counted from that failure."""
+
+    kind = RequestKind.RETRY_NOW
+    action = "retry now"
+    consequence = "The run does not wait any longer: its next attempt begins at once."
+    needs = Needs.WAITING
+    without_run = "; restore its newest point to go on"
+
+
 class VerifyPoints(Addressed, frozen=True, kw_only=True):
     """Read every byte of the retained points now. Another process has found damage in one of them;
     the driver believes only what it reads itself."""
@@ -245,6 +258,7 @@ RunCommand = (
     | CancelWithSavepoint
     | Cancel
     | ChangeSettings
+    | RetryNow
     | KillSlot
     | SlowSlot
     | KillDriver

@@ -42,14 +42,16 @@ class ClaimMode(StrEnum):
 
 
 class RecoveryPhase(StrEnum):
-    """Five steps that follow each other, then three milestones.
+    """Six steps that follow each other, then three milestones.
 
-    A step lasts from the end of the one before it; a milestone from the end of `RESTORE`.
+    A step lasts from the end of the one before it, without the waiting in between: `BACKOFF` is all
+    of that. A milestone lasts from the end of `RESTORE`.
     """
 
     DETECT = "detect"  # last sign of life to failure known
     DECIDE = "decide"  # restart strategy and restore point, with verification
-    STOP = "stop"  # old attempt fenced and gone; includes the restart delay
+    STOP = "stop"  # old attempt fenced and gone
+    BACKOFF = "backoff"  # waited on purpose, as the restart strategy says
     START = "start"  # all slots of the new attempt connected
     RESTORE = "restore"  # all subtasks running on restored state
     FIRST_RECORD = "first_record"

@@ -33,23 +33,40 @@ class GiveUp:
 class RestartBackoff(Protocol):
     """One run's strategy over all its attempts."""
 
-    def on_failure(self, now_ms: float, draw: float) -> RestartAfter | GiveUp:
-        """`now_ms` never goes back; `draw` is uniform in -1 to 1 and used where there is jitter."""
+    def on_failure(self, now_ms: float, draw: float, cause: str = "") -> RestartAfter | GiveUp:
+        """`now_ms` never goes back; `draw` is uniform in -1 to 1 and used where there is jitter.
+
+        `cause` is the same for failures that belong together.
+        """
         ...
 
     def on_progress(self) -> None:
         """A checkpoint completed."""
         ...
 
+    def on_retried(self, now_ms: float) -> None:
+        """A person had the attempt that is due begin now."""
+        ...
+
+    def next_delay_ms(self, now_ms: float) -> float | None:
+        """About, if it failed now; None: it would not be restarted."""
+        ...
+
 
 class NoRestart:
     """The first failure ends the run."""
 
-    def on_failure(self, now_ms: float, draw: float) -> RestartAfter | GiveUp:
+    def on_failure(self, now_ms: float, draw: float, cause: str = "") -> RestartAfter | GiveUp:
         return GiveUp("It is not restarted (restart-strategy.type = none).")
 
     def on_progress(self) -> None:
         pass
+
+    def on_retried(self, now_ms: float) -> None:
+        pass
+
+    def next_delay_ms(self, now_ms: float) -> float | None:
+        return None
 
 
 class FixedDelayRestart:
@@ -65,7 +82,7 @@ class FixedDelayRestart:
         self._delay_ms = delay_ms
         self._restarts = 0
 
-    def on_failure(self, now_ms: float, draw: float) -> RestartAfter | GiveUp:
+    def on_failure(self, now_ms: float, draw: float, cause: str = "") -> RestartAfter | GiveUp:
         if self._restarts >= self._attempts:
             return GiveUp(
                 f"It failed again after {self._restarts} restarts without a completed checkpoint "
@@ -76,6 +93,12 @@ class FixedDelayRestart:
 
     def on_progress(self) -> None:
         self._restarts = 0
+
+    def on_retried(self, now_ms: float) -> None:
+        """The attempt counts, whenever it begins."""
+
+    def next_delay_ms(self, now_ms: float) -> float | None:
+        return None if self._restarts >= self._attempts else self._delay_ms
 
     def validate_state(self) -> None:
         """Raises InvariantViolated if the fields contradict one another."""
@@ -94,7 +117,7 @@ class FailureRateRestart:
         self._delay_ms = delay_ms
         self._failed_ms: deque[float] = deque(maxlen=max_failures + 1)
 
-    def on_failure(self, now_ms: float, draw: float) -> RestartAfter | GiveUp:
+    def on_failure(self, now_ms: float, draw: float, cause: str = "") -> RestartAfter | GiveUp:
         self._failed_ms.append(now_ms)
         is_full = len(self._failed_ms) > self._max_failures
         if is_full and now_ms - self._failed_ms[0] < self._interval_ms:
@@ -108,16 +131,30 @@ class FailureRateRestart:
     def on_progress(self) -> None:
         """A rate depends on time only."""
 
+    def on_retried(self, now_ms: float) -> None:
+        """The failure counts, whenever the attempt after it begins."""
+
+    def next_delay_ms(self, now_ms: float) -> float | None:
+        newest = [*self._failed_ms, now_ms][-self._max_failures - 1 :]
+        gives_up = len(newest) > self._max_failures and now_ms - newest[0] < self._interval_ms
+        return None if gives_up else self._delay_ms
+
     def validate_state(self) -> None:
         """Raises InvariantViolated if the fields contradict one another."""
         moments = list(self._failed_ms)
         check(moments == sorted(moments), "failures are in the order of time", moments=moments)
 
 
+CURED_AFTER = 3
+"""So many checkpoints after a restart show that its cause is gone: incidents end then, too."""
+
+
 class ExponentialDelayRestart:
     """Waits longer after each failure; starts over once a run was stable for long enough.
 
-    A run is stable from the moment a restart was due until the next failure.
+    A run is stable from the moment a restart was due until the next failure. It also starts over at
+    a failure of another cause, if `CURED_AFTER` checkpoints have completed since the last restart:
+    what is left of one incident's backoff delays no unrelated failure. Flink knows only the time.
     """
 
     def __init__(
@@ -143,12 +180,15 @@ class ExponentialDelayRestart:
         self._restarts = 0  # since the last reset
         self._backoff_ms = initial_ms  # of the next restart, without jitter
         self._due_ms: float | None = None  # when the newest restart was or is due
+        self._cause = ""  # of the newest restart
+        self._completed = 0  # checkpoints since the newest restart
 
-    def on_failure(self, now_ms: float, draw: float) -> RestartAfter | GiveUp:
+    def on_failure(self, now_ms: float, draw: float, cause: str = "") -> RestartAfter | GiveUp:
         if self._due_ms is not None and now_ms < self._due_ms:
             return RestartAfter(self._due_ms - now_ms)  # belongs to the failure before it
-        if self._due_ms is not None and now_ms - self._due_ms >= self._reset_threshold_ms:
+        if self._was_stable(now_ms) or self._is_unrelated(cause):
             self._restarts, self._backoff_ms = 0, self._initial_ms
+        self._cause, self._completed = cause, 0
         if self._restarts >= self._attempts:
             return GiveUp(
                 f"It failed again after {self._restarts} restarts, none of which held for "
@@ -158,7 +198,21 @@ class ExponentialDelayRestart:
         return self._restart(now_ms, draw)
 
     def on_progress(self) -> None:
-        """Only time resets the backoff, as in Flink."""
+        """Alone it resets nothing: what fails again between checkpoints is one incident."""
+        self._completed += 1
+
+    def on_retried(self, now_ms: float) -> None:
+        """Forgets the moment that was due: the next failure is one of its own."""
+        if self._due_ms is not None:
+            self._due_ms = min(self._due_ms, now_ms)
+
+    def next_delay_ms(self, now_ms: float) -> float | None:
+        """Of a failure for the same cause as the last one: the longer of the two."""
+        if self._due_ms is not None and now_ms < self._due_ms:
+            return self._due_ms - now_ms
+        if self._was_stable(now_ms):
+            return self._initial_ms if self._attempts else None
+        return self._backoff_ms if self._restarts < self._attempts else None
 
     def validate_state(self) -> None:
         """Raises InvariantViolated if the fields contradict one another."""
@@ -167,6 +221,12 @@ class ExponentialDelayRestart:
         is_bounded = self._initial_ms <= backoff_ms <= self._max_ms
         check(is_bounded, "the backoff is within its bounds", backoff_ms=backoff_ms)
         check(not restarts or self._due_ms is not None, "a restart has its moment")
+
+    def _was_stable(self, now_ms: float) -> bool:
+        return self._due_ms is not None and now_ms - self._due_ms >= self._reset_threshold_ms
+
+    def _is_unrelated(self, cause: str) -> bool:
+        return cause != self._cause and self._completed >= CURED_AFTER
 
     def _restart(self, now_ms: float, draw: float) -> RestartAfter:
         check(-1 <= draw <= 1, "a draw is within its bounds", draw=draw)
@@ -221,6 +281,7 @@ STEPS = (
     RecoveryPhase.DETECT,
     RecoveryPhase.DECIDE,
     RecoveryPhase.STOP,
+    RecoveryPhase.BACKOFF,
     RecoveryPhase.START,
     RecoveryPhase.RESTORE,
 )
@@ -229,7 +290,8 @@ MILESTONES = frozenset(RecoveryPhase) - frozenset(STEPS)
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """One recovery. Steps follow each other; each lasts from the end of the one before it.
+    """One recovery. Steps follow each other; each lasts from the end of the one before it, without
+    what was waited meanwhile: the backoff lasts as long as all waits together.
 
     Milestones come after the last step, in any order; each lasts from the end of that step.
     """
@@ -237,6 +299,8 @@ class RecoveryProgress:
     _last_ms: float
     _steps: list[RecoveryPhase] = field(default_factory=list)
     _milestones: set[RecoveryPhase] = field(default_factory=set)
+    _waited_ms: float = 0.0  # not yet reported as backoff
+    _waits_since_ms: float | None = None
 
     @property
     def is_running(self) -> bool:
@@ -248,9 +312,26 @@ class RecoveryProgress:
             return self.is_running and phase not in self._milestones
         return not self.is_running and STEPS[len(self._steps)] is phase
 
+    def on_wait(self, now_ms: float) -> None:
+        """From now on it waits on purpose. Nothing changes if it does already."""
+        if self._waits_since_ms is None:
+            self._waits_since_ms = max(now_ms, self._last_ms)
+
+    def on_waited(self, now_ms: float) -> None:
+        """It goes on. Nothing changes if it did not wait."""
+        if self._waits_since_ms is None:
+            return
+        waited_ms = max(0.0, now_ms - self._waits_since_ms)
+        self._waits_since_ms = None
+        self._waited_ms += waited_ms
+        self._last_ms += waited_ms
+
     def on_reached(self, phase: RecoveryPhase, now_ms: float) -> float:
         """Returns how long the phase took. Raises InvariantViolated if it is not expected."""
         check(self.expects(phase), "phases come in order, each once", phase=phase)
+        if phase is RecoveryPhase.BACKOFF:
+            self._steps.append(phase)
+            return self._waited_ms
         duration_ms = now_ms - self._last_ms
         if phase in MILESTONES:
             self._milestones.add(phase)
@@ -265,3 +346,4 @@ class RecoveryProgress:
         check(steps == STEPS[: len(steps)], "steps come in order, each once", steps=steps)
         check(self.is_running or not self._milestones, "milestones follow the last step")
         check(self._milestones <= MILESTONES, "a step is no milestone", found=self._milestones)
+        check(self._waited_ms >= 0, "a wait lasts", waited_ms=self._waited_ms)

@@ -79,7 +79,8 @@
   function tick() {
     const now = performance.now();
     for (const clock of document.querySelectorAll(CLOCK)) {
-      const text = age(now - clock.startedAt);
+      const ms = now - clock.startedAt;
+      const text = age("isLeft" in clock.dataset ? -ms : ms);
       if (clock.textContent !== text) clock.textContent = text;
     }
   }

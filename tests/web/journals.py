@@ -173,6 +173,7 @@ class Story:
         self.wait(120).tell(
             JobStatusChanged(status=JobStatus.INITIALIZING),
             SlotConnected(slot=slot, pid=200 + slot, host="here"),
+            phase(RecoveryPhase.BACKOFF, 0.0),
             phase(RecoveryPhase.START, 100.0),
             JobStatusChanged(status=JobStatus.RUNNING),
             phase(RecoveryPhase.RESTORE, 80.0),

@@ -31,6 +31,7 @@ NEEDED = {
     "pipelines/{name}/stop": ACT,
     "pipelines/{name}/cancel": ACT,
     "pipelines/{name}/settings": ACT,
+    "pipelines/{name}/retry": ACT,
     "pipelines/{name}/faults": ACT,
     "pipelines/{name}/allowed-faults": ACT,
     "pipelines/{name}/game-days": ACT,

@@ -170,7 +170,9 @@ def test_a_held_back_channel_is_named_with_what_it_waited_for() -> None:
 
     assert sentences.alignment(timeline(subtasks)) == (
         "Checkpoint 41 took 84 ms; its last acknowledgement waited longest for join[0]: it held"
-        " back flights[0] for 60 ms (75 %) with 2,400 records buffered, waiting for weather[1]."
+        " back flights[0] for 60 ms (75 %) with 2,400 records buffered, because the barrier from"
+        " weather[1] stood in its own queue for 59 ms, behind records that join[0] had not"
+        " processed yet."
     )
 
 
@@ -205,7 +207,23 @@ def test_a_barrier_stuck_behind_records_is_named() -> None:
 
     sentence = sentences.alignment(timeline([source("flights", 0), late]))
 
-    assert "join[0]: the barrier from flights[0] needed 57 ms (71 %) to get to it" in sentence
+    assert "join[0]: the barrier from flights[0] stood in its queue for 57 ms (71 %)" in sentence
+
+
+def test_a_barrier_that_stood_in_the_slow_subtasks_own_queue_does_not_blame_its_sender() -> None:
+    """`orders[0]` sent its barrier at once, and was idle; the reader came to it 20 s later."""
+    channels = [channel("orders", 0, 22_000.0, 0.0), channel("orders", 1, 2_000.0, 20_000.0)]
+    slow = subtask(
+        "hourly", 1, start=2_000.0, alignment=20_000.0, acknowledged_ms=22_010.0, channels=channels
+    )
+
+    sentence = sentences.alignment(timeline([source("orders", 0), source("orders", 1), slow]))
+
+    assert (
+        "because the barrier from orders[0] stood in its own queue for 20.0 s, behind records that"
+        " hourly[1] had not processed yet" in sentence
+    )
+    assert "waiting for orders[0]" not in sentence
 
 
 def test_the_axis_says_how_the_last_recovery_went() -> None:

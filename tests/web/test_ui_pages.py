@@ -162,7 +162,8 @@ def test_the_alignment_names_the_slowest_in_one_sentence(operator: Client) -> No
 
     assert (
         "Checkpoint 1 took 80 ms; its last acknowledgement waited longest for join[1]: it held back"
-        " flights[0] for 61 ms (81 %) with 2,440 records buffered, waiting for weather[1]." in page
+        " flights[0] for 61 ms (81 %) with 2,440 records buffered, because the barrier from"
+        " weather[1] stood in its own queue for" in page
     )
 
 

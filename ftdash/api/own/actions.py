@@ -25,6 +25,7 @@ from pipelines.domain.commands import (
     CancelWithSavepoint,
     ChangeSettings,
     KillSlot,
+    RetryNow,
     RunCommand,
     StopWithSavepoint,
     TakeSavepoint,
@@ -89,6 +90,12 @@ def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Aske
 def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange) -> Asked:
     """Change settings of the newest run, while it goes on."""
     return _ask(request, name, asked, ChangeSettings(settings=asked.settings))
+
+
+@api.post("/pipelines/{name}/retry", response={ASKED: RequestView})
+def retry_now(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
+    """Begin the attempt that waits for its restart delay."""
+    return _ask(request, name, asked, RetryNow())
 
 
 @api.post("/pipelines/{name}/faults", response={ASKED: RequestView})

@@ -92,6 +92,17 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKeys:
+    """`domain.events.HotKeys` of one sending subtask: shares are 0 to 1, the greatest first."""
+
+    vertex: str  # that gets the records
+    columns: list[str]
+    sampled: int
+    groups: list[tuple[int, float]]
+    keys: list[tuple[str, float]]  # empty: the settings do not show records
+
+
 METER_SPAN = timedelta(seconds=60)
 TREND_POINTS_MAX = 300
 """How many of a run's samples a trend reads, evenly spread: each holds every subtask."""
@@ -128,6 +139,7 @@ class SubtaskLoad:
     queued_ms: int | None = None  # about how long it takes to consume what is queued
     window_bytes: int | None = None  # what each of its channels may hold
     metrics: list[UserMetric] = field(default_factory=list)  # of authors' functions
+    hot_keys: list[HotKeys] = field(default_factory=list)  # of what it sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +178,44 @@ def run_loads(run_id: str) -> RunLoads | None:
     )
 
 
-def newest_loads(run_pk: int) -> list[SubtaskLoad]:
-    """From the newest sample alone, so without rates; cheap."""
-    newest = Sample.objects.filter(run=run_pk).order_by("-sequence").first()
-    return _subtasks(newest, None) if newest else []
+SUCCESSIVE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLoads:
+    """One sample; without rates."""
+
+    at: datetime
+    subtasks: list[SubtaskLoad]
+
+
+def a_minute_of(run_pk: int) -> list[TimedLoads]:
+    """Three samples of the newest attempt, oldest first: a minute ago, in between, and newest.
+
+    Fewer, if the attempt is younger; the newest is always the last.
+    """
+    keys = _recent_keys(run_pk)
+    middle = len(keys) // 2
+    return _timed(dict.fromkeys([*keys[:1], *keys[middle : middle + 1], *keys[-1:]]))
+
+
+def successive_loads(run_pk: int) -> list[TimedLoads]:
+    """At most `SUCCESSIVE` of the newest attempt, one after the other, oldest first."""
+    return _timed(_recent_keys(run_pk)[-SUCCESSIVE:])
+
+
+def _recent_keys(run_pk: int) -> list[int]:
+    newest = Sample.objects.filter(run=run_pk).order_by("-sequence").only("at", "attempt").first()
+    if newest is None:
+        return []
+    same = Sample.objects.filter(run=run_pk, attempt=newest.attempt)
+    recent = same.filter(at__gte=newest.at - METER_SPAN, at__lte=newest.at)
+    return list(recent.order_by("sequence").values_list("pk", flat=True))
+
+
+def _timed(keys: Iterable[int]) -> list[TimedLoads]:
+    samples = Sample.objects.filter(pk__in=list(keys)).order_by("sequence")
+    return [TimedLoads(each.at, _subtasks(each, None)) for each in samples]
 
 
 def trends(run_id: str) -> dict[str, list[VertexMoment]]:
@@ -259,6 +305,16 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         queued_ms=entry.get("queued_ms"),
         window_bytes=entry.get("window_bytes"),
         metrics=user_metrics(entry),
+        hot_keys=[
+            HotKeys(
+                vertex=each["vertex"],
+                columns=each["columns"],
+                sampled=each["sampled"],
+                groups=[(group, share) for group, share in each["groups"]],
+                keys=[(key, share) for key, share in each.get("keys", ())],
+            )
+            for each in entry.get("hot_keys", ())
+        ],
     )
 
 

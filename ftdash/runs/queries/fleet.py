@@ -13,6 +13,7 @@ from django.conf import settings
 from ftdash.formats import age
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import Pipeline, Run, StatusChange
+from ftdash.metrics.load_rules import Trouble
 from ftdash.runs.fleet_answers import Attention, Concern, Fleet, PipelineSummary, RunPulse
 from ftdash.runs.queries.freshness import (
     Observation,
@@ -34,6 +35,12 @@ STUCK_AFTER_S = 60.0
 """Spark starts slots within seconds, and a cancelled run is killed after twenty."""
 
 _ORDER = tuple(Concern)
+_OF_TROUBLE = {
+    Trouble.SKEWED: Concern.SKEWED,
+    Trouble.BEHIND: Concern.BEHIND,
+    Trouble.SLOW_CHECKPOINTS: Concern.SLOW_CHECKPOINTS,
+    Trouble.WATERMARK_STILL: Concern.WATERMARK_STILL,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,11 @@ def _of_pulse(pulse: RunPulse | None) -> Attention | None:
         several = pulse.failed_in_row > 1
         which = f"last {pulse.failed_in_row} checkpoints" if several else "last checkpoint"
         return Attention(Concern.CHECKPOINTS_FAIL, f"The {which} failed: {pulse.failed_why}")
+    if pulse.findings:
+        found = pulse.findings[0]
+        return Attention(_OF_TROUBLE[found.trouble], found.text)
+    if not pulse.is_backpressured_long:
+        return None
     if pulse.backpressured_ratio is not None and pulse.backpressured_ratio >= BACKPRESSURED_FROM:
         share = f"{100 * pulse.backpressured_ratio:.0f} %"
         text = f"{pulse.backpressured_operator} is backpressured {share} of the time."

@@ -174,3 +174,7 @@ def to_running_ms(running_at: datetime | None, phases: list[dict[str, Any]]) -> 
         return None
     reached = (each for each in phases if each["phase"] in UP_TO_RUNNING)
     return float(sum(phase["duration_ms"] for phase in reached))
+
+
+def without_backoff(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each for each in phases if each["phase"] != RecoveryPhase.BACKOFF.value]

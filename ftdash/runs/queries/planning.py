@@ -16,7 +16,7 @@ from ftdash.history.limits import kept_for
 from ftdash.history.models import Kind
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
-from ftdash.runs.queries.freshness import UP_TO_RUNNING, to_running_ms
+from ftdash.runs.queries.freshness import UP_TO_RUNNING, to_running_ms, without_backoff
 from pipelines.domain.planning import Costs, FailureRate, advice, lost_ratio
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase
@@ -204,7 +204,8 @@ def _recoveries(pipeline: Pipeline) -> list[MeasuredRecovery]:
 def _recovery(row: Recovery) -> MeasuredRecovery:
     spent = {phase["phase"]: phase["duration_ms"] for phase in row.phases}
     restore = RecoveryPhase.RESTORE.value
-    restart = [spent[name] for name in UP_TO_RUNNING if name != restore and name in spent]
+    others = UP_TO_RUNNING - {restore, RecoveryPhase.BACKOFF.value}
+    restart = [spent[name] for name in others if name in spent]
     point = Checkpoint.objects.filter(run=row.run, checkpoint_id=row.restored_checkpoint_id)
     return MeasuredRecovery(
         run_id=row.run.run_id,
@@ -270,8 +271,9 @@ def _read_by(run: Run) -> int | None:
 
 
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:
-    """From the failure to all subtasks running."""
+    """From the failure to all subtasks running, without the backoff: that of a failure now is
+    known, and a restore by a person has none."""
     rows = Recovery.objects.filter(run__pipeline=pipeline, running_at__isnull=False)
     newest = rows.order_by("-pk").values_list("running_at", "phases")[:RECOVERIES_MAX]
-    times_ms = (to_running_ms(*each) for each in newest)
+    times_ms = (to_running_ms(at, without_backoff(phases)) for at, phases in newest)
     return tuple(each for each in times_ms if each is not None)

@@ -18,8 +18,17 @@ from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.answers import RunView, ShownState, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Recovery, Run, StatusChange
+from ftdash.metrics.load_rules import (
+    Finding,
+    LoadMoment,
+    behind,
+    skew,
+    skewed_now,
+    slow_checkpoints,
+    watermark_still,
+)
 from ftdash.metrics.models import Sample
-from ftdash.metrics.queries.loads import by_vertex, newest_loads
+from ftdash.metrics.queries.loads import TimedLoads, a_minute_of, by_vertex, successive_loads
 from ftdash.runs.fleet_answers import RunPulse
 from ftdash.runs.queries.freshness import Observation, fresh_driver_note, observe, shown_state
 from ftdash.runs.queries.planning import measured
@@ -29,6 +38,7 @@ from pipelines.domain.gaps import Gap
 from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.settings.parsing import parse_settings
+from pipelines.points.verdict import Measured
 
 
 def run_view(run: Run, seen: Observation) -> RunView:
@@ -72,12 +82,20 @@ def run_view(run: Run, seen: Observation) -> RunView:
         slots=_slots(run, sample),
         subtasks=subtasks_of(sample),
         records_to_replay=to_replay,
-        to_recover_ms=known.until_caught_up_ms(to_replay),
+        to_recover_ms=to_recover_ms(run, known, to_replay),
+        restart_at=run.restart_at,
+        next_restart_delay_ms=run.next_restart_delay_ms,
         recovery_count=len(known.recoveries_ms),
         journal_path=str(directory.journal_file),
         journal_gap=run.journal_gap,
         driver_log_path=str(directory.driver_log),
     )
+
+
+def to_recover_ms(run: Run, known: Measured, to_replay: int | None) -> float | None:
+    """From a failure now until what it costs is read again, with the wait before the restart."""
+    working_ms = known.until_caught_up_ms(to_replay)
+    return None if working_ms is None else working_ms + (run.next_restart_delay_ms or 0.0)
 
 
 def records_to_replay(run: Run) -> int | None:
@@ -107,10 +125,11 @@ def _slots(run: Run, sample: Sample | None) -> list[SlotView]:
 
 
 def subtasks_of(sample: Sample | None) -> list[SubtaskView]:
-    """Without the metrics of functions, which `ftdash.metrics.queries.loads` reads."""
+    """Without metrics of functions and hottest keys, which `metrics.queries.loads` reads."""
     entries = [dict(entry) for entry in sample.subtasks] if sample else []
     for entry in entries:
         entry.pop("metrics", None)
+        entry.pop("hot_keys", None)
     return [
         SubtaskView(watermark_at=watermark_moment(entry.pop("watermark_ms")), **entry)
         for entry in entries
@@ -122,6 +141,7 @@ PULSES_MAX = 256
 """How many runs' pulses are kept, each until the run's next news."""
 
 RECENT = timedelta(minutes=10)
+BACKPRESSURED_FOR = timedelta(seconds=20)
 WITH_THE_ATTEMPT = {
     CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.name,
     CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name,
@@ -140,7 +160,8 @@ def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
     del version
     now = timezone.now() if heard_at is None else heard_at
     durations, failed = _checkpoints(run)
-    operator, ratio = _most_backpressured(run)
+    minute = [] if run.is_terminal else a_minute_of(run.pk)
+    operator, ratio = _most_backpressured(minute)
     known, to_replay = measured(run.pipeline), records_to_replay(run)
     recent = Recovery.objects.filter(run=run, started_at__gt=now - RECENT)
     return RunPulse(
@@ -149,9 +170,11 @@ def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
         failed_why=CheckpointFailureReason[failed[0]].value if failed else "",
         backpressured_operator=operator,
         backpressured_ratio=ratio,
+        is_backpressured_long=bool(minute) and minute[-1].at - minute[0].at >= BACKPRESSURED_FOR,
+        findings=_findings(run, minute, durations, now),
         recent_recovery_count=recent.count(),
         records_to_replay=to_replay,
-        to_recover_ms=known.until_caught_up_ms(to_replay),
+        to_recover_ms=to_recover_ms(run, known, to_replay),
         recovery_count=len(known.recoveries_ms),
     )
 
@@ -170,15 +193,46 @@ def _checkpoints(run: Run) -> tuple[list[float], list[str]]:
     return durations[::-1], failed
 
 
-def _most_backpressured(run: Run) -> tuple[str | None, float | None]:
-    if run.is_terminal:
-        return None, None
-    ratios = {
-        vertex: sum(load.backpressured_ratio for load in loads) / len(loads)
-        for vertex, loads in by_vertex(newest_loads(run.pk)).items()
-    }
-    worst = max(ratios, key=lambda vertex: ratios[vertex], default=None)
-    return worst, None if worst is None else ratios[worst]
+def _most_backpressured(minute: list[TimedLoads]) -> tuple[str | None, float | None]:
+    """Over the last minute: a source that catches up is held up for moments, and all is well."""
+    ratios: dict[str, list[float]] = {}
+    for moment in minute:
+        for vertex, loads in by_vertex(moment.subtasks).items():
+            mean = sum(load.backpressured_ratio for load in loads) / len(loads)
+            ratios.setdefault(vertex, []).append(mean)
+    least = {vertex: min(of_moments) for vertex, of_moments in ratios.items()}
+    worst = max(least, key=lambda vertex: least[vertex], default=None)
+    return worst, None if worst is None else least[worst]
+
+
+def _findings(
+    run: Run, minute: list[TimedLoads], durations: list[float], now: datetime
+) -> list[Finding]:
+    """The most pressing first. Only a suspicion makes it read more samples."""
+    if not minute:
+        return []
+    moments = _moments(minute)
+    uneven = skewed_now(minute[-1].subtasks)
+    found = [
+        skew(_moments(successive_loads(run.pk))) if uneven else None,
+        behind(moments),
+        slow_checkpoints(durations, _under_way_ms(run, now)),
+        watermark_still(moments),
+    ]
+    return [each for each in found if each is not None]
+
+
+def _moments(samples: list[TimedLoads]) -> list[LoadMoment]:
+    return [LoadMoment(each.at.timestamp(), each.subtasks) for each in samples]
+
+
+def _under_way_ms(run: Run, now: datetime) -> float | None:
+    """The age of the oldest checkpoint that is under way; None: there is none."""
+    going_on = Checkpoint.objects.filter(run=run, status=CheckpointStatus.IN_PROGRESS)
+    oldest = going_on.filter(attempt=run.attempt).order_by("sequence").first()
+    if oldest is None or oldest.trigger_at is None:
+        return None
+    return max(0.0, (now - oldest.trigger_at).total_seconds() * 1000)
 
 
 ENDED_MAX = 50

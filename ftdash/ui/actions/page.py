@@ -36,6 +36,7 @@ from ftdash.ui.actions.run_forms import (
     DisposeForm,
     KillSlotForm,
     LabelForm,
+    RetryForm,
     StopForm,
     TakeSavepointForm,
 )
@@ -55,6 +56,7 @@ REFUSED = 422
 """The form was valid, but the service refused the request."""
 
 ACTIONS: dict[str, type[ActionForm]] = {
+    "retry": RetryForm,
     "checkpoint": CheckpointForm,
     "savepoint": TakeSavepointForm,
     "stop": StopForm,

@@ -25,6 +25,7 @@ from pipelines.domain.commands import (
     DisposeSavepoint,
     KillSlot,
     LabelSavepoint,
+    RetryNow,
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
@@ -219,6 +220,16 @@ class KillSlotForm(ConfirmedForm):
     def chosen(self) -> KillSlot:
         moment = KillMoment(self.cleaned_data["moment"])
         return KillSlot(slot=self.cleaned_data["slot"], moment=moment)
+
+
+class RetryForm(ActionForm):
+    command = RetryNow
+    title = "Retry now"
+    button = "Retry now"
+    look = "primary"
+
+    def chosen(self) -> RetryNow:
+        return RetryNow()
 
 
 class AllowFaultsForm(ActionForm):

@@ -197,6 +197,7 @@ PHASE_STYLE = {  # phase of a recovery -> colour, pattern, label; in the order t
     "detect": ("@phase-1", "", "detect"),
     "decide": ("@phase-2", "/", "decide"),
     "stop": ("@phase-3", "x", "stop"),
+    "backoff": ("@muted", "+", "backoff"),
     "start": ("@phase-4", "-", "start"),
     "restore": ("@phase-5", "\\", "restore"),
     "first_record": ("@phase-6", ".", "first record"),

@@ -13,6 +13,7 @@ from statistics import median
 
 from ftdash.formats import percent, rate, utc
 from ftdash.jobs.answers import RunView, ShownState, VertexView
+from ftdash.metrics.load_rules import skewed_now
 from ftdash.metrics.queries.loads import (
     RunLoads,
     SubtaskLoad,
@@ -69,6 +70,10 @@ class OperatorRow:
     pending_records: int | None  # for a source: waiting to be read
     queued_ms: int | None  # of the subtask that takes longest to consume what is queued
     window_bytes: int | None  # of the channel that may hold most
+
+    @property
+    def least_busy_ratio(self) -> float:
+        return min(subtask.load.busy_ratio for subtask in self.subtasks)
 
 
 def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[OperatorRow]:
@@ -159,6 +164,9 @@ def sentence(rows: list[OperatorRow], vertices: list[VertexView]) -> str:
     if not rows:
         return "No subtask has reported yet."
     found = bottleneck(rows, vertices)
+    uneven = skewed_now([subtask.load for row in rows for subtask in row.subtasks])
+    if found is None and uneven:
+        return uneven
     if found is None:
         busiest = max(rows, key=_busy).busiest
         return f"No operator holds others up; the busiest is {_named(busiest)}."
@@ -169,11 +177,12 @@ def sentence(rows: list[OperatorRow], vertices: list[VertexView]) -> str:
             f" {_named(found.row.busiest)}. Look at the alignment of checkpoints and at what the"
             " sinks write to."
         )
-    uneven = f" {_uneven(found.row)}" if found.is_uneven else ""
+    if not uneven and found.is_uneven:
+        uneven = _uneven(found.row)
     return (
         f"{found.row.uid} is the bottleneck: {_named(found.row.busiest)}, and {held_up} on the way"
-        f" to it.{uneven}"
-    )
+        f" to it. {uneven}"
+    ).rstrip()
 
 
 def _uneven(row: OperatorRow) -> str:

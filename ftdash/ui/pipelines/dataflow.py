@@ -102,7 +102,7 @@ def _sort_column(
     stops[:] = [stop for _, stop in sorted(enumerate(stops), key=mean_row)]
 
 
-BOX_WIDTH, BOX_HEIGHT = 216, 122
+BOX_WIDTH, BOX_HEIGHT = 216, 140
 GAP_X, GAP_Y = 84, 22
 MARGIN = 8
 PADDING = 12

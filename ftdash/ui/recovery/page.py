@@ -73,7 +73,9 @@ def if_it_died(run: RunView | None) -> str:
     if run.to_recover_ms is None:
         return f"{replay}; how long that takes is not known until a recovery has been measured."
     recoveries = plural(run.recovery_count, "measured recovery", "measured recoveries")
-    return f"{replay}, about {duration(run.to_recover_ms)}, judging by {recoveries}."
+    waits = run.next_restart_delay_ms or 0.0
+    backoff = f", {duration(waits)} of it the delay before a restart" if waits >= 1_000 else ""
+    return f"{replay}, about {duration(run.to_recover_ms)}{backoff}, judging by {recoveries}."
 
 
 def estimate(point: FitPoint, recovery_count: int) -> str:

@@ -7,14 +7,20 @@ clock of the viewer does no harm.
 
 import re
 from datetime import datetime, timedelta
+from urllib.parse import urlencode
 
 from django import template
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from ftdash import formats
+from ftdash.incidents.causes import Step
 from ftdash.runs.queries.freshness import Heard, silent_in
+from ftdash.ui.actions.page import ACTIONS
+
+_FORMS = {form.command.kind: slug for slug, form in reversed(ACTIONS.items())}
 
 register = template.Library()
 register.filter("duration", formats.duration)
@@ -105,6 +111,25 @@ def moment(when: datetime | None, style: str = "clock") -> str | SafeString:
         style,
         formats.utc(when) if style == "full" else formats.utc_clock(when),
     )
+
+
+@register.simple_tag
+def countdown(until: datetime) -> SafeString:
+    """How long it takes until then; it ticks down to nothing."""
+    left_ms = max(0, round((until - timezone.now()).total_seconds() * 1000))
+    return format_html(
+        '<span class="clock" data-age-ms="{}" data-is-left title="at {}">{}</span>',
+        -left_ms,
+        formats.utc(until),
+        formats.age(left_ms),
+    )
+
+
+@register.simple_tag
+def step_address(pipeline: str, step: Step) -> str:
+    """The form of a next step, which begins with the values that it needs."""
+    given = f"?{urlencode(dict(step.given))}" if step.given else ""
+    return reverse("act", args=[pipeline, _FORMS[step.kind]]) + given
 
 
 @register.simple_tag

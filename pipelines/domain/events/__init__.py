@@ -16,6 +16,7 @@ from pipelines.domain.events.checkpoints import (
     CheckpointTriggered,
     ClaimedPointDiscarded,
     DamageRemembered,
+    HotKeys,
     LedgerAdvanced,
     LedgerBegun,
     MetricKind,
@@ -44,6 +45,7 @@ from pipelines.domain.events.runs import (
     RecoveryPhaseReached,
     RequestAccepted,
     RequestEnded,
+    RestartScheduled,
     RunEnded,
     RunStarted,
     RunStopping,
@@ -69,6 +71,7 @@ __all__ = [
     "Envelope",
     "Event",
     "FailureOccurred",
+    "HotKeys",
     "JobStatusChanged",
     "JournalContinued",
     "LedgerAdvanced",
@@ -87,6 +90,7 @@ __all__ = [
     "RecoveryPhaseReached",
     "RequestAccepted",
     "RequestEnded",
+    "RestartScheduled",
     "RestorePointRefused",
     "RestoreProgress",
     "RunEnded",
@@ -120,6 +124,7 @@ EngineEvent = (
     | RecordsIsolated
     | RecordQuarantined
     | RecoveryPhaseReached
+    | RestartScheduled
     | RestorePointRefused
     | PointsVerified
     | ZombieRefused

@@ -150,6 +150,19 @@ class MetricSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     problem: str = ""  # why the value, or a part of it, is not known
 
 
+class HotKeys(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The keys that get most of what one subtask sends to `vertex`, from a sample of it.
+
+    Shares are of all sampled records, 0 to 1, the greatest first.
+    """
+
+    vertex: Uid
+    columns: list[str]  # of the key
+    sampled: int  # records
+    groups: list[tuple[int, float]]  # key groups
+    keys: list[tuple[str, float]] = []  # as text; empty: the settings do not show records
+
+
 class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     """One subtask over the last sampling period. Ratios are 0 to 1 and sum to about 1."""
 
@@ -173,6 +186,7 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     queued_ms: int | None = None  # about how long it takes to consume the queue; None: unmeasured
     window_bytes: int | None = None  # what each channel may hold; None: there is no channel
     metrics: list[MetricSample] = msgspec.field(default_factory=list)  # since the attempt started
+    hot_keys: list[HotKeys] = msgspec.field(default_factory=list)  # one for each vertex it feeds
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,3 +217,4 @@ class MetricsSampled(Event, frozen=True, kw_only=True):
     reached_records: int | None = None  # how far the sources have come, in any attempt
     restored_records: int | None = None  # how far they had come where this attempt began
     restoring: RestoreProgress | None = None  # None: no recovery point is being read
+    next_restart_delay_ms: float | None = None  # of a failure now; None: unknown, or none follows

@@ -168,6 +168,14 @@ class RecoveryPhaseReached(Event, frozen=True, kw_only=True):
     records_to_replay: int | None = None
 
 
+class RestartScheduled(Event, frozen=True, kw_only=True):
+    """The run waits on purpose, as its restart strategy says; a person may end the wait."""
+
+    at_ms: int  # wall clock: when it goes on
+    attempt: Attempt  # that begins then
+    delay_ms: float  # of the whole wait
+
+
 class ZombieRefused(Event, frozen=True, kw_only=True):
     """Something of an older attempt spoke up and was refused."""
 

@@ -114,10 +114,11 @@ class Settings:
         "false",
         true_or_false,
         "true: when a function fails at a record, the recovery page shows the record's values, cut"
-        " to 2,000 characters; columns and values that look like secrets are masked. false: it"
-        " shows the record's source, split and offset. Off by default: records may hold personal"
-        " data, and they would be kept in the journal, in the database and in backups. The text of"
-        " an exception is always shown, so do not put values into it. Ours.",
+        " to 2,000 characters, and where one subtask has most of the work, the pages name its"
+        " hottest keys; columns and values that look like secrets are masked. false: they show the"
+        " record's source, split and offset, and the hottest key groups. Off by default: records"
+        " may hold personal data, and they would be kept in the journal, in the database and in"
+        " backups. The text of an exception is always shown, so do not put values into it. Ours.",
     )
     state: StateOptions
     storage: StorageOptions

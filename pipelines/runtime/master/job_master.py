@@ -94,6 +94,7 @@ def assembled(context: RunContext) -> Assembly:
         end=end,
         faults=faults,
         verifier=verifier,
+        failures=failures,
     )
     slots = SlotReports(context, attempts, failures, faults, watchers, end)
     return Assembly(
@@ -319,6 +320,10 @@ class JobMaster:
         host, status = self._checkpoints, self._record.status
         self._record.emit(
             self._board.report(
-                status, host.last_completed_ms, host.last_committed_ms, self._attempts.restoring
+                status,
+                host.last_completed_ms,
+                host.last_committed_ms,
+                self._attempts.restoring,
+                self._failures.next_restart_delay_ms,
             )
         )

@@ -44,6 +44,7 @@ from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_building import Quarantines
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.chains.exchange import Exchange
+from pipelines.runtime.subtask.chains.key_sampling import KeySampler
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
@@ -272,9 +273,23 @@ class SubtaskBuilder:
                 self.message.max_parallelism,
                 edge.kind,
                 is_anchored=edge.is_anchored,
+                sampler=self._sampler(edge.downstream_vertex, edge.hash_by),
             )
             for edge in graph.outputs_of(uid)
         ]
+
+    def _sampler(self, vertex: Uid, hash_by: tuple[str, ...]) -> KeySampler | None:
+        """None: what goes there has no key."""
+        if not hash_by:
+            return None
+        message = self.message
+        return KeySampler(
+            vertex,
+            hash_by,
+            message.max_parallelism,
+            self.clock.monotonic_ms,
+            shows_keys=message.shows_failed_records,
+        )
 
     def _output(self, channel: ChannelId, target: int, mailbox: Mailbox) -> Output:
         output = self.network.output(channel, target)

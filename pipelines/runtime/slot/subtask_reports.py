@@ -279,6 +279,7 @@ class Sampler(threading.Thread):
             queued_ms=_queued_ms(queued),
             window_bytes=queued[0].window_bytes if queued else None,
             metrics=subtask.chain.metrics,
+            hot_keys=subtask.chain.hot_keys(),
         )
 
 

@@ -55,7 +55,7 @@ def test_without_falling_back_an_older_whole_point_is_not_even_looked_at() -> No
 def test_steps_add_up_and_milestones_count_from_the_last_step(seed: int) -> None:
     rng = random.Random(seed)
     progress = RecoveryProgress(1000.0)
-    moments = sorted(rng.uniform(1000, 2000) for _ in STEPS)
+    moments = sorted(rng.uniform(1000, 2000) for _ in STEPS)  # nothing is waited for in between
 
     durations = [
         progress.on_reached(step, now_ms) for step, now_ms in zip(STEPS, moments, strict=True)
@@ -66,6 +66,34 @@ def test_steps_add_up_and_milestones_count_from_the_last_step(seed: int) -> None
     assert sum(durations) == pytest.approx(moments[-1] - 1000)
     assert min(durations) >= 0
     assert waits == pytest.approx([0.0, 10.0, 20.0])
+
+
+BACKOFF_AT = STEPS.index(RecoveryPhase.BACKOFF)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_is_waited_on_purpose_is_backoff_and_in_no_other_step(seed: int) -> None:
+    rng = random.Random(seed)
+    progress, now_ms = RecoveryProgress(0.0), 0.0
+    spent, waited_ms = [], 0.0
+
+    for step in STEPS:
+        for _ in range(rng.randint(0, 2) if STEPS.index(step) <= BACKOFF_AT else 0):
+            progress.on_wait(now_ms)
+            progress.on_wait(now_ms + 0.1)  # it waits already
+            pause_ms = rng.uniform(1, 40_000)
+            now_ms, waited_ms = now_ms + pause_ms, waited_ms + pause_ms
+            progress.on_waited(now_ms)
+            progress.on_waited(now_ms + 5)  # it goes on already
+        if step is not RecoveryPhase.BACKOFF:
+            now_ms += (worked_ms := rng.uniform(0, 100))
+            spent.append((progress.on_reached(step, now_ms), worked_ms))
+        else:
+            spent.append((progress.on_reached(step, now_ms), waited_ms))
+        progress.validate_state()
+
+    for measured_ms, expected_ms in spent:
+        assert measured_ms == pytest.approx(expected_ms)
 
 
 @pytest.mark.parametrize("reached", range(len(STEPS) + 1))

@@ -6,6 +6,7 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.protocol.restart import (
+    CURED_AFTER,
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
@@ -124,6 +125,65 @@ def test_a_run_that_was_stable_for_long_enough_starts_over(
     assert delay(restart, 100 + stable_ms) == expected_ms
 
 
+@pytest.mark.parametrize("seed", range(100))
+def test_backoff_of_a_cured_incident_delays_no_unrelated_failure(seed: int) -> None:
+    """One incident of several failures; then checkpoints complete; then something else fails."""
+    rng = random.Random(seed)
+    restart, now_ms = exponential(reset_threshold_ms=1e12), 0.0
+    for _ in range(rng.randint(2, 8)):
+        now_ms += delay(restart, now_ms, "disk-full") + rng.uniform(0, 500)
+    left_ms = restart.next_delay_ms(now_ms)
+    completed = rng.randint(0, 2 * CURED_AFTER)
+    for _ in range(completed):
+        restart.on_progress()
+    cause = rng.choice(("disk-full", "slot-lost"))
+
+    waited_ms = delay(restart, now_ms + 100, cause)
+
+    is_fresh = cause == "slot-lost" and completed >= CURED_AFTER
+    assert waited_ms == (100 if is_fresh else left_ms)
+    restart.validate_state()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_after_a_retry_the_moment_that_was_due_is_forgotten(seed: int) -> None:
+    """Otherwise a failure of the new attempt counted as part of the old one, and waited on."""
+    rng = random.Random(seed)
+    restart, now_ms = exponential(initial_ms=1_000), 0.0
+    backoffs = [1_000.0 * 2**n for n in range(6)]
+
+    for backoff_ms in backoffs:
+        assert restart.next_delay_ms(now_ms) == backoff_ms
+        assert delay(restart, now_ms) == backoff_ms
+        retried_ms = now_ms + rng.uniform(0, backoff_ms)
+        assert restart.next_delay_ms(retried_ms) == pytest.approx(
+            now_ms + backoff_ms - retried_ms, abs=1e-6
+        )
+        restart.on_retried(retried_ms)
+        now_ms = retried_ms + rng.uniform(0, 10)
+        restart.validate_state()
+
+
+def test_a_retry_with_nothing_due_changes_nothing() -> None:
+    restart = exponential()
+    restart.on_retried(5.0)
+
+    assert delay(restart, 10) == 100
+
+
+def test_each_strategy_says_how_long_a_restart_would_wait_now() -> None:
+    fixed = FixedDelayRestart(attempts=1, delay_ms=70)
+    rate = FailureRateRestart(max_failures=1, interval_ms=1_000, delay_ms=80)
+    once = exponential(attempts=1)
+
+    assert NoRestart().next_delay_ms(0) is None
+    assert [each.next_delay_ms(0) for each in (fixed, rate, once)] == [70, 80, 100]
+    for each in (fixed, rate, once):
+        each.on_failure(0, 0)
+    assert [each.next_delay_ms(500) for each in (fixed, rate, once)] == [None, None, None]
+    assert rate.next_delay_ms(1_500) == 80
+
+
 def test_exponential_delay_gives_up_after_its_attempts_and_starts_over_when_stable() -> None:
     restart = exponential(attempts=1, reset_threshold_ms=10_000)
     restart.on_failure(0, 0)
@@ -178,7 +238,7 @@ def exponential(
     )
 
 
-def delay(restart: ExponentialDelayRestart, now_ms: float) -> float:
-    verdict = restart.on_failure(now_ms, 0)
+def delay(restart: ExponentialDelayRestart, now_ms: float, cause: str = "") -> float:
+    verdict = restart.on_failure(now_ms, 0, cause)
     assert isinstance(verdict, RestartAfter)
     return verdict.delay_ms

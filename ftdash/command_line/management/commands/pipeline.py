@@ -35,6 +35,7 @@ from pipelines.domain.commands import (
     Cancel,
     CancelWithSavepoint,
     ChangeSettings,
+    RetryNow,
     RunCommand,
     StopWithSavepoint,
     TakeSavepoint,
@@ -101,6 +102,10 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
     cancel.add_argument(
         "-s", "--with-savepoint", action="store_true", help="take a savepoint first"
     )
+    retry = actions.add_parser(
+        "retry", parents=[asking], help="begin the attempt that waits for its restart delay now"
+    )
+    retry.add_argument("name")
     change = actions.add_parser(
         "set", parents=[asking], help="change settings while the run goes on"
     )
@@ -408,6 +413,8 @@ def _command(options: dict[str, Any]) -> RunCommand | None:
             return StopWithSavepoint(drain=options["drain"], **_of_savepoint(options))
         case "set":
             return ChangeSettings(settings=_pairs(options["setting"], "set"))
+        case "retry":
+            return RetryNow()
         case "cancel" if options["with_savepoint"]:
             return CancelWithSavepoint(**_of_savepoint(options))
         case "cancel":

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, check
-from pipelines.domain.events import RestoreProgress, SlotConnected, ZombieRefused
+from pipelines.domain.events import (
+    RestartScheduled,
+    RestoreProgress,
+    SlotConnected,
+    ZombieRefused,
+)
 from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.poison import Isolation
@@ -105,6 +110,7 @@ class SourcesLeft:
 
 
 STAGE_END_TIMEOUT_MS = 10_000.0
+ANNOUNCED_FROM_MS = 1_000.0
 
 
 class Attempts:
@@ -197,6 +203,30 @@ class Attempts:
         with self._context.loop.long_step():
             self._next.choose()
         self._restart_due_ms = self._context.clock.monotonic_ms() + delay_ms
+        self.announce_restart(delay_ms)
+        self._wait_for_restart()
+
+    def announce_restart(self, delay_ms: float) -> None:
+        """Only of a wait that a person could notice."""
+        if delay_ms < ANNOUNCED_FROM_MS:
+            return
+        at_ms, attempt = self._context.clock.wall_ms() + round(delay_ms), self.newest + 1
+        self._record.emit(
+            RestartScheduled(at_ms=at_ms, attempt=Attempt(attempt), delay_ms=delay_ms)
+        )
+
+    def _wait_for_restart(self) -> None:
+        """What lasts longer than the end of the old attempt is backoff."""
+        if self._restart_due_ms is not None and self._stage_is_over:
+            self._watchers.recovery.reached(RecoveryPhase.STOP)
+            self._watchers.recovery.on_wait()
+
+    def retry_now(self, now_ms: float) -> bool:
+        """Ends the wait for the next attempt. False: none is due."""
+        if self._restart_due_ms is None:
+            return False
+        self._restart_due_ms = min(self._restart_due_ms, now_ms)
+        return True
 
     def begin_when_due(self, now_ms: float) -> None:
         """Raises TargetTaken, EndsNotReady."""
@@ -207,6 +237,7 @@ class Attempts:
             return  # two attempts would want the same Spark slots
         self._restart_due_ms = None
         self._watchers.recovery.reached(RecoveryPhase.STOP)
+        self._watchers.recovery.on_waited()
         self._begin()
 
     def _begin(self) -> None:
@@ -245,6 +276,7 @@ class Attempts:
         self._record.emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
         if host.readiness is Readiness.DEPLOYING:
             self._watchers.recovery.reached(RecoveryPhase.STOP)
+            self._watchers.recovery.reached(RecoveryPhase.BACKOFF)
             self._watchers.recovery.reached(RecoveryPhase.START)
             host.deploy(self._orders(host))
 
@@ -290,6 +322,7 @@ class Attempts:
         stale = self._fence.admit(attempt)
         if stale is None or not stale.is_replaced:
             self._stage_is_over = True
+            self._wait_for_restart()
 
     # End.
 

@@ -192,6 +192,21 @@ class Failures:
         dues = [self._choice_due_ms, self._suspicion[0] if self._suspicion else None]
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
+    @property
+    def next_restart_delay_ms(self) -> float | None:
+        """About, of a failure now; None: the run would not be restarted."""
+        return self._restart.next_delay_ms(self._clock.monotonic_ms())
+
+    def retry_now(self) -> bool:
+        """Ends the wait before the next attempt. False: nothing waits."""
+        now_ms = self._clock.monotonic_ms()
+        if self._choice_due_ms is not None:
+            self._choice_due_ms = now_ms
+        elif not self._attempts.retry_now(now_ms):
+            return False
+        self._restart.on_retried(now_ms)
+        return True
+
     # Reports.
 
     def on_slot_lost(self, slot: int, problem: str) -> None:
@@ -256,6 +271,7 @@ class Failures:
 
     def on_time(self, now_ms: float) -> None:
         if self._choice_due_ms is not None and now_ms >= self._choice_due_ms:
+            self._recovery.on_waited()
             self._choose_start(delay_ms=0.0)
         self._act_on_suspicion(now_ms)
         self._look_for_silence(now_ms)
@@ -337,11 +353,15 @@ class Failures:
         if is_helped:
             self._restart_after(0.0, event.cause)
             return
-        match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
+        match self._next_restart(f"{event.kind.value} {event.vertex or ''}"):
             case RestartAfter(delay_ms):
                 self._restart_after(delay_ms, why_it_restarts or event.cause)
             case GiveUp(reason):
                 self._give_up(reason, f"{event.cause} {reason}")
+
+    def _next_restart(self, cause: str) -> RestartAfter | GiveUp:
+        now_ms = self._clock.monotonic_ms()
+        return self._restart.on_failure(now_ms, self._draws.uniform(-1, 1), cause)
 
     def _failed_subtasks(self, event: FailureOccurred) -> frozenset[SubtaskId]:
         """The subtask that reported, or all of a lost slot."""
@@ -392,10 +412,11 @@ class Failures:
     def _ask_again_later(self, cause: str, kind: FailureKind) -> None:
         """Counts as a failure, so that the restart strategy bounds how often this is repeated."""
         self._record.emit(FailureOccurred(cause=cause, kind=kind))
-        now_ms = self._clock.monotonic_ms()
-        match self._restart.on_failure(now_ms, self._draws.uniform(-1, 1)):
+        match self._next_restart(kind.value):
             case RestartAfter(delay_ms):
-                self._choice_due_ms = now_ms + delay_ms
+                self._choice_due_ms = self._clock.monotonic_ms() + delay_ms
+                self._attempts.announce_restart(delay_ms)
+                self._recovery.on_wait()
             case GiveUp(reason):
                 self._give_up(reason, f"{cause} {reason}")
 

@@ -135,6 +135,15 @@ class RecoveryWatch:
             records_to_replay=max(0, self._records_at_failure - source_records),
         )
 
+    def on_wait(self) -> None:
+        """The run waits on purpose from now on."""
+        if self._progress is not None:
+            self._progress.on_wait(self._clock.monotonic_ms())
+
+    def on_waited(self) -> None:
+        if self._progress is not None:
+            self._progress.on_waited(self._clock.monotonic_ms())
+
     def on_source_records(self, source_records: int) -> None:
         if source_records > self._records_at_start:
             self.reached(RecoveryPhase.FIRST_RECORD)

@@ -22,6 +22,7 @@ from pipelines.domain.commands import (
     DriverCommand,
     KillDriver,
     KillSlot,
+    RetryNow,
     SavepointCommand,
     SlowSlot,
     StopWithSavepoint,
@@ -39,6 +40,7 @@ from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, Reque
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Die, SlowUploads
 from pipelines.runtime.master.attempt.attempts import Attempts
+from pipelines.runtime.master.attempt.failures import Failures
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
 from pipelines.runtime.master.job_events import SlotArrived
@@ -196,8 +198,10 @@ class CommandDesk:
         end: RunEnd,
         faults: FaultDesk,
         verifier: PointVerifier,
+        failures: Failures,
     ) -> None:
         self._desk = desk
+        self._failures = failures
         self._record = record
         self._attempts = attempts
         self._checkpoints = checkpoints
@@ -224,6 +228,8 @@ class CommandDesk:
                 self._cancel(command)
             case ChangeSettings():
                 self._change_settings(command)
+            case RetryNow():
+                self._retry_now(command)
             case VerifyPoints():
                 self._verifier.on_asked(command.request_id)
             case KillSlot():
@@ -248,6 +254,15 @@ class CommandDesk:
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
         reason = f"cancelled by {command.requested_by}: {command.reason}"
         self._record.end(JobStatus.CANCELED, self._end.reason_of_cancellation(reason))
+
+    def _retry_now(self, command: RetryNow) -> None:
+        if self._failures.retry_now():
+            message = f"Attempt {self._attempts.newest + 1} starts now."
+            self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
+            return
+        status = self._record.status
+        message = f"No restart waits: attempt {self._attempts.newest} is {status.value}."
+        self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
 
     def _change_settings(self, command: ChangeSettings) -> None:
         """Emits the event first, because a later driver of the run goes by it."""

@@ -68,6 +68,7 @@ class MetricsBoard:
         last_completed_ms: int | None,
         last_committed_ms: int | None,
         restoring: RestoreProgress | None = None,
+        next_restart_delay_ms: float | None = None,
     ) -> MetricsSampled:
         now_ms = self._clock.monotonic_ms()
         elapsed_s = max(now_ms - self._reported_ms, 1.0) / 1000.0
@@ -90,6 +91,7 @@ class MetricsBoard:
             restoring=restoring,
             reached_records=self._reached_records,
             restored_records=self._restored_records,
+            next_restart_delay_ms=next_restart_delay_ms,
         )
 
     @property

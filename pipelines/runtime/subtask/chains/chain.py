@@ -21,7 +21,7 @@ from pipelines.domain.elements import (
     WatermarkStatus,
 )
 from pipelines.domain.errors import check
-from pipelines.domain.events import MetricSample
+from pipelines.domain.events import HotKeys, MetricSample
 from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.operator import AsyncOperator, OperatorContext, knows_processing_time
@@ -103,6 +103,12 @@ class OperatorChain:
     @property
     def records_out(self) -> int:
         return self._delivery.records_out
+
+    def hot_keys(self) -> list[HotKeys]:
+        """Of the exchanges by key, those that send much to few key groups."""
+        samplers = (exchange.sampler for exchange in self._exchanges)
+        found = (sampler.hottest() for sampler in samplers if sampler is not None)
+        return [each for each in found if each is not None]
 
     @property
     def bytes_out(self) -> int:

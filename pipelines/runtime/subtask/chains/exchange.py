@@ -15,6 +15,7 @@ from pipelines.domain.elements import Barrier, Element, Origins, Records
 from pipelines.domain.errors import check
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId
+from pipelines.runtime.subtask.chains.key_sampling import KeySampler
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, overtaken_on
 from pipelines.state.hashing import key_groups, key_hashes
 
@@ -36,8 +37,11 @@ class Exchange:
         kind: EdgeKind = EdgeKind.HASH,
         *,
         is_anchored: bool = True,
+        sampler: KeySampler | None = None,
     ) -> None:
+        """`sampler` looks at some of what a hash sends."""
         self.is_anchored = is_anchored
+        self.sampler = sampler
         self._hash_by = hash_by
         self.outputs = outputs
         self._max_parallelism = max_parallelism
@@ -88,7 +92,10 @@ class Exchange:
             output.send(mark)
 
     def _by_key(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        groups = key_groups(key_hashes(batch, self._hash_by), self._max_parallelism)
+        hashes = key_hashes(batch, self._hash_by)
+        if self.sampler is not None:
+            self.sampler.on_batch(batch, hashes)
+        groups = key_groups(hashes, self._max_parallelism)
         owners = (groups.astype(np.uint32) * len(self.outputs)) // self._max_parallelism
         rows = np.bincount(owners, minlength=len(self.outputs)).tolist()
         for target, count in enumerate(rows):

@@ -14,6 +14,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
     Cancel,
     ChangeSettings,
+    RetryNow,
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
@@ -31,6 +32,7 @@ from pipelines.domain.events import (
     PointsVerified,
     RecoveryPhaseReached,
     RequestEnded,
+    RestartScheduled,
     RestorePointRefused,
     RestoreProgress,
     RunEnded,
@@ -610,6 +612,59 @@ def test_sources_that_have_nothing_to_read_end_the_run_too(tmp_path: Path) -> No
 
     assert run.wait_until_over() is JobStatus.FINISHED
     assert run.of(CheckpointCompleted)[-1].kind is CheckpointKind.FINAL
+
+
+WAITS = {
+    "restart-strategy.type": "exponential-delay",
+    "restart-strategy.exponential-delay.initial-backoff": "1 min",
+    "restart-strategy.exponential-delay.max-backoff": "10 min",
+    "restart-strategy.exponential-delay.jitter-factor": "0",
+}
+
+
+def test_a_person_ends_the_wait_before_a_restart_and_the_wait_is_a_phase_of_its_own(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, **WAITS})
+    run.wait_for_checkpoints(1)
+    run.slots.say(Attempt(1), failure("a slot died"))
+    run.wait_for(lambda: bool(run.of(RestartScheduled)))
+    run.ask(RetryNow(**WHO, request_id=RequestId("now")))
+
+    run.wait_for(lambda: RecoveryPhase.RESTORE in phases_of(run))
+    run.ask(RetryNow(**WHO, request_id=RequestId("again")))
+    run.wait_for(lambda: len(run.of(RequestEnded)) == 2)
+    run.slots.say(Attempt(2), failure("a slot died again"))
+    run.wait_for(lambda: len(run.of(RestartScheduled)) == 2)
+    cancel(run)
+
+    first, second = run.of(RestartScheduled)
+    assert (first.attempt, first.delay_ms, second.attempt) == (2, 60_000, 3)
+    assert second.delay_ms > 60_000  # not what was left of the wait that the person ended
+    done, refused = run.of(RequestEnded)[:2]
+    assert (done.outcome, done.message) == (RequestOutcome.SUCCEEDED, "Attempt 2 starts now.")
+    assert refused.outcome is RequestOutcome.REJECTED
+    assert refused.message == "No restart waits: attempt 2 is RUNNING."
+    spent = phases_of(run)
+    assert list(spent)[:5] == ["detect", "decide", "stop", "backoff", "start"]
+    assert 0 < spent[RecoveryPhase.BACKOFF] < 60_000
+
+
+def test_a_run_says_how_long_a_failure_now_would_wait(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, **WAITS})
+    run.wait_for_checkpoints(1)
+    run.wait_for(lambda: bool(run.of(MetricsSampled)))
+    cancel(run)
+
+    assert run.of(MetricsSampled)[0].next_restart_delay_ms == 60_000
+
+
+def phases_of(run: ScriptedRun) -> dict[RecoveryPhase, float]:
+    """Of the first recovery."""
+    spent: dict[RecoveryPhase, float] = {}
+    for event in run.of(RecoveryPhaseReached):
+        spent.setdefault(event.phase, event.duration_ms)
+    return spent
 
 
 def test_a_changed_setting_holds_at_once_and_for_the_next_driver(tmp_path: Path) -> None:
