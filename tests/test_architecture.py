@@ -25,6 +25,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.state": DOMAIN | {"pipelines.protocol"},
     "pipelines.disk": set(),
     "pipelines.storage": DOMAIN | {"pipelines.disk"},
+    "pipelines.structured": DOMAIN | {"pipelines.disk", "pipelines.storage"},
     "pipelines.packages": DOMAIN | {"pipelines.disk"},
     "pipelines.channels": DOMAIN,
     "pipelines.connectors": DOMAIN | {"pipelines.disk"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {"pipelines.stream", "pipelines.flows"},
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "points", "bus", "flows", "storage")}
-    | {f"pipelines.{p}" for p in ("stream", "connectors", "packages")},
+    | {f"pipelines.{p}" for p in ("stream", "connectors", "packages", "structured")},
 }
 FROM_FTDASH = {
     f"pipelines.{package}"

@@ -208,6 +208,16 @@ class ObjectFiles:
         paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
+    def listed_below(self, prefix: ObjectPrefix) -> Iterator[tuple[str, int, int]]:
+        """Key, size in bytes and time of the last change in ms, of every object below."""
+        try:
+            for entries in obstore.list(self._clients.of(prefix), f"{prefix.key}/"):
+                for entry in entries:
+                    modified_ms = int(entry["last_modified"].timestamp() * 1000)
+                    yield entry["path"], entry["size"], modified_ms
+        except STORE_ERRORS as error:
+            raise Retryable(f"{prefix} cannot be listed: {reason_of(error)}") from error
+
     def delete(self, prefix: ObjectPrefix, names: list[str]) -> None:
         """Skips names that do not exist."""
         keys = [prefix.key_of(name) for name in names]

@@ -1,0 +1,296 @@
+"""The text files of a Structured Streaming checkpoint, decoded.
+
+Decides which content is whole. Pure: bytes in, values out; `Damaged` says what is wrong with them.
+Source: Spark 4.3, `OffsetSeqLog`, `CommitLog`, `CompactibleFileStreamLog`, `OperatorStateMetadata`,
+and Hadoop's `ChecksumFileSystem` for the `.crc` files.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from pipelines.domain.errors import UNDECODABLE
+
+OFFSET_VERSIONS = ("v1", "v2")
+COMMIT_VERSIONS = ("v1", "v2", "v3")
+OPERATOR_VERSIONS = ("v1", "v2")
+NO_OFFSET = "-"
+"""Stands for a source that has given no offset yet."""
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+STORE_CLASS = "spark.sql.streaming.stateStore.providerClass"
+CRC_HEADER = b"crc\0"
+T = TypeVar("T")
+
+
+class Problem(StrEnum):
+    EMPTY = "empty"
+    TORN = "torn"  # cut off, or no such file
+    UNKNOWN_VERSION = "unknown version"
+    CHECKSUM = "checksum"  # the bytes are not those that were written
+    LENGTH = "length"
+    MISSING = "missing"
+
+
+class Damaged(Exception):
+    """The content cannot be used; the message is half a sentence that begins with a verb."""
+
+    def __init__(self, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class SourceKind(StrEnum):
+    KAFKA = "kafka"
+    FILE = "file"
+    RATE = "rate"
+    OTHER = "other"
+    NONE = "none"  # no offset yet
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """`positions`: Kafka {topic-partition: next offset}, file {"logOffset": n}, rate {"offset": n}
+    (rows) or {"seconds": n}; empty for other sources."""
+
+    index: int
+    name: str  # only with source evolution; else empty
+    text: str  # as it is in the file
+    kind: SourceKind
+    positions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One file of `offsets/`."""
+
+    version: str
+    watermark_ms: int
+    planned_ms: int
+    conf: Mapping[str, str]
+    sources: tuple[SourceOffset, ...]
+
+
+UniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
+"""{operator: for each partition the id of each of its stores, in the order of the metadata}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One file of `commits/`."""
+
+    version: str
+    next_watermark_ms: int
+    unique_ids: UniqueIds
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A line of a source's or a sink's log. `batch_id` is -1 where a line has none."""
+
+    line: str
+    path: str
+    batch_id: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorInfo:
+    operator_id: int
+    name: str
+    stores: tuple[StoreInfo, ...]
+
+
+class _Metadata(msgspec.Struct):
+    id: str
+
+
+class _PlanHead(msgspec.Struct):
+    batchWatermarkMs: int  # noqa: N815
+    batchTimestampMs: int  # noqa: N815
+    conf: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _CommitBody(msgspec.Struct):
+    nextBatchWatermarkMs: int = 0  # noqa: N815
+    stateUniqueIds: dict[str, list[list[str]]] | None = None  # noqa: N815
+
+
+class _LogLine(msgspec.Struct):
+    path: str
+    batchId: int = -1  # noqa: N815
+    size: int = 0
+
+
+class _OperatorName(msgspec.Struct):
+    operatorId: int  # noqa: N815
+    operatorName: str  # noqa: N815
+
+
+class _Store(msgspec.Struct):
+    storeName: str  # noqa: N815
+    numPartitions: int  # noqa: N815
+
+
+class _OperatorBody(msgspec.Struct):
+    operatorInfo: _OperatorName  # noqa: N815
+    stateStoreInfo: list[_Store]  # noqa: N815
+
+
+_METADATA = msgspec.json.Decoder(_Metadata)
+_PLAN_HEAD = msgspec.json.Decoder(_PlanHead)
+_COMMIT = msgspec.json.Decoder(_CommitBody)
+_LOG_LINE = msgspec.json.Decoder(_LogLine)
+_OPERATOR = msgspec.json.Decoder(_OperatorBody)
+
+
+def query_id_of(content: bytes) -> str:
+    """Of the file `metadata`. Raises Damaged."""
+    _check_filled(content)
+    return _decoded(_METADATA, content).id
+
+
+def plan_of(content: bytes) -> Plan:
+    """Raises Damaged."""
+    version, lines = _versioned(content, OFFSET_VERSIONS)
+    if len(lines) < 2:
+        raise Damaged(Problem.TORN, "ends before the offset of a source")
+    head = _decoded(_PLAN_HEAD, lines[0])
+    evolves = version == "v2"
+    sources = tuple(
+        _source_offset(index, line.decode(), evolves=evolves)
+        for index, line in enumerate(lines[1:])
+    )
+    return Plan(version, head.batchWatermarkMs, head.batchTimestampMs, head.conf, sources)
+
+
+def commit_of(content: bytes) -> Commit:
+    """Raises Damaged."""
+    version, lines = _versioned(content, COMMIT_VERSIONS)
+    if not lines:
+        raise Damaged(Problem.TORN, "ends after its first line")
+    body = _decoded(_COMMIT, lines[0])
+    ids = {
+        int(operator): tuple(tuple(stores) for stores in partitions)
+        for operator, partitions in (body.stateUniqueIds or {}).items()
+    }
+    return Commit(version, body.nextBatchWatermarkMs, ids)
+
+
+def log_entries_of(content: bytes) -> list[LogEntry]:
+    """Of a file in `sources/I/` or `_spark_metadata/`. Raises Damaged."""
+    _, lines = _versioned(content, ("v1",))
+    entries = []
+    for line in lines:
+        found = _decoded(_LOG_LINE, line)
+        entries.append(LogEntry(line.decode(), found.path, found.batchId, found.size))
+    return entries
+
+
+def operator_of(content: bytes) -> OperatorInfo:
+    """Raises Damaged."""
+    _, lines = _versioned(content, OPERATOR_VERSIONS)
+    if not lines:
+        raise Damaged(Problem.TORN, "ends after its first line")
+    body = _decoded(_OPERATOR, lines[0])
+    stores = tuple(StoreInfo(each.storeName, each.numPartitions) for each in body.stateStoreInfo)
+    return OperatorInfo(body.operatorInfo.operatorId, body.operatorInfo.operatorName, stores)
+
+
+def crc_length_of(content_bytes: int, bytes_per_sum: int = 512) -> int:
+    """How long Hadoop's checksum file is for a file of that length."""
+    return 8 + 4 * -(-content_bytes // bytes_per_sum)
+
+
+def check_crc(content: bytes, crc: bytes) -> None:
+    """Compares a file with Hadoop's checksums of it. Raises Damaged."""
+    if len(crc) < 8 or crc[:4] != CRC_HEADER:
+        raise Damaged(Problem.TORN, "has a checksum file that is itself damaged")
+    step = int.from_bytes(crc[4:8], "big")
+    if step <= 0 or len(crc) != crc_length_of(len(content), step):
+        raise Damaged(Problem.LENGTH, "is not as long as its checksum file says")
+    for number, start in enumerate(range(0, len(content), step)):
+        expected = int.from_bytes(crc[8 + 4 * number : 12 + 4 * number], "big")
+        if zlib.crc32(content[start : start + step]) != expected:
+            raise Damaged(
+                Problem.CHECKSUM,
+                f"differs from its checksum within bytes {start} to {start + step}",
+            )
+
+
+def crc_of(content: bytes, step: int = 512) -> bytes:
+    """What Hadoop's local file system would write beside a file of that content."""
+    sums = (zlib.crc32(content[at : at + step]) for at in range(0, len(content), step))
+    return b"".join((CRC_HEADER, step.to_bytes(4, "big"), *(s.to_bytes(4, "big") for s in sums)))
+
+
+def _source_offset(index: int, line: str, *, evolves: bool) -> SourceOffset:
+    name = ""
+    if evolves:
+        name, colon, line = line.partition(":")
+        if not colon:
+            raise Damaged(Problem.TORN, f"has no name before the offset of source {index}")
+    if line == NO_OFFSET:
+        return SourceOffset(index, name, line, SourceKind.NONE, {})
+    try:
+        value = msgspec.json.decode(line)
+    except UNDECODABLE as error:
+        raise Damaged(Problem.TORN, f"breaks off in the offset of source {index}") from error
+    return SourceOffset(index, name, line, *_positions(value))
+
+
+def _positions(value: Any) -> tuple[SourceKind, Mapping[str, int]]:
+    if isinstance(value, int):
+        return SourceKind.RATE, {"seconds": value}
+    if not isinstance(value, dict):
+        return SourceKind.OTHER, {}
+    if isinstance(log_offset := value.get("logOffset"), int):
+        return SourceKind.FILE, {"logOffset": log_offset}
+    if value.keys() == {"offset", "timestamp"} and isinstance(offset := value["offset"], int):
+        return SourceKind.RATE, {"offset": offset}
+    if value and all(_are_partitions(each) for each in value.values()):
+        return SourceKind.KAFKA, {
+            f"{topic}-{partition}": offset
+            for topic, partitions in value.items()
+            for partition, offset in partitions.items()
+        }
+    return SourceKind.OTHER, {}
+
+
+def _are_partitions(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        key.isdigit() and isinstance(each, int) for key, each in value.items()
+    )
+
+
+def _versioned(content: bytes, known: tuple[str, ...]) -> tuple[str, list[bytes]]:
+    _check_filled(content)
+    first, *lines = content.split(b"\n")
+    version = first.decode("utf-8", "replace").strip()
+    if version not in known:
+        raise Damaged(
+            Problem.UNKNOWN_VERSION, f"begins with {version[:20]!r}, not with {' or '.join(known)}"
+        )
+    return version, [line for line in lines if line]
+
+
+def _check_filled(content: bytes) -> None:
+    if not content.strip():
+        raise Damaged(Problem.EMPTY, "is empty")
+
+
+def _decoded(decoder: "msgspec.json.Decoder[T]", content: bytes) -> T:
+    try:
+        return decoder.decode(content)
+    except UNDECODABLE as error:
+        raise Damaged(Problem.TORN, f"is no whole JSON: {error}") from error
