@@ -27,7 +27,6 @@ _FOR_GOOD = timedelta(days=36_500)
 """The default for watched queries, whose own checkpoints keep a hundred batches."""
 
 
-
 def choices(kind: Kind) -> tuple[timedelta, ...]:
     """The choices, shortest first. Metrics come once a second, and are kept for hours."""
     offered = _HOURS if kind is Kind.METRICS else _DAYS

@@ -26,6 +26,8 @@ TEXT_LENGTH_MAX = 500
 OFFSET_LENGTH_MAX = 4_000
 MESSAGE_LENGTH_MAX = 20_000
 PROBLEMS_MAX = 5
+TOTAL = "total"
+"""Beside "topic/partition" among lags; no partition is named without a slash."""
 
 _LONG_MAX = 2**63 - 1
 Count = Annotated[int, Meta(ge=0, le=_LONG_MAX)]
@@ -241,7 +243,7 @@ def _source(found: Source) -> dict[str, Any]:
 
 
 def lag_of(end: Any, latest: Any) -> dict[str, int] | None:
-    """Records not yet read, by "topic/partition"; None: this source does not say.
+    """Records not yet read, by "topic/partition" and in all; None: this source does not say.
 
     Only sources whose offsets are objects of objects of numbers, as Kafka's are, can be compared.
     """
@@ -250,7 +252,7 @@ def lag_of(end: Any, latest: Any) -> dict[str, int] | None:
         return None
     behind = {name: max(0, position - read.get(name, 0)) for name, position in there.items()}
     most = sorted(behind.items(), key=lambda each: (-each[1], each[0]))[:PARTS_MAX]
-    return {**dict(most), "": sum(behind.values())}
+    return {**dict(most), TOTAL: sum(behind.values())}
 
 
 def _positions(offset: Any) -> dict[str, int]:

@@ -60,6 +60,18 @@ class QueryBrief:
         return self.state in urgent or bool(self.problem or self.damage_count)
 
     @property
+    def duration_ms(self) -> int | None:
+        return self.newest.duration_ms if self.newest else None
+
+    @property
+    def input_rows_per_s(self) -> float | None:
+        return self.newest.input_rows_per_s if self.newest else None
+
+    @property
+    def processed_rows_per_s(self) -> float | None:
+        return self.newest.processed_rows_per_s if self.newest else None
+
+    @property
     def as_of(self) -> datetime | None:
         known = filter(None, (self.heard_at, self.last_committed_at))
         return max(known, default=None)
@@ -262,10 +274,7 @@ def _seen_interval_ms(row: WatchedQuery) -> float | None:
         .values_list("at", "duration_ms")[:INTERVAL_BATCHES]
     )
     starts = [at for at, _ in newest]
-    gaps = sorted(
-        (after - before).total_seconds() * 1000
-        for after, before in pairwise(starts)
-    )
+    gaps = sorted((after - before).total_seconds() * 1000 for after, before in pairwise(starts))
     durations = sorted(took for _, took in newest if took is not None)
     if len(gaps) < 3 or not durations:
         return None

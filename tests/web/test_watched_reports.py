@@ -62,7 +62,7 @@ def test_a_report_becomes_a_query_with_its_batches_runs_and_clocks() -> None:
     ]
     newest = found.batches.rows[1].figures
     assert newest.phases_ms["walCommit"] == 60
-    assert newest.sources[0]["lag"] == {"orders/0": 240, "orders/1": 0, "": 240}
+    assert newest.sources[0]["lag"] == {"orders/0": 240, "orders/1": 0, "total": 240}
     assert newest.operators[0]["dropped"] == 3
     assert newest.operators[0]["metrics"] == {"loadedMapCacheHitCount": 40}
     assert newest.sink == {"description": "FileSink[/data/out]", "rows": None}

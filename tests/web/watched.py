@@ -1,7 +1,9 @@
 """Reports of a listener, as Spark would make them, for the tests of watched queries."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from django.test import Client
@@ -10,6 +12,8 @@ from ftdash.accounts.models import TokenScope
 from tests.web.api_callers import bearer
 
 QUERY = "11111111-aaaa-4444-8888-000000000001"
+OTHER = "99999999-aaaa-4444-8888-000000000009"
+THIRD = "55555555-aaaa-4444-8888-000000000005"
 RUN = "22222222-aaaa-4444-8888-000000000001"
 EVENTS = "/api/watched-queries/events"
 BEGAN = datetime(2026, 11, 26, 8, 0, tzinfo=UTC)
@@ -100,3 +104,28 @@ def report(client: Client, *events: Any, **more: Any) -> Any:
     """The answer to one report."""
     body = {"events": events, "listener": LISTENER, **more}
     return client.post(EVENTS, json.dumps(body), content_type="application/json")
+
+
+ROWS_OF_A_BATCH = 1_200
+
+
+def checkpoint_at(directory: Path, query: str, *, batches: int, began: datetime) -> Path:
+    """A checkpoint of a query without state over Kafka, as Spark writes it."""
+    for folder in ("offsets", "commits"):
+        (directory / folder).mkdir(parents=True)
+    (directory / "metadata").write_text(json.dumps({"id": query}))
+    for number in range(batches):
+        planned = began + timedelta(seconds=10 * number)
+        head = {
+            "batchWatermarkMs": 0,
+            "batchTimestampMs": round(planned.timestamp() * 1000),
+            "conf": {"spark.sql.shuffle.partitions": "4"},
+        }
+        offset = {"orders": {"0": ROWS_OF_A_BATCH * (number + 1)}}
+        lines = ["v1", json.dumps(head), json.dumps(offset)]
+        (directory / "offsets" / str(number)).write_text("\n".join(lines))
+        commit = directory / "commits" / str(number)
+        commit.write_text('v1\n{"nextBatchWatermarkMs":0}')
+        at = planned.timestamp() + 0.8
+        os.utime(commit, (at, at))
+    return directory

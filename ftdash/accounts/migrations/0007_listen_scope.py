@@ -15,7 +15,10 @@ class Migration(migrations.Migration):
                     ("read", "see everything"),
                     ("act", "see everything and act on pipelines"),
                     ("configure", "see everything, act on pipelines, change alerts and retention"),
-                    ("listen", "report the progress of Structured Streaming queries, and see nothing"),
+                    (
+                        "listen",
+                        "report the progress of Structured Streaming queries, and see nothing",
+                    ),
                 ],
                 max_length=10,
             ),

@@ -38,7 +38,7 @@ def watch(spark: SparkSession, url: str, token: str) -> ProgressListener:
     return listener
 
 
-class ProgressListener(StreamingQueryListener):
+class ProgressListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has no types
     """Starts its thread at the first event, so that Spark Connect 3.5 can send it to the server."""
 
     def __init__(self, url: str, token: str) -> None:
