@@ -88,6 +88,7 @@ INSTALLED_APPS = [
     "ftdash.accounts",
     "ftdash.lab",
     "ftdash.gameday",
+    "ftdash.watching",
     "ftdash.upgrades",
     "ftdash.alerts",
     "ftdash.history",
@@ -346,6 +347,10 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": ALERT_PERIOD_S},
     },
 }
+
+WATCH_ROOTS = [r.strip() for r in os.environ.get("FTDASH_WATCH_ROOTS", "").split(",") if r.strip()]
+"""Directories and `s3://bucket/prefix` whose checkpoints and event logs may be watched, separated
+by commas. Nothing below them is ever written."""
 
 BASE_URL = os.environ.get("FTDASH_BASE_URL", "")
 """The dashboard's address for people, for links in messages: https://ftdash.example.org."""

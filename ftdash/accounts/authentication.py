@@ -12,6 +12,9 @@ Wrong tokens are counted by address, in memory: the 21st within a minute and lat
 They never lock out a right one; otherwise one broken script behind a proxy would stop all others.
 256 random bits need no lock: this only saves the log, and the caller's time.
 
+A token of the scope `listen` lies in the code of jobs: it reports, and opens nothing else. No other
+token and no session reports, so that every report names a token made for it.
+
 A person who signed in with a one-time password is sent to the page where they choose their own. The
 sign-in notes this in the session; a new one-time password ends all sessions, so none is older.
 """
@@ -65,6 +68,8 @@ _TOO_MANY = f"Too many wrong tokens came from this address; try again in {WINDOW
 _NOT_ALLOWED = "Acting on pipelines needs the admin role, or a token of scope 'act'."
 _NOT_CONFIGURING = "Changing settings needs the admin role, or a token of scope 'configure'."
 _NOT_IN_PERSON = "People and tokens are changed by an admin who has signed in, by no token."
+_ONLY_REPORTS = "This token only reports progress of queries; to read, use one of scope 'read'."
+_NOT_LISTENING = "Reporting progress of queries needs a token of scope 'listen'."
 _NO_SCRIPT = (
     "A session acts here by a script of the dashboard's own pages only, over HTTPS or on loopback."
 )
@@ -94,12 +99,26 @@ def caller_of(request: HttpRequest) -> Caller:
     """Raises Refused if the caller is not known."""
     header = request.headers.get("Authorization")
     if header is not None:
-        return _bearer(request, header)
+        token = _token_of(request, header)
+        if token.scope == TokenScope.LISTEN:
+            raise Refused(403, _ONLY_REPORTS)
+        return _bearer(token)
     user = request.user
     if not user.is_authenticated:
         raise Refused(401, _WHO)
     is_admin = user.has_perm("jobs.operate")
     return Caller(user.get_username(), is_admin, may_configure=is_admin, has_session=True)
+
+
+def reporter_of(request: HttpRequest) -> Caller:
+    """The listener of a query. Raises Refused unless it has a token of the scope `listen`."""
+    header = request.headers.get("Authorization")
+    if header is None and not request.user.is_authenticated:
+        raise Refused(401, _WHO)
+    token = None if header is None else _token_of(request, header)
+    if token is None or token.scope != TokenScope.LISTEN:
+        raise Refused(403, _NOT_LISTENING)
+    return _bearer(token)
 
 
 def check_may_act(caller: Caller, request: HttpRequest) -> None:
@@ -136,7 +155,8 @@ def check_may_act_by_get(caller: Caller, request: HttpRequest) -> None:
         raise Refused(403, _NO_SCRIPT)
 
 
-def _bearer(request: HttpRequest, header: str) -> Caller:
+def _token_of(request: HttpRequest, header: str) -> ApiToken:
+    """Raises Refused if it is none of ours, or no longer valid."""
     scheme, _, secret = header.partition(" ")
     digest = digest_of(secret.strip())
     is_valid_still = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
@@ -145,6 +165,10 @@ def _bearer(request: HttpRequest, header: str) -> Caller:
         is_throttled = count_failure(request.META.get("REMOTE_ADDR", ""))
         raise Refused(429, _TOO_MANY) if is_throttled else Refused(401, _WRONG)
     _note_use(token)
+    return token
+
+
+def _bearer(token: ApiToken) -> Caller:
     may_configure = token.scope == TokenScope.CONFIGURE
     may_act = may_configure or token.scope == TokenScope.ACT
     return Caller(f"token {token.name}", may_act, may_configure, has_session=False)

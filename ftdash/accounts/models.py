@@ -13,6 +13,7 @@ class TokenScope(models.TextChoices):
     READ = "read", "see everything"
     ACT = "act", "see everything and act on pipelines"
     CONFIGURE = "configure", "see everything, act on pipelines, change alerts and retention"
+    LISTEN = "listen", "report the progress of Structured Streaming queries, and see nothing"
 
 
 class ApiToken(models.Model):

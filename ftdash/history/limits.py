@@ -23,6 +23,8 @@ from pipelines.domain.errors import Rejected
 
 _HOURS = tuple(timedelta(hours=hours) for hours in (1, 3, 6, 12, 24))
 _DAYS = tuple(timedelta(days=days) for days in (1, 7, 30, 90, 365, 1_095))
+_FOR_GOOD = timedelta(days=36_500)
+"""The default for watched queries, whose own checkpoints keep a hundred batches."""
 
 
 def choices(kind: Kind) -> tuple[timedelta, ...]:
@@ -34,6 +36,8 @@ def choices(kind: Kind) -> tuple[timedelta, ...]:
 def default(kind: Kind) -> timedelta:
     if kind is Kind.METRICS:
         return timedelta(seconds=settings.SAMPLE_RETENTION_S)
+    if kind is Kind.QUERIES:
+        return _FOR_GOOD
     return timedelta(days=settings.HISTORY_RETENTION_DAYS)
 
 

@@ -17,6 +17,7 @@ class Kind(models.TextChoices):
     EVENTS = "EVENTS", "failures and events"
     ALERTS = "ALERTS", "alerts"
     LABS = "LABS", "labs"
+    QUERIES = "QUERIES", "batches of watched queries"
 
 
 class Limit(models.Model):

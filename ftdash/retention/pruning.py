@@ -53,6 +53,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.lab.models import Lab, LabState
 from ftdash.metrics.models import Sample
+from ftdash.watching.models import RunEvent, WatchedBatch
 from pipelines.bus.inbox import done_before, forget
 from pipelines.bus.journal_segments import closed_segments, delete_segments, expendable
 from pipelines.disk.files import FOR_ALL, replace_atomically
@@ -133,11 +134,16 @@ def _labs(before: datetime) -> list[Rows]:
     return [Lab.objects.filter(ended_at__lt=before).exclude(pk=newest)]
 
 
+def _queries(before: datetime) -> list[Rows]:
+    return [WatchedBatch.objects.filter(at__lt=before), RunEvent.objects.filter(at__lt=before)]
+
+
 _OLDER: dict[Kind, Callable[[datetime], list[Rows]]] = {
     Kind.CHECKPOINTS: _checkpoints,
     Kind.EVENTS: _events,
     Kind.ALERTS: _alerts,
     Kind.LABS: _labs,
+    Kind.QUERIES: _queries,
 }
 
 

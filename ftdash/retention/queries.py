@@ -26,6 +26,7 @@ from ftdash.jobs.models import (
 from ftdash.lab.models import Lab
 from ftdash.metrics.models import Sample
 from ftdash.retention.pruning import count_older
+from ftdash.watching.models import RunEvent, WatchedBatch
 
 _WHERE: dict[Kind, tuple[str, tuple[type[Model], ...]]] = {  # the column of time, and the tables
     Kind.METRICS: ("at", (Sample,)),
@@ -47,6 +48,7 @@ _WHERE: dict[Kind, tuple[str, tuple[type[Model], ...]]] = {  # the column of tim
     ),
     Kind.ALERTS: ("fired_at", (Alert,)),
     Kind.LABS: ("asked_at", (Lab,)),
+    Kind.QUERIES: ("at", (WatchedBatch, RunEvent)),
 }
 
 

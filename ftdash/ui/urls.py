@@ -21,6 +21,7 @@ from ftdash.ui.recovery import page as recovery_page
 from ftdash.ui.savepoints import page as savepoints
 from ftdash.ui.settings import page as settings_page
 from ftdash.ui.upgrades import page as upgrades_page
+from ftdash.ui.watching import page as watching_page
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -33,6 +34,11 @@ urlpatterns = [
     path("events/json/", event_log.as_json, name="event-log-json"),
     path("events/regions/", event_log.event_log_regions, name="event-log-regions"),
     path("start/", page.submit, name="submit"),
+    path("watch/", watching_page.watch, name="watch-query"),
+    path("watched/<slug:name>/", watching_page.query, name="watched-query"),
+    path("watched/<slug:name>/regions/", watching_page.query_regions, name="watched-query-regions"),
+    path("watched/<slug:name>/remove/", watching_page.remove, name="remove-watched-query"),
+    path("watched/<slug:name>/batches/<int:key>/", watching_page.batch, name="watched-batch"),
     path("lab/", lab.lab, name="lab"),
     path("lab/regions/", lab.lab_regions, name="lab-regions"),
     path("lab/start/", lab.start_lab, name="start-lab"),

@@ -37,6 +37,10 @@ PAGES = (
     "start-game-day",
     "start-lab",
     "submit",
+    "remove-watched-query",
+    "watch-query",
+    "watched-batch",
+    "watched-query",
 )
 NO_PAGES = {
     "documentation": "built by MkDocs; test_documentation_in_browser",

@@ -3,11 +3,14 @@
 Rows as services and workers write them; what they say is made up.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from django.conf import settings as project
 from django.utils import timezone
 
 from ftdash.accounts import services
@@ -21,10 +24,14 @@ from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
 from ftdash.points.services import comparisons
+from ftdash.watching.services import registration, reports
+from ftdash.watching.services.registration import Sighting
+from ftdash.watching.services.reports import Report
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.lab.options import MODES
 from pipelines.lab.report import LabReport
 from tests.unit.lab.reports import mode, report
+from tests.web import watched
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
 
 MEASURED_LAB = Path(__file__).with_name("measured_lab.json")
@@ -236,4 +243,55 @@ def half_read(path: str) -> None:
         bytes=9_000_000,
         bytes_read=3_100_000,
         moved_at=timezone.now(),
+    )
+
+
+def watched_queries(root: Path) -> None:
+    """Two queries that listeners report, one of which has failed, and one known by its files."""
+    now = timezone.now()
+    scope = TokenScope.LISTEN
+    services.create_token(name="spark-jobs", scope=scope, created_by="admin", reason="the listener")
+    began = now - timedelta(minutes=12)
+    orders = [_ten_seconds(began, number) for number in range(72)]
+    told(*orders, dropped={watched.QUERY: 14})
+    failed, ended_at = watched.OTHER, began + timedelta(seconds=210)
+    message = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n\tat org.apache.spark.sql"
+    told(
+        watched.said("started", began, query=failed, name="prices"),
+        *(_ten_seconds(began, number, query=failed, name="prices") for number in range(20)),
+        watched.said(
+            "terminated", ended_at, query=failed, exception=message, errorClass="DIVIDE_BY_ZERO"
+        ),
+    )
+    project.WATCH_ROOTS = [str(root)]
+    damaged = watched.checkpoint_at(root / "clicks", watched.THIRD, batches=40, began=began)
+    (damaged / "offsets" / "17").unlink()
+    seen = Sighting(directory=str(damaged), trigger_interval_ms=10_000)
+    registration.watch(name="clicks", seen=seen, requester="admin", reason="before the upgrade")
+
+
+def told(*events: Any, dropped: Mapping[str, int] | None = None) -> None:
+    sent = Report(
+        events=events,
+        dropped=dropped or {},
+        listener=watched.LISTENER,
+        version="0.1.0",
+        spark="4.3.0",
+    )
+    taken = reports.take_in(sent, reporter="token spark-jobs")
+    if taken.problems:
+        raise ValueError(taken.problems[0])
+
+
+def next_batch(number: int) -> None:
+    """A further batch of the query that runs."""
+    told(watched.progress(number, at=timezone.now(), rows=900 + 30 * (number % 7)))
+
+
+def _ten_seconds(began: datetime, number: int, **more: Any) -> dict[str, Any]:
+    took_ms = 700 + 90 * (number % 5) + (9_800 if number % 31 == 17 else 0)
+    rows = 1_000 + 70 * (number % 9)
+    at = began + timedelta(seconds=10 * number)
+    return watched.progress(
+        number, at=at, took_ms=took_ms, rows=rows, lag=40 * (number % 6), **more
     )

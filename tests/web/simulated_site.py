@@ -17,6 +17,7 @@ import os
 import random
 import time
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from shutil import rmtree
 
@@ -91,6 +92,9 @@ STACK = "\n".join(
     + [f'  File "operators/step_{step}.py", line {7 * step} in process' for step in range(1, 25)]
 )
 """Longer than what a page shows of it at once."""
+
+WATCHED_BATCHES = 72
+"""Of the watched query that goes on, before its first batch here."""
 
 SILENT_FILE = "silent"
 BEATS = {"projector": HeartbeatName.PROJECTOR, "worker": HeartbeatName.RECONCILE}
@@ -405,13 +409,14 @@ def fill(simulated: SimulatedRun, failed: Run) -> None:
     filled_states.alerts(failed)
     filled_states.settings()
     filled_states.labels()
+    filled_states.watched_queries(Path(project.FTDASH_HOME) / "watched")
     for savepoint in simulated.savepoints[:1]:
         filled_states.half_read(str(simulated.place(savepoint)))
 
 
 def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None:
     worker = SimulatedWorker()
-    while True:
+    for number in count(WATCHED_BATCHES):
         silent = named_silent()
         if "worker" not in silent:
             worker.go_on()
@@ -421,6 +426,7 @@ def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None
             simulated.second()
             simulated.checkpoint()
             simulated.take_up()
+            filled_states.next_batch(number)
         beat(projector)
         fall_silent(silent, simulated.story.run)
         time.sleep(period_s)

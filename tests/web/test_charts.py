@@ -10,6 +10,7 @@ from ftdash.projection.projector import Projector
 from tests.web import filled_states
 from tests.web.journals import Story, StoryClock, new_run
 from tests.web.page_words import text_of, words_in
+from tests.web.watched import listener, progress, report
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 PIPELINE = "/pipelines/flights/"
@@ -18,6 +19,7 @@ MOMENTS = "The newest moments of the charts"
 LAB = "What each mode lost, doubled and cost"
 PHASES = "Phases of each subtask"
 RECOVERIES = "Recoveries, newest first"
+BATCHES = "Batches, newest first"
 USER_MOMENTS = "The metrics of functions at the newest moments"
 CLOCK = r"\d\d:\d\d:\d\d"
 
@@ -64,6 +66,16 @@ TABLES = {
     "planner": (
         f"{PIPELINE}planner/",
         {"lost-time": ("Intervals, the cost of each", "Time lost", r"\d %")},
+    ),
+    "watching": (
+        "/watched/orders/",
+        {
+            "batch-phases": (BATCHES, "Process", "600 ms"),
+            "batch-rates": (BATCHES, "Processed", "1.25 k/s"),
+            "batch-lag": (BATCHES, "Lag", "240"),
+            "state-rows": (BATCHES, "Rows in state", "4,020"),
+            "state-bytes": (BATCHES, "State", "2.50 MB"),
+        },
     ),
     "recovery": (
         f"{PIPELINE}recovery/",
@@ -115,6 +127,7 @@ def measured() -> None:
     while projector.run_once():
         pass
     filled_states.labs()
+    report(listener(), *(progress(number) for number in range(3)))
 
 
 def cells_below(column: str, caption: str, page: str) -> list[str]:

@@ -24,6 +24,7 @@ from tests.web.addresses import all_patterns
 from tests.web.filled_states import ended_game_days
 from tests.web.journals import Story, StoryClock, new_request, new_run
 from tests.web.page_words import text_of, words_in
+from tests.web.watched import listener, progress, report
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -53,6 +54,7 @@ MADE_BY_A_DRIVER = {
     "recovery-regions",
     "savepoint-regions",
     "savepoints-regions",
+    "watched-query-regions",
 }
 
 
@@ -148,6 +150,7 @@ def last_seen(at: datetime) -> None:
         step_at=at,
         **of_it,
     )
+    report(listener(), progress(0, at=at - timedelta(seconds=1), took_ms=1_000))
     heard_again(at)
 
 
@@ -173,6 +176,8 @@ def address_of(pattern: URLPattern) -> str:
         "savepoint_key": "flights-1-2",
         "request_id": "an-upgrade",
     }
+    if pattern.name == "watched-query-regions":
+        values["name"] = "orders"
     wanted = pattern.pattern.converters
     return reverse(str(pattern.name), kwargs={k: values.get(k, newest) for k in wanted})
 

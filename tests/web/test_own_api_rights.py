@@ -23,7 +23,7 @@ from tests.web.people import admin_user, came_in, operator_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
-ACT, CONFIGURE, IN_PERSON = "act", "configure", "in person"
+ACT, CONFIGURE, IN_PERSON, LISTEN = "act", "configure", "in person", "listen"
 NEEDED = {
     "pipelines": ACT,
     "pipelines/{name}/checkpoints": ACT,
@@ -44,6 +44,9 @@ NEEDED = {
     "savepoints/{savepoint_key}/verification": ACT,
     "savepoints/{savepoint_key}/comparison": ACT,
     "labs": ACT,
+    "watched-queries": ACT,
+    "watched-queries/events": LISTEN,
+    "watched-queries/{name}/remove": ACT,
     "alerts/{key}/acknowledgement": ACT,
     "alerts/silences": ACT,
     "alerts/silences/{key}/end": ACT,
@@ -72,6 +75,7 @@ CALLERS: dict[str, tuple[Callable[[], Client], set[str]]] = {
     "token to read": (lambda: bearer(TokenScope.READ), set()),
     "token to act": (lambda: bearer(TokenScope.ACT), {ACT}),
     "token to configure": (lambda: bearer(TokenScope.CONFIGURE), {ACT, CONFIGURE}),
+    "token to listen": (lambda: bearer(TokenScope.LISTEN), {LISTEN}),
     "admin": (lambda: signed_in(admin_user()), EVERYTHING),
     "admin without the CSRF token": (
         lambda: signed_in(admin_user(), enforce_csrf_checks=True),
@@ -97,6 +101,7 @@ def test_the_description_says_of_each_address_who_may_ask_it() -> None:
         ACT: [{"token": ["act"]}, {"session": ["admin"]}],
         CONFIGURE: [{"token": ["configure"]}, {"session": ["admin"]}],
         IN_PERSON: [{"session": ["admin"]}],
+        LISTEN: [{"token": ["listen"]}],
     }
 
     for path, methods in description()["paths"].items():
@@ -119,7 +124,8 @@ def test_a_caller_reads_everything_and_changes_what_the_right_is_for(caller: str
         address = f"/api/{route.format(**ADDRESSED)}"
         read, acted = client.get(address), post(client, address)
 
-        assert read.status_code in (ANSWERED if "get" in methods else {405}), (route, read.content)
+        may_read = {403} if LISTEN in rights else ANSWERED
+        assert read.status_code in (may_read if "get" in methods else {405}), (route, read.content)
         if "post" not in methods:
             assert acted.status_code == 405, route
         elif NEEDED[route] in rights:

@@ -17,6 +17,7 @@ from ftdash.accounts.authentication import (
     check_in_person,
     check_may_act,
     check_may_configure,
+    reporter_of,
 )
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.services import Role
@@ -57,10 +58,16 @@ def enter_in_person(request: HttpRequest) -> Caller:
     return caller
 
 
-def _needing(scope: TokenScope | None, role: Role) -> list[dict[str, list[str]]]:
-    """One of these, with a scope or role, in OpenAPI's words. None: no token is enough."""
+def enter_to_report(request: HttpRequest) -> Caller:
+    """For listeners of queries. Raises Refused."""
+    return reporter_of(request)
+
+
+def _needing(scope: TokenScope | None, role: Role | None) -> list[dict[str, list[str]]]:
+    """One of these, with a scope or role, in OpenAPI's words. None: that one is not enough."""
     by_token = [] if scope is None else [{"token": [scope.value]}]
-    return [*by_token, {"session": [role.value]}]
+    by_session = [] if role is None else [{"session": [role.value]}]
+    return [*by_token, *by_session]
 
 
 _READING = _needing(TokenScope.READ, Role.OPERATOR)
@@ -76,6 +83,12 @@ IN_PERSON: dict[str, Any] = {
     "openapi_extra": {"security": _needing(None, Role.ADMIN)},
 }
 """For addresses of people and tokens."""
+
+REPORTING: dict[str, Any] = {
+    "auth": enter_to_report,
+    "openapi_extra": {"security": _needing(TokenScope.LISTEN, None)},
+}
+"""For the address of listeners."""
 
 api = NinjaAPI(
     title="ftdash",

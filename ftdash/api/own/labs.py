@@ -22,7 +22,7 @@ from pipelines.lab.report import LabReport
 ASKED = 202
 
 
-def _described(kind: type[msgspec.Struct]) -> WithJsonSchema:
+def described(kind: type[msgspec.Struct]) -> WithJsonSchema:
     """The struct's own description, with each reference replaced by what it refers to."""
     whole = msgspec.json.schema(kind)
     known = whole.pop("$defs")
@@ -44,14 +44,14 @@ class LabAnswer(Schema):
 
     key: int
     state: LabState
-    options: Annotated[dict[str, Any], _described(LabOptions)]
+    options: Annotated[dict[str, Any], described(LabOptions)]
     requested_by: str
     reason: str
     asked_at: datetime
     ended_at: datetime | None
     progress: str
     message: str
-    report: Annotated[dict[str, Any], _described(LabReport)] | None
+    report: Annotated[dict[str, Any], described(LabReport)] | None
 
 
 @api.get("/labs", response=list[LabAnswer])

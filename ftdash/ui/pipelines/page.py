@@ -44,6 +44,7 @@ from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.figures.style import Figure, memory, throughput
 from ftdash.ui.pipelines.dataflow import Dataflow, dataflow
+from ftdash.watching import queries as watched_queries
 from pipelines.domain.commands import Needs, RestorePipeline
 from pipelines.domain.status import RecoveryPhase
 
@@ -320,6 +321,7 @@ def fleet_context() -> dict[str, object]:
         "incidents": found,
         "having_incidents": having,
         "concerns": concerns_of(shown, having),
+        "watched": watched_queries.watched(),
     }
 
 
@@ -369,7 +371,7 @@ def pipeline_context(request: HttpRequest, name: str) -> dict[str, object]:
 @require_GET
 @never_cache
 async def event_stream(request: HttpRequest) -> StreamingHttpResponse:
-    board = events.board_of_this_loop(queries.versions)
+    board = events.board_of_this_loop(lambda: queries.versions() | watched_queries.versions())
     response = StreamingHttpResponse(
         events.messages(board), content_type="text/event-stream; charset=utf-8"
     )

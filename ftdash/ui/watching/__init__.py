@@ -1,0 +1,1 @@
+"""Pages of Structured Streaming queries that are watched."""

@@ -1,0 +1,1 @@
+"""Structured Streaming queries that people already run: watched, never touched."""

@@ -1,0 +1,98 @@
+"""`manage.py watch add|list|remove|check`: Structured Streaming queries, watched and never touched.
+
+`check` judges a checkpoint directory once, without a row, also while its query is dead: exit status
+0 if nothing is damaged, 1 if something is, 2 if it cannot be read.
+"""
+
+import getpass
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError
+
+from ftdash.formats import plural, size
+from ftdash.installed_command import InstalledCommand
+from ftdash.watching import queries, reading
+from ftdash.watching.services import registration
+from ftdash.watching.services.registration import Sighting
+from pipelines.domain.errors import Rejected, Retryable
+
+DAMAGED, REFUSED = 1, 2
+
+
+class Command(InstalledCommand):
+    help = "Watch Structured Streaming queries by their checkpoint directory or event log."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        add = actions.add_parser("add", help="watch a query, or tell more about one")
+        add.add_argument("name", help="how the dashboard calls the query")
+        add.add_argument("--directory", default="", help="its checkpointLocation; only read")
+        add.add_argument("--event-log", default="", help="file or directory of the application")
+        add.add_argument("--query-id", default="", help="if an event log has several queries")
+        add.add_argument("--output", default="", help="of its file sink, for the doctor")
+        add.add_argument("--interval-ms", type=int, help="its trigger interval")
+        remove = actions.add_parser("remove", help="watch it no longer, and delete its history")
+        remove.add_argument("name")
+        for changing in (add, remove):
+            changing.add_argument("--reason", default="from the command line", help="for the log")
+        actions.add_parser("list", help="all watched queries")
+        check = actions.add_parser("check", help="judge a checkpoint directory once")
+        check.add_argument("directory")
+        check.add_argument("--output", default="", help="of its file sink")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            match options["action"]:
+                case "add":
+                    self._add(options)
+                case "remove":
+                    who, why = getpass.getuser(), options["reason"]
+                    registration.remove(name=options["name"], requester=who, reason=why)
+                case "check":
+                    self._check(options["directory"], options["output"])
+                case _:
+                    self._list()
+        except (Rejected, Retryable) as refusal:
+            raise CommandError(str(refusal), returncode=REFUSED) from refusal
+
+    def _add(self, options: dict[str, Any]) -> None:
+        seen = Sighting(
+            directory=options["directory"],
+            event_log=options["event_log"],
+            query_id=options["query_id"],
+            output=options["output"],
+            trigger_interval_ms=options["interval_ms"],
+        )
+        registration.watch(
+            name=options["name"],
+            seen=seen,
+            requester=getpass.getuser(),
+            reason=options["reason"],
+        )
+
+    def _list(self) -> None:
+        for each in queries.watched():
+            newest = f"batch {each.newest.batch_id}" if each.newest else "no batch yet"
+            query_id = each.query_id or "id not known yet"
+            self.stdout.write(f"{each.name}  {each.state.value}  {newest}  {query_id}")
+
+    def _check(self, directory: str, output: str) -> None:
+        found = reading.look_into(directory, settings.WATCH_ROOTS, output=output).found
+        points = plural(found.point_count, "batch", "batches")
+        self.stdout.write(
+            f"query {found.query_id or 'without an id'}: {points},"
+            f" {size(found.size_bytes)}, state in {found.store}"
+        )
+        for each in found.findings:
+            self.stdout.write(
+                f"{each.severity}: {each.text}\n  cost: {each.cost}\n  next: {each.next_step}"
+            )
+        if found.recommended:
+            self.stdout.write(f"recommended recovery point: batch {found.recommended.batch_id}")
+        if not found.findings:
+            self.stdout.write("nothing wrong")
+        if found.damage_count:
+            damage = plural(found.damage_count, "error")
+            raise CommandError(f"The checkpoint has {damage}.", returncode=DAMAGED)

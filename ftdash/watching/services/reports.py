@@ -1,0 +1,208 @@
+"""Stores what listeners report, and what event logs and directories show.
+
+A report counts once: a batch is stored under its query, run and batch id, and a standing is the
+same in whatever order its events come. A query that a listener reports without being registered
+gets a row; one that a person has removed is ignored.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+from django.utils.text import slugify
+
+from ftdash.watching.models import (
+    ListenerSeen,
+    RunEvent,
+    RunEventKind,
+    WatchedBatch,
+    WatchedQuery,
+)
+from ftdash.watching.progress import BatchFigures, Kind, Told, understood
+from ftdash.watching.standing import Standing
+from pipelines.domain.errors import Rejected
+
+QUERIES_MAX = 1_000
+ROWS_PER_STATEMENT = 200
+NAME_LENGTH_MAX = 80
+LABEL_LENGTH_MAX = 40
+ID_LENGTH_MAX = 64
+COUNT_MAX = 2**62
+UNKNOWN_RUN = ""
+"""Of a batch that only the files of a query show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one listener sends at once; `dropped` counts since it was started, by query id."""
+
+    events: Sequence[Any]
+    dropped: Mapping[str, int]
+    listener: str
+    version: str = ""
+    spark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """`ignored` events belong to queries that a person has removed."""
+
+    taken: int
+    ignored: int
+    problems: list[str]
+
+
+def take_in(report: Report, *, reporter: str) -> Taken:
+    """Store what a listener reports. Raises Rejected if there are too many queries."""
+    now = timezone.now()
+    told, problems = understood(report.events, now)
+    ignored = 0
+    by_query: dict[str, list[Told]] = {}
+    for each in told:
+        by_query.setdefault(each.query_id, []).append(each)
+    with transaction.atomic():
+        rows = _rows(by_query, reporter)
+        for query_id, events in by_query.items():
+            row = rows[query_id]
+            if row.removed_at is not None:
+                ignored += len(events)
+                continue
+            store(row, events)
+            _note_listener(row, report, now)
+    return Taken(len(told) - ignored, ignored, problems)
+
+
+def store(row: WatchedQuery, events: Iterable[Told]) -> None:
+    """Within a transaction that holds the row. Events of one query, in any order."""
+    standing = standing_of(row)
+    before = standing.run_id
+    batches, run_events = [], {}
+    for each in events:
+        standing = standing.after(each)
+        if each.batch is not None:
+            batches.append(_batch(row, each.run_id, each.batch))
+        for event in _run_events(row, each):
+            run_events.setdefault((event.run_id, event.kind), event)
+    _insert(batches)
+    _forget_files_of(row, batches)
+    new_runs = {run_id for run_id, _ in run_events} != {before}
+    RunEvent.objects.bulk_create(run_events.values(), ignore_conflicts=True)
+    if new_runs:
+        starts = RunEvent.objects.filter(query=row, kind=RunEventKind.STARTED).count()
+        row.restart_count = max(0, starts - 1)
+    row.standing = msgspec.to_builtins(standing)
+    row.version += 1
+    row.save()
+
+
+def standing_of(row: WatchedQuery) -> Standing:
+    return msgspec.convert(row.standing, Standing)
+
+
+def store_from_files(row: WatchedQuery, found: Sequence[BatchFigures]) -> None:
+    """Batches as a checkpoint directory shows them; a listener's figures take their place."""
+    if not found:
+        return
+    ids = [each.batch_id for each in found]
+    there = WatchedBatch.objects.filter(query=row, batch_id__gte=min(ids))
+    known = set(there.values_list("batch_id", flat=True))
+    _insert([_batch(row, UNKNOWN_RUN, each) for each in found if each.batch_id not in known])
+
+
+def check_room() -> None:
+    if WatchedQuery.objects.filter(removed_at=None).count() >= QUERIES_MAX:
+        raise Rejected(f"{QUERIES_MAX:,} queries are watched; remove one first.")
+
+
+def _rows(by_query: Mapping[str, Sequence[Told]], reporter: str) -> dict[str, WatchedQuery]:
+    """The locked row of each query; new ones are made."""
+    rows = WatchedQuery.objects.select_for_update().filter(query_id__in=list(by_query))
+    found = {row.query_id: row for row in rows.order_by("pk")}
+    for has_id in (False, True):
+        missing = [query_id for query_id in by_query if query_id not in found]
+        if not missing:
+            break
+        check_room()
+        made = [
+            WatchedQuery(
+                name=_free_name(query_id, by_query[query_id], has_id=has_id),
+                query_id=query_id,
+                created_by=reporter,
+                created_at=timezone.now(),
+            )
+            for query_id in missing
+        ]
+        WatchedQuery.objects.bulk_create(made, ignore_conflicts=True)
+        found = {row.query_id: row for row in rows.all()}
+    return found
+
+
+def _free_name(query_id: str, events: Sequence[Told], *, has_id: bool) -> str:
+    """The query's own name, with a part of the id if another query has it already."""
+    given = slugify(next((each.name for each in events if each.name), "")) or "query"
+    ending = f"-{slugify(query_id)[:36]}"
+    is_taken = WatchedQuery.objects.filter(name=given[:NAME_LENGTH_MAX]).exists()
+    if has_id or is_taken or given == "query":
+        return given[: NAME_LENGTH_MAX - len(ending)] + ending
+    return given[:NAME_LENGTH_MAX]
+
+
+def _batch(row: WatchedQuery, run_id: str, figures: BatchFigures) -> WatchedBatch:
+    return WatchedBatch(
+        query=row,
+        run_id=run_id,
+        batch_id=figures.batch_id,
+        at=figures.at,
+        duration_ms=figures.duration_ms,
+        rows=figures.rows,
+        figures=msgspec.to_builtins(figures),
+    )
+
+
+def _insert(batches: Sequence[WatchedBatch]) -> None:
+    WatchedBatch.objects.bulk_create(batches, ignore_conflicts=True, batch_size=ROWS_PER_STATEMENT)
+
+
+def _forget_files_of(row: WatchedQuery, batches: Sequence[WatchedBatch]) -> None:
+    if batches and row.directory:
+        ids = [each.batch_id for each in batches]
+        WatchedBatch.objects.filter(query=row, run_id=UNKNOWN_RUN, batch_id__in=ids).delete()
+
+
+def _run_events(row: WatchedQuery, told: Told) -> list[RunEvent]:
+    """Every run has a start, also one whose listener was added later."""
+    at = told.batch.at if told.batch else told.at
+    started = RunEvent(query=row, run_id=told.run_id, kind=RunEventKind.STARTED, at=at)
+    if told.kind is not Kind.TERMINATED:
+        return [started]
+    has_failed = told.exception is not None
+    ended = RunEvent(
+        query=row,
+        run_id=told.run_id,
+        kind=RunEventKind.FAILED if has_failed else RunEventKind.STOPPED,
+        at=told.at,
+        error_class=told.error_class,
+        message=told.exception or "",
+    )
+    return [started, ended]
+
+
+def _note_listener(row: WatchedQuery, report: Report, now: datetime) -> None:
+    """`dropped` only grows, so that a late report takes nothing back."""
+    if not report.listener:
+        return
+    seen, _ = ListenerSeen.objects.get_or_create(
+        query=row,
+        listener=report.listener[:ID_LENGTH_MAX],
+        defaults={"heard_at": now},
+    )
+    dropped = min(COUNT_MAX, max(0, report.dropped.get(row.query_id, 0)))
+    seen.dropped = max(seen.dropped, dropped)
+    seen.heard_at = now
+    seen.version = report.version[:LABEL_LENGTH_MAX]
+    seen.spark = report.spark[:LABEL_LENGTH_MAX]
+    seen.save()

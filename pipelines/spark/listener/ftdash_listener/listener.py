@@ -1,0 +1,95 @@
+"""The listener itself: turns what Spark says into events, and hands them to the reporter.
+
+Spark calls `onQueryStarted` while `start()` waits, and the others from its listener thread. Each
+call formats one short text; nothing here waits, and nothing raises.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql.streaming import StreamingQueryListener
+
+from ftdash_listener.sending import Reporter, log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MESSAGE_LENGTH_MAX = 20_000
+"""Of an exception: the traces of a cluster are longer."""
+
+
+def watch(spark: SparkSession, url: str, token: str) -> ProgressListener:
+    """Report all queries of this session, also those that you start later.
+
+    `url` is the dashboard's address, `token` one of the scope `listen`. Never raises: a problem is
+    a warning in the log `ftdash_listener`, and your job goes on without a report.
+    """
+    listener = ProgressListener(url, token)
+    try:
+        spark.streams.addListener(listener)
+    except Exception as problem:  # the job matters more than its report
+        log.warning("The listener could not be added, nothing is reported: %r", problem)
+    return listener
+
+
+class ProgressListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has no types
+    """Starts its thread at the first event, so that Spark Connect 3.5 can send it to the server."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._token = token
+        self._reporter: Reporter | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_url": self._url, "_token": self._token, "_reporter": None}
+
+    @property
+    def reporter(self) -> Reporter:
+        if self._reporter is None:
+            about = {"spark": pyspark.__version__}
+            self._reporter = Reporter(self._url, self._token, about)
+            self._reporter.start()
+            atexit.register(self._reporter.close)
+        return self._reporter
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # Spark's name
+        self._say("started", event, lambda: {"timestamp": event.timestamp, "name": event.name})
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        self._say("idle", event, lambda: {"timestamp": event.timestamp})
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._say("terminated", event, lambda: _end_of(event))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Spark's own JSON goes into the report as it is."""
+        try:
+            progress = event.progress
+            text = f'{{"kind": "progress", "progress": {progress.json}}}'
+            self.reporter.put(str(progress.id), text)
+        except Exception as problem:
+            log.warning("A progress event was not reported: %r", problem)
+
+    def _say(self, kind: str, event: Any, more: Callable[[], dict[str, Any]]) -> None:
+        try:
+            query_id = str(event.id)
+            said = {"kind": kind, "id": query_id, "runId": str(event.runId), **more()}
+            self.reporter.put(query_id, json.dumps(said))
+        except Exception as problem:
+            log.warning("That a query %s was not reported: %r", kind, problem)
+
+
+def _end_of(event: Any) -> dict[str, Any]:
+    """The event has no time of its own."""
+    exception = event.exception
+    return {
+        "timestamp": datetime.now(timezone.utc).isoformat(),  # noqa: UP017  # Python 3.8
+        "exception": str(exception)[:MESSAGE_LENGTH_MAX] if exception is not None else None,
+        "errorClass": getattr(event, "errorClassOnException", None),
+    }

@@ -1,0 +1,214 @@
+"""What listeners report is stored once, in whatever order it comes, and opens nothing else."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from ftdash.accounts import services as accounts
+from ftdash.accounts.models import TokenScope
+from ftdash.watching import queries
+from ftdash.watching.models import RunEvent, WatchedBatch, WatchedQuery
+from ftdash.watching.progress import understood
+from ftdash.watching.services import registration, reports
+from ftdash.watching.services.registration import Sighting
+from ftdash.watching.standing import QueryState, Standing
+from tests.web.api_callers import bearer
+from tests.web.people import admin_user, signed_in
+from tests.web.watched import BEGAN, EVENTS, LISTENER, QUERY, RUN, listener, progress, report, said
+
+pytestmark = pytest.mark.usefixtures("site")
+
+LATER_RUN = "33333333-aaaa-4444-8888-000000000002"
+NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _no_failures_so_far() -> None:
+    cache.clear()
+
+
+def a_story() -> list[dict[str, object]]:
+    """Two runs, of which the first failed."""
+    failed_at, restarted_at = BEGAN + timedelta(seconds=35), BEGAN + timedelta(seconds=60)
+    return [
+        said("started", BEGAN, name="orders"),
+        *(progress(number) for number in range(3)),
+        said("terminated", failed_at, exception="boom\nat x", errorClass="STREAM_FAILED"),
+        said("started", restarted_at, run=LATER_RUN, name="orders"),
+        progress(3, run=LATER_RUN, at=restarted_at + timedelta(seconds=1), rows=0),
+        said("idle", restarted_at + timedelta(seconds=20), run=LATER_RUN),
+    ]
+
+
+def test_a_report_becomes_a_query_with_its_batches_runs_and_clocks() -> None:
+    answer = report(listener(), *a_story())
+
+    assert answer.status_code == 200, answer.content
+    assert answer.json() == {"taken": 8, "ignored": 0, "problems": []}
+    found = queries.detail("orders", page=1, per_page=10)
+    assert found is not None
+    brief = found.brief
+    assert (brief.query_id, brief.run_id, brief.restart_count) == (QUERY, LATER_RUN, 1)
+    assert brief.last_committed_at == BEGAN + timedelta(seconds=61.8)
+    assert brief.data_moved_at == BEGAN + timedelta(seconds=20.8)
+    assert [each.figures.batch_id for each in found.batches.rows] == [3, 2, 1, 0]
+    assert [(e.kind.label, e.error_class) for e in found.run_events] == [
+        ("started", ""),
+        ("failed", "STREAM_FAILED"),
+        ("started", ""),
+    ]
+    newest = found.batches.rows[1].figures
+    assert newest.phases_ms["walCommit"] == 60
+    assert newest.sources[0]["lag"] == {"orders/0": 240, "orders/1": 0, "total": 240}
+    assert newest.operators[0]["dropped"] == 3
+    assert newest.operators[0]["metrics"] == {"loadedMapCacheHitCount": 40}
+    assert newest.sink == {"description": "FileSink[/data/out]", "rows": None}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_events_that_come_twice_and_in_any_order_leave_the_same_rows(seed: int) -> None:
+    rng, client = random.Random(seed), listener()
+    shuffled = [*a_story(), *a_story()]
+    rng.shuffle(shuffled)
+
+    while shuffled:
+        taken = rng.randint(1, 5)
+        assert report(client, *shuffled[:taken]).status_code == 200
+        del shuffled[:taken]
+
+    row = WatchedQuery.objects.get()
+    assert WatchedBatch.objects.count() == 4
+    assert RunEvent.objects.count() == 3
+    assert row.restart_count == 1
+    assert reports.standing_of(row) == standing_of(a_story())
+
+
+def test_a_standing_is_the_same_in_whatever_order_its_events_come() -> None:
+    rng, expected = random.Random(7), standing_of(a_story())
+
+    for _ in range(50):
+        shuffled = [*a_story(), *rng.sample(a_story(), 4)]
+        rng.shuffle(shuffled)
+        assert standing_of(shuffled) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "after", "expected"),
+    [
+        (0, timedelta(0), QueryState.UNKNOWN),
+        (4, timedelta(seconds=30), QueryState.RUNNING),
+        (5, timedelta(seconds=40), QueryState.FAILED),
+        (6, timedelta(seconds=61), QueryState.RUNNING),
+        (8, timedelta(seconds=85), QueryState.IDLE),
+        (8, timedelta(seconds=200), QueryState.STALE),
+    ],
+)
+def test_the_state_follows_the_newest_run(
+    count: int, after: timedelta, expected: QueryState
+) -> None:
+    assert standing_of(a_story()[:count]).state(BEGAN + after) is expected
+
+
+def test_one_malformed_event_takes_no_other_one_with_it() -> None:
+    wrong = progress(1)
+    wrong["progress"]["batchId"] = "seven"
+    ahead = progress(5, at=datetime.now(UTC) + timedelta(days=2))
+    answer = report(listener(), progress(0), wrong, {"kind": "started"}, ahead, progress(2))
+
+    assert answer.json()["taken"] == 2
+    first, second, third = answer.json()["problems"]
+    assert first.startswith("events.1: Expected `int`, got `str`")
+    assert second == "events.2: an event of kind 'started' needs id, runId and timestamp"
+    assert third.endswith("lies in the future; check the driver's clock")
+    assert WatchedBatch.objects.count() == 2
+
+
+def test_dropped_events_are_counted_per_listener_and_never_go_down() -> None:
+    client = listener()
+    report(client, progress(0), dropped={QUERY: 7})
+    report(client, progress(1), dropped={QUERY: 3})
+    report(client, progress(2), dropped={QUERY: 5}, listener="another")
+
+    found = queries.brief("orders")
+    assert found is not None
+    assert found.dropped_events == 12
+
+
+def test_a_token_to_listen_reports_and_opens_nothing_else() -> None:
+    client = listener()
+    report(client, progress(0))
+
+    for address in ("/api/pipelines", "/api/watched-queries", "/metrics", "/jobs/overview"):
+        answer = client.get(address)
+        assert answer.status_code == 403, address
+        assert "only reports progress" in answer.content.decode()
+
+
+@pytest.mark.parametrize("scope", [each for each in TokenScope if each is not TokenScope.LISTEN])
+def test_no_other_token_reports(scope: TokenScope) -> None:
+    answer = report(bearer(scope, "other"), progress(0))
+
+    assert answer.status_code == 403
+    assert answer.json()["errors"] == [
+        "Reporting progress of queries needs a token of scope 'listen'."
+    ]
+    assert not WatchedQuery.objects.exists()
+
+
+def test_a_session_does_not_report() -> None:
+    assert report(signed_in(admin_user()), progress(0)).status_code == 403
+
+
+def test_a_revoked_token_gets_one_sentence() -> None:
+    client = listener()
+    accounts.revoke_token(name="job", revoked_by="ada", reason="leaked")
+
+    answer = report(client, progress(0))
+
+    assert answer.status_code == 401
+    assert answer.json()["errors"] == [
+        "This token opens nothing; it was mistyped, revoked or has expired."
+    ]
+    assert Client().post(EVENTS).status_code == 401
+
+
+def test_two_queries_of_one_name_get_two_names() -> None:
+    other = "99999999-aaaa-4444-8888-000000000009"
+    report(listener(), progress(0), progress(0, query=other))
+
+    assert {each.name for each in queries.watched()} == {"orders", f"orders-{other}"}
+
+
+def test_a_removed_query_stays_removed_until_it_is_registered_again() -> None:
+    client = listener()
+    report(client, *a_story())
+    registration.remove(name="orders", requester="ada", reason="gone")
+    assert not WatchedBatch.objects.exists()
+
+    answer = report(client, progress(9, run=LATER_RUN))
+
+    assert answer.json() == {"taken": 0, "ignored": 1, "problems": []}
+    assert queries.watched() == []
+    seen = Sighting(query_id=QUERY)
+    registration.watch(name="shop", seen=seen, requester="ada", reason="back")
+    assert report(client, progress(10, run=LATER_RUN)).json()["taken"] == 1
+    assert [each.name for each in queries.watched()] == ["shop"]
+
+
+def test_a_run_whose_listener_came_later_has_a_start_too() -> None:
+    report(listener(), progress(7), listener=LISTENER)
+
+    event = RunEvent.objects.get()
+    assert (event.run_id, event.at) == (RUN, BEGAN + timedelta(seconds=70))
+
+
+def standing_of(events: list[dict[str, object]]) -> Standing:
+    told, problems = understood(events, NOW)
+    assert problems == []
+    standing = Standing()
+    for each in told:
+        standing = standing.after(each)
+    return standing
