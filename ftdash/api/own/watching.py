@@ -32,7 +32,7 @@ class ListenerReport(Schema):
 
     events: Annotated[
         list[dict[str, Any]],
-        WithJsonSchema({"type": "array", "items": described(Event), "maxItems": EVENTS_MAX}),
+        WithJsonSchema({"type": "array", "items": described(Event).json_schema, "maxItems": EVENTS_MAX}),
     ] = Field(max_length=EVENTS_MAX)
     dropped: dict[str, int] = Field(default={}, max_length=EVENTS_MAX)
     listener: str = Field(default="", max_length=64)
@@ -116,7 +116,7 @@ def remove_query(request: Entered, name: InPath, asked: Changing) -> list[QueryA
 
 @api.get(
     "/watched-queries/{name}/batches",
-    response=list[Annotated[dict[str, Any], WithJsonSchema(described(BatchFigures))]],
+    response=list[Annotated[dict[str, Any], described(BatchFigures)]],
 )
 def batches(request: HttpRequest, name: InPath, page: Page = 1) -> list[dict[str, Any]]:
     """Batches, newest first, 200 on a page."""

@@ -258,7 +258,7 @@ def _layout(shown: list[BatchFigures], unit: str, *, legend_px: int) -> Json:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
     """A line of the table below the charts."""
 
