@@ -108,7 +108,8 @@ class LocalTree:
                 os.unlink(os.path.join(folder, name))
             for name in names:
                 os.rmdir(os.path.join(folder, name))
-        self._directory.rmdir()
+        if self._directory.is_dir():
+            self._directory.rmdir()
 
     def _path_of(self, path: str) -> Path:
         """Names come from listings and from files of others, which may hold `..`."""

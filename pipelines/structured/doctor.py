@@ -7,7 +7,7 @@ Consecutive batches with the same trouble are one finding.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 
 from pipelines.structured.findings import Finding, Kind, finding
@@ -98,11 +98,12 @@ PROBLEM_KINDS = {
 
 
 def _damaged_files(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
-    seen: set[tuple[str, Kind]] = set()
+    """One finding for a file: what reading it shows comes before what its bytes show."""
+    seen: set[str] = set()
     for problem in (*query.problems, *observed.file_problems):
         kind = _kind_of(problem)
-        if (problem.path, kind) not in seen:
-            seen.add((problem.path, kind))
+        if problem.path not in seen:
+            seen.add(problem.path)
             batch_id = _batch_of(problem.path)
             yield finding(kind, problem.text, batch_id=batch_id, path=problem.path)
 
@@ -209,20 +210,16 @@ def _state(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
     points = recovery_points(query)
     if not query.operators or not points:
         return
-    broken = [each for each in points if not each.is_complete]
-    newest = points[-1]
-    if not newest.is_complete:
-        text = f"Batch {newest.batch_id} is the newest: {newest.problems[0]}"
+    newest, lost = points[-1], [each for each in points if each.state_problems]
+    if newest.state_problems:
+        text = f"Batch {newest.batch_id} is the newest: {newest.state_problems[0]}"
         yield finding(Kind.NEWEST_STATE_MISSING, text, batch_id=newest.batch_id)
-    purged = 0
-    for point in points[: PURGED_MAX if points[0].batch_id > 0 else 0]:
-        if point.is_complete:
-            break
-        purged += 1
-    lost = [each for each in broken if each is not newest and each not in points[:purged]]
-    for run in _runs([each.batch_id for each in lost]):
-        first = next(each for each in lost if each.batch_id == run[0])
-        text = f"{_batches_named(run)} not restorable: {first.problems[0]}"
+    tolerated = PURGED_MAX if points[0].batch_id > 0 else 0
+    purged = list(takewhile(lambda each: each.state_problems, points[:tolerated]))
+    lost = [each for each in lost if each is not newest and each not in purged]
+    by_id = {each.batch_id: each for each in lost}
+    for run in _runs(list(by_id)):
+        text = f"{_batches_named(run)} not restorable: {by_id[run[0]].state_problems[0]}"
         yield finding(Kind.STATE_MISSING, text, batch_id=run[0])
     if newest.longest_chain > LONG_CHAIN_FILES:
         text = (

@@ -96,6 +96,15 @@ class LogEntry:
     path: str
     batch_id: int
     size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSchema:
+    """Field names and types of a store's keys and values, as Spark writes them."""
+
+    key: tuple[tuple[str, str], ...]
+    value: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,7 @@ class _LogLine(msgspec.Struct):
     path: str
     batchId: int = -1  # noqa: N815
     size: int = 0
+    modificationTime: int = 0  # noqa: N815
 
 
 class _OperatorName(msgspec.Struct):
@@ -193,7 +203,9 @@ def log_entries_of(content: bytes) -> list[LogEntry]:
     entries = []
     for line in lines:
         found = _decoded(_LOG_LINE, line)
-        entries.append(LogEntry(line.decode(), found.path, found.batchId, found.size))
+        entries.append(
+            LogEntry(line.decode(), found.path, found.batchId, found.size, found.modificationTime)
+        )
     return entries
 
 
@@ -205,6 +217,64 @@ def operator_of(content: bytes) -> OperatorInfo:
     body = _decoded(_OPERATOR, lines[0])
     stores = tuple(StoreInfo(each.storeName, each.numPartitions) for each in body.stateStoreInfo)
     return OperatorInfo(body.operatorInfo.operatorId, body.operatorInfo.operatorName, stores)
+
+
+def schema_of(content: bytes) -> StateSchema | None:
+    """Of `_metadata/schema`. None: a version with several column families, which is not compared.
+
+    Raises Damaged.
+    """
+    version, at = _text_at(content, 0)
+    if version != "v2":
+        return None
+    parts = []
+    for _ in range(2):
+        count = int.from_bytes(content[at : at + 4], "big")
+        at, text = at + 4, ""
+        for _ in range(count):
+            piece, at = _text_at(content, at)
+            text += piece
+        parts.append(_fields_of(text))
+    return StateSchema(*parts)
+
+
+def _text_at(content: bytes, at: int) -> tuple[str, int]:
+    """As Java's `writeUTF` wrote it: two bytes of length, then the text."""
+    end = at + 2 + int.from_bytes(content[at : at + 2], "big")
+    if len(content) < max(end, at + 2):
+        raise Damaged(Problem.TORN, "breaks off")
+    return content[at + 2 : end].decode("utf-8", "replace"), end
+
+
+class _Field(msgspec.Struct):
+    name: str
+    type: Any
+
+
+class _Fields(msgspec.Struct):
+    fields: list[_Field]
+
+
+def _fields_of(text: str) -> tuple[tuple[str, str], ...]:
+    """A type that has fields itself is written as JSON."""
+    found = _decoded(msgspec.json.Decoder(_Fields), text.encode()).fields
+    return tuple(
+        (f.name, f.type if isinstance(f.type, str) else msgspec.json.encode(f.type).decode())
+        for f in found
+    )
+
+
+BLOCK = b"LZ4Block"
+LAST_BLOCK_BYTES = 21
+"""An empty block ends a stream: its name, one byte of kind, and three zero numbers of 4 bytes."""
+
+
+def check_blocks(content: bytes) -> None:
+    """Of a state file that Spark's LZ4 stream wrote. Raises Damaged if its end is missing."""
+    if content.startswith(BLOCK):
+        end = content[-LAST_BLOCK_BYTES:]
+        if not end.startswith(BLOCK) or end[len(BLOCK) + 1 :] != bytes(12):
+            raise Damaged(Problem.TORN, "breaks off: its last block is missing")
 
 
 def crc_length_of(content_bytes: int, bytes_per_sum: int = 512) -> int:

@@ -13,14 +13,20 @@ from pipelines.structured.query import Batch, Operator, QueryDirectory, StateFil
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """A batch with its offsets, committed. `problems`: why its state cannot be loaded; each is a
-    sentence. `longest_chain`: how many files of changes a restore reads behind one snapshot."""
+    """A batch with its offsets, committed. Problems are sentences: damaged logs, and state that
+    cannot be loaded. `longest_chain`: how many files of changes a restore reads behind one
+    snapshot."""
 
     batch_id: int
     planned_ms: int | None
     committed_ms: int | None
-    problems: tuple[str, ...]
+    log_problems: tuple[str, ...]
+    state_problems: tuple[str, ...]
     longest_chain: int
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.log_problems + self.state_problems
 
     @property
     def is_complete(self) -> bool:
@@ -40,15 +46,11 @@ def recovery_points(query: QueryDirectory) -> tuple[RecoveryPoint, ...]:
     for batch in query.batches:
         if batch.offset_file is None or batch.commit_file is None:
             continue
-        problems = [
-            f"{file.path} is damaged."
-            for file in (batch.offset_file, batch.commit_file)
-            if file.path in damaged
-        ]
-        version, longest = batch.batch_id + 1, 0
+        logs = (batch.offset_file.path, batch.commit_file.path)
+        lost, longest = list(absent), 0
         for each, lengths in chains:
-            if (length := lengths.get(version)) is None:
-                problems.append(f"{each.folder} cannot be loaded at version {version}.")
+            if (length := lengths.get(batch.batch_id + 1)) is None:
+                lost.append(f"{each.folder} cannot be loaded at version {batch.batch_id + 1}.")
             else:
                 longest = max(longest, length)
         points.append(
@@ -56,11 +58,23 @@ def recovery_points(query: QueryDirectory) -> tuple[RecoveryPoint, ...]:
                 batch.batch_id,
                 batch.planned_ms,
                 batch.committed_ms,
-                (*problems, *absent),
+                (
+                    *(f"{path} is damaged." for path in logs if path in damaged),
+                    *missing_before(query, batch.batch_id),
+                ),
+                tuple(lost),
                 longest,
             )
         )
     return tuple(points)
+
+
+def missing_before(query: QueryDirectory, batch_id: int) -> Iterator[str]:
+    """A restart reads the offsets of the batch before its newest one, too (Spark 4.3,
+    `MicroBatchExecution.populateStartOffsets`): the oldest batch that is kept is no point."""
+    before = query.by_id.get(batch_id - 1)
+    if batch_id > 0 and (before is None or before.offset_file is None):
+        yield f"offsets/{batch_id - 1}, which a restart reads as well, is not kept any more."
 
 
 def missing_partitions(operator: Operator) -> Iterator[str]:

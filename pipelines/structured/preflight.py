@@ -1,0 +1,384 @@
+"""The verdict on a rewind before anything is copied: every objection, and what to know.
+
+Decides by the bytes of the batch, the doctor's findings, and what the caller says about the new
+code (`PlanDescription`), the sources and the output. It says what it could not check. It changes
+nothing, and the fork verifies again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipelines.domain.errors import Rejected
+from pipelines.storage.trees import Tree, check_is_free
+from pipelines.structured.copying import committed_batch
+from pipelines.structured.doctor import examine
+from pipelines.structured.findings import Kind
+from pipelines.structured.fork import Boundaries, ForkRequest
+from pipelines.structured.formats import Damaged, SourceKind, SourceOffset, StateSchema, schema_of
+from pipelines.structured.logs import read_log
+from pipelines.structured.query import Batch, Operator, QueryDirectory
+from pipelines.structured.savepoints import MANIFEST, verify_savepoint
+from pipelines.structured.verification import verify
+
+DAMAGES_NAMED_MAX = 5
+
+
+class Check(StrEnum):
+    """The subjects, in this order."""
+
+    POINT = "point"
+    FILES = "files"
+    TIMELINE = "timeline"
+    STORE = "store"
+    PARTITIONS = "partitions"
+    SOURCES = "sources"
+    BOUNDARIES = "boundaries"
+    CODE = "code"
+    SINK = "sink"
+    TARGET = "target"
+
+
+class Outcome(StrEnum):
+    FINE = "fine"
+    NOTE = "note"  # possible, but a person should know
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    check: Check
+    outcome: Outcome
+    text: str  # one or two sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """In the order of `Check`."""
+
+    findings: tuple[Objection, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        return all(each.outcome is not Outcome.REFUSED for each in self.findings)
+
+
+class Output(StrEnum):
+    """What becomes of the rows that were written after the batch."""
+
+    NEW = "new"  # the fork writes to another place
+    REWOUND = "rewound"  # to a copy of the output as it was at the batch
+    HANDLED = "handled"  # to the same place; you handle what is there
+    SAME_FILES = "same files"  # to the same place of a file sink, with its log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOperator:
+    """`schemas`: by store; only those that you know are compared."""
+
+    name: str
+    schemas: Mapping[str, StateSchema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDescription:
+    """The new code, as you describe it.
+
+    Operators and sources are in the order of Spark's ids. None: not known.
+    """
+
+    sources: tuple[SourceKind, ...] | None = None
+    operators: tuple[PlannedOperator, ...] | None = None
+    shuffle_partitions: int | None = None
+    store_class: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """`source_bounds` as in `doctor.Observed`. `missing_inputs`: addresses of input files that are
+    gone; None: this was not checked."""
+
+    request: ForkRequest
+    output: Output
+    plan: PlanDescription | None = None
+    source_bounds: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    missing_inputs: tuple[str, ...] | None = None
+
+
+def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Question) -> Verdict:
+    """Reads every file of the batch. Raises Retryable if the storage fails."""
+    try:
+        batch = committed_batch(query, question.request.batch_id)
+    except Rejected as refusal:
+        return Verdict((Objection(Check.POINT, Outcome.REFUSED, str(refusal)),))
+    looks = (
+        _point(batch),
+        _files(source, query, batch),
+        _timeline(query, batch),
+        _store(query, batch, question.plan),
+        _partitions(batch, query, question.plan),
+        _sources(source, query, batch, question),
+        _boundaries(query, batch, question.request),
+        _code(source, query, batch, question.plan),
+        _sink(query, batch, question),
+        _target(target),
+    )
+    return Verdict(tuple(each for look in looks for each in look))
+
+
+def _point(batch: Batch) -> Iterator[Objection]:
+    text = f"Batch {batch.batch_id} is committed, and its offsets are kept."
+    yield Objection(Check.POINT, Outcome.FINE, text)
+
+
+def _files(source: Tree, query: QueryDirectory, batch: Batch) -> Iterator[Objection]:
+    if source.read(MANIFEST) is not None:
+        for text in verify_savepoint(source)[:DAMAGES_NAMED_MAX]:
+            yield Objection(Check.FILES, Outcome.REFUSED, text)
+    needed = [
+        text
+        for finding in examine(query)
+        if finding.kind is Kind.PARTITION_MISSING
+        for text in (finding.text,)
+    ]
+    found = verify(source, query, batch)
+    texts = [*needed, *(problem.text for problem in found.problems)]
+    for operator in query.operators:
+        texts += [
+            f"{each.folder} has no version {batch.batch_id + 1}."
+            for each in operator.partitions
+            if batch.batch_id + 1 not in each.files
+        ]
+    for text in texts[:DAMAGES_NAMED_MAX]:
+        yield Objection(Check.FILES, Outcome.REFUSED, text)
+    if len(texts) > DAMAGES_NAMED_MAX:
+        text = f"{len(texts) - DAMAGES_NAMED_MAX} more files are damaged or missing."
+        yield Objection(Check.FILES, Outcome.REFUSED, text)
+    if not texts:
+        text = f"{len(found.paths)} files of {found.read_bytes:,} bytes are as written."
+        yield Objection(Check.FILES, Outcome.FINE, text)
+
+
+def _timeline(query: QueryDirectory, batch: Batch) -> Iterator[Objection]:
+    for finding in examine(query):
+        if finding.kind is Kind.MIXED_TIMELINES:
+            is_before = finding.batch_id is not None and finding.batch_id > batch.batch_id
+            outcome = Outcome.NOTE if is_before else Outcome.REFUSED
+            yield Objection(Check.TIMELINE, outcome, finding.text)
+        elif finding.kind is Kind.ABANDONED_STATE:
+            text = f"{finding.text} The fork leaves that state behind."
+            yield Objection(Check.TIMELINE, Outcome.NOTE, text)
+
+
+def _store(
+    query: QueryDirectory, batch: Batch, plan: PlanDescription | None
+) -> Iterator[Objection]:
+    if not query.operators:
+        return
+    kept = batch.store_class.rpartition(".")[2]
+    planned = (plan.store_class if plan else "").rpartition(".")[2]
+    if planned and planned != kept:
+        text = f"The checkpoint has {kept}; your setting {planned} has no effect on the fork."
+        yield Objection(Check.STORE, Outcome.NOTE, text)
+    text = f"The state is of the store {query.store}, and the fork keeps it."
+    yield Objection(Check.STORE, Outcome.FINE, text)
+
+
+def _partitions(
+    batch: Batch, query: QueryDirectory, plan: PlanDescription | None
+) -> Iterator[Objection]:
+    for finding in examine(query):
+        if finding.kind is Kind.PARTITIONS_DIFFER:
+            yield Objection(Check.PARTITIONS, Outcome.REFUSED, finding.text)
+    kept, planned = batch.shuffle_partitions, plan.shuffle_partitions if plan else None
+    if query.operators and planned is not None and planned != kept:
+        text = f"The state has {kept} partitions; your setting {planned} has no effect on the fork."
+        yield Objection(Check.PARTITIONS, Outcome.NOTE, text)
+
+
+def _sources(
+    source: Tree, query: QueryDirectory, batch: Batch, question: Question
+) -> Iterator[Objection]:
+    for offset in batch.sources:
+        name = f"Source {offset.index}"
+        bounds = question.source_bounds.get(offset.index)
+        if offset.kind is SourceKind.FILE:
+            yield _file_source(source, query, offset, question)
+        elif bounds is None:
+            if offset.kind is SourceKind.KAFKA:
+                text = f"{name}: it was not checked if Kafka still has what comes after the batch."
+                yield Objection(Check.SOURCES, Outcome.NOTE, text)
+            elif offset.kind is SourceKind.OTHER:
+                text = f"{name} is of a kind whose offsets cannot be judged: {offset.text[:80]}"
+                yield Objection(Check.SOURCES, Outcome.NOTE, text)
+        else:
+            lost = [
+                f"{key} begins at {bounds[key][0]}, and the batch needs {position}"
+                for key, position in offset.positions.items()
+                if key in bounds and position < bounds[key][0]
+            ]
+            outcome = Outcome.REFUSED if lost else Outcome.FINE
+            text = f"{name} no longer has everything: {'; '.join(lost)}."
+            fine = f"{name} still has everything after the batch."
+            yield Objection(Check.SOURCES, outcome, text if lost else fine)
+
+
+def _file_source(
+    source: Tree, query: QueryDirectory, offset: SourceOffset, question: Question
+) -> Objection:
+    name, log_offset = f"Source {offset.index}", offset.positions["logOffset"]
+    log = query.log_of(offset)
+    if log is None or log.newest is None or log.newest < log_offset:
+        text = f"{name} has no log that reaches to the batch."
+        return Objection(Check.SOURCES, Outcome.REFUSED, text)
+    try:
+        entries = [e for e in read_log(source, log).entries() if e.batch_id > log_offset]
+    except Rejected as refusal:
+        return Objection(Check.SOURCES, Outcome.REFUSED, str(refusal))
+    if question.missing_inputs is None:
+        text = f"{name} reads {len(entries)} files again; it was not checked if they are there."
+        return Objection(Check.SOURCES, Outcome.NOTE if entries else Outcome.FINE, text)
+    gone = [entry.path for entry in entries if entry.path in question.missing_inputs]
+    if gone:
+        text = f"{name}: {len(gone)} files after the batch are gone, {gone[0]} among them."
+        return Objection(Check.SOURCES, Outcome.REFUSED, text)
+    text = f"{name}: all {len(entries)} files after the batch are still there."
+    return Objection(Check.SOURCES, Outcome.FINE, text)
+
+
+def _boundaries(query: QueryDirectory, batch: Batch, request: ForkRequest) -> Iterator[Objection]:
+    following = query.by_id.get(batch.batch_id + 1)
+    if request.boundaries is Boundaries.NEW:
+        text = (
+            f"Batch {batch.batch_id + 1} takes what the sources offer then; a sink that goes by"
+            " batch id sees other rows under the same id."
+        )
+        yield Objection(Check.BOUNDARIES, Outcome.NOTE, text)
+    elif following is None or following.plan is None:
+        text = f"Batch {batch.batch_id + 1} was not planned, so it has no boundaries to keep."
+        yield Objection(Check.BOUNDARIES, Outcome.REFUSED, text)
+    else:
+        text = f"Batch {batch.batch_id + 1} takes exactly the rows that it had; later ones are new."
+        yield Objection(Check.BOUNDARIES, Outcome.FINE, text)
+
+
+def _code(
+    source: Tree, query: QueryDirectory, batch: Batch, plan: PlanDescription | None
+) -> Iterator[Objection]:
+    if plan is None:
+        text = "Nothing is known about the new code; describe it to compare operators."
+        yield Objection(Check.CODE, Outcome.NOTE, text)
+        return
+    texts = [*_different_sources(batch, plan), *_different_operators(source, query, plan)]
+    yield from (Objection(Check.CODE, Outcome.REFUSED, text) for text in texts)
+    if not texts:
+        text = "Sources, operators and the schemas that are known fit the checkpoint."
+        yield Objection(Check.CODE, Outcome.FINE, text)
+
+
+def _different_sources(batch: Batch, plan: PlanDescription) -> Iterator[str]:
+    if plan.sources is None:
+        return
+    kept = tuple(each.kind for each in batch.sources)
+    if len(kept) != len(plan.sources):
+        yield f"The checkpoint has {len(kept)} sources, and the new code {len(plan.sources)}."
+        return
+    for index, (old, new) in enumerate(zip(kept, plan.sources, strict=True)):
+        if old is not new and SourceKind.NONE not in (old, new):
+            yield f"Source {index} is {old} in the checkpoint, and {new} in the new code."
+
+
+def _different_operators(
+    source: Tree, query: QueryDirectory, plan: PlanDescription
+) -> Iterator[str]:
+    if plan.operators is None:
+        return
+    if len(query.operators) != len(plan.operators):
+        yield (
+            f"The checkpoint has {len(query.operators)} stateful operators, and the new code"
+            f" {len(plan.operators)}."
+        )
+        return
+    for kept, planned in zip(query.operators, plan.operators, strict=True):
+        if kept.name and planned.name and kept.name != planned.name:
+            yield (
+                f"Operator {kept.operator_id} is {kept.name} in the checkpoint, and {planned.name}"
+                " in the new code."
+            )
+            continue
+        for store, schema in planned.schemas.items():
+            yield from _different_schema(source, kept, store, schema)
+
+
+def _different_schema(
+    source: Tree, operator: Operator, store: str, planned: StateSchema
+) -> Iterator[str]:
+    kept = state_schema(source, operator, store)
+    place = f"operator {operator.operator_id} ({operator.name}), store {store}"
+    for part, old, new in (
+        ("key", kept.key if kept else (), planned.key),
+        ("value", kept.value if kept else (), planned.value),
+    ):
+        types = [kind for _, kind in old]
+        if kept is not None and types != [kind for _, kind in new]:
+            yield f"The {part} of {place} is {_fields(old)}, and {_fields(new)} in the new code."
+
+
+def state_schema(source: Tree, operator: Operator, store: str) -> StateSchema | None:
+    """As the checkpoint has it. None: missing, damaged, or of a kind that is not compared."""
+    folder = f"state/{operator.operator_id}/0" + ("" if store == "default" else f"/{store}")
+    content = source.read(f"{folder}/_metadata/schema")
+    try:
+        return None if content is None else schema_of(content)
+    except Damaged:
+        return None
+
+
+def _fields(fields: Iterable[tuple[str, str]]) -> str:
+    return "(" + ", ".join(f"{name} {kind}" for name, kind in fields) + ")"
+
+
+def _sink(query: QueryDirectory, batch: Batch, question: Question) -> Iterator[Objection]:
+    newest = query.sink_log.newest if query.sink_log else None
+    match question.output:
+        case Output.NEW:
+            text = "The fork writes to a new place; join it to the old output up to the batch."
+            yield Objection(Check.SINK, Outcome.NOTE, text)
+        case Output.REWOUND if newest is None:
+            text = "The output has no log of a file sink, so it cannot be rewound."
+            yield Objection(Check.SINK, Outcome.REFUSED, text)
+        case Output.REWOUND if newest is not None and newest < batch.batch_id:
+            text = f"The log of the output ends at batch {newest}, before batch {batch.batch_id}."
+            yield Objection(Check.SINK, Outcome.REFUSED, text)
+        case Output.REWOUND:
+            text = f"The output is copied as it was at batch {batch.batch_id}, with its log."
+            yield Objection(Check.SINK, Outcome.FINE, text)
+        case Output.SAME_FILES if newest is not None and newest > batch.batch_id:
+            text = (
+                f"The file sink has batch {newest} in its log: it would drop the rows of batches"
+                f" {batch.batch_id + 1} to {newest} without an error. Choose a new or a rewound"
+                " output."
+            )
+            yield Objection(Check.SINK, Outcome.REFUSED, text)
+        case Output.SAME_FILES if newest is None:
+            text = "The output was not given, so it is not known if its log would drop rows."
+            yield Objection(Check.SINK, Outcome.REFUSED, text)
+        case Output.SAME_FILES:
+            text = "The log of the output ends at the batch: nothing is dropped."
+            yield Objection(Check.SINK, Outcome.FINE, text)
+        case Output.HANDLED:
+            text = (
+                "Your sink sees batch ids again. If it goes by them, as Delta does by application"
+                " id and version, give the fork another application id, or it drops the rows."
+            )
+            yield Objection(Check.SINK, Outcome.NOTE, text)
+
+
+def _target(target: Tree) -> Iterator[Objection]:
+    try:
+        check_is_free(target)
+    except Rejected as refusal:
+        yield Objection(Check.TARGET, Outcome.REFUSED, str(refusal))
+    else:
+        text = f"{target.location} is free, and becomes the checkpointLocation of the fork."
+        yield Objection(Check.TARGET, Outcome.FINE, text)

@@ -1,0 +1,140 @@
+"""Queries of real Spark: read, judged, saved, rewound, browsed, and repartitioned."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.domain.errors import Rejected
+from pipelines.spark.structured import (
+    StateAddress,
+    fork_repartitioned,
+    state_difference,
+    state_rows,
+)
+from pipelines.storage.trees import LocalTree
+from pipelines.structured.directory import read_query, read_tree
+from pipelines.structured.doctor import examine
+from pipelines.structured.findings import Kind
+from pipelines.structured.fork import ForkRequest, fork
+from pipelines.structured.verification import verify
+from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, StoreSetting, configure
+from tests.structured_rewinds.rewinds import rewind, story_of
+
+pytestmark = pytest.mark.spark
+
+SEEDS = (0, 19, 26)
+"""An aggregation on the HDFS-backed store, and two on RocksDB of both formats."""
+STORES = {"hdfs": HDFS, "rocksdb": StoreSetting(ROCKSDB, 1), "rocksdb2": StoreSetting(ROCKSDB, 2)}
+
+
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    configure(spark)
+    return spark
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fork_equals_a_query_that_never_took_the_wrong_turn(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    ending = rewind(spark, story_of(seed), tmp_path)
+
+    assert ending.is_right, ending
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_real_directory_is_healthy_and_a_rewind_by_hand_is_caught(
+    spark: SparkSession, tmp_path: Path, store: str
+) -> None:
+    """As people do it, and as `spikes` of ours did: take offsets and commits away, run again."""
+    STORES[store].apply(spark)
+    query = query_in(tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    query.run(spark, checkpoint, shift=0, until=5)
+
+    healthy = read_query(str(checkpoint), [str(tmp_path)])
+    files = verify(LocalTree(checkpoint), healthy, healthy.by_id[4])
+
+    assert examine(healthy) == ()
+    assert files.problems == ()
+    assert files.read_bytes > 0
+
+    rewind_by_hand(checkpoint, to_batch=2)
+    found = {each.kind for each in examine(read_query(str(checkpoint), [str(tmp_path)]))}
+
+    assert found == {Kind.ABANDONED_STATE, Kind.SOURCE_LOG_AHEAD}
+
+
+def test_a_rewind_by_hand_that_ran_on_has_mixed_timelines(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark loads the abandoned snapshot, and the result holds keys that never came."""
+    HDFS.apply(spark)
+    query = query_in(tmp_path)
+    checkpoint, safe = tmp_path / "checkpoint", tmp_path / "fork"
+    query.run(spark, checkpoint, shift=0, until=5)
+    original = LocalTree(checkpoint)
+    fork(original, read_tree(original), LocalTree(safe), ForkRequest(batch_id=1))
+    for path in checkpoint.glob("state/0/*/4.delta"):
+        stale = path.with_name("4.snapshot")  # as the maintenance writes it, sooner or later
+        if not stale.exists():
+            shutil.copy(checkpoint / f"{path.parent}/6.delta", stale)
+            os.utime(stale, (path.stat().st_mtime, path.stat().st_mtime))
+
+    rewind_by_hand(checkpoint, to_batch=1)
+    query.run(spark, checkpoint, shift=100, until=4)
+    found = {each.kind for each in examine(read_query(str(checkpoint), [str(tmp_path)]))}
+    right = query.run(spark, safe, shift=100, until=5)
+
+    assert found & {Kind.MIXED_TIMELINES, Kind.ABANDONED_STATE}
+    assert max(len(rows) for rows in right.values()) >= 5
+    assert examine(read_query(str(safe), [str(tmp_path)])) == ()
+
+
+def test_state_is_browsed_compared_and_dealt_to_other_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    HDFS.apply(spark)
+    query = query_in(tmp_path)
+    checkpoint, wide = tmp_path / "checkpoint", tmp_path / "wide"
+    seen = query.run(spark, checkpoint, shift=0, until=3)
+    early = StateAddress(location=str(checkpoint), batch_id=1)
+    late = StateAddress(location=str(checkpoint), batch_id=3)
+
+    rows = [(r["key"]["k"], *r["value"]) for r in state_rows(spark, late).collect()]
+    lost, gained = state_difference(spark, early, late)
+
+    assert sorted((k, n) for k, n, _ in rows) == [(k, n) for k, n, _ in seen[3]]
+    assert {r["key"]["k"] for r in gained.collect()} == {2, 3, 4, 5}
+    assert {r["key"]["k"] for r in lost.collect()} == {2}
+
+    tree = LocalTree(checkpoint)
+    made = fork_repartitioned(
+        spark, tree, read_tree(tree), LocalTree(wide), ForkRequest(batch_id=3), partitions=3
+    )
+    further = query.run(spark, wide, shift=0, until=6)
+    same = query.run(spark, checkpoint, shift=0, until=6)
+
+    assert made.next_batch == 4
+    assert read_tree(LocalTree(wide)).operators[0].partition_count == 3
+    assert further[max(further)] == same[max(same)]
+    with pytest.raises(Rejected, match="Spark cannot read the state of operator 7"):
+        state_rows(spark, StateAddress(location=str(wide), batch_id=3, operator_id=7)).count()
+
+
+def query_in(home: Path) -> Query:
+    folder = home / "input"
+    folder.mkdir()
+    source = Input("file", folder / "left")
+    return Query("aggregation", source, source)
+
+
+def rewind_by_hand(checkpoint: Path, to_batch: int) -> None:
+    for folder in ("offsets", "commits"):
+        for file in (checkpoint / folder).iterdir():
+            if file.name.isdigit() and int(file.name) > to_batch:
+                file.unlink()
+                file.with_name(f".{file.name}.crc").unlink(missing_ok=True)

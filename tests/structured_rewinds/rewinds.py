@@ -1,0 +1,165 @@
+"""One rewind by seed: a query takes a wrong turn, is forked, and must equal one that did not.
+
+The seed chooses store, operator, source, the batch to go back to, how far the wrong turn went, what
+the changed code does, whether the way leads over a savepoint, and where the fork is restarted.
+"""
+
+import random
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pipelines.storage.trees import tree_at
+from pipelines.structured.directory import read_query
+from pipelines.structured.doctor import examine
+from pipelines.structured.fork import Boundaries, ForkRequest, fork
+from pipelines.structured.savepoints import SavepointRequest, take_savepoint
+from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, Rows, StoreSetting
+
+STORES = {
+    "HDFS": HDFS,
+    "RocksDB 1": StoreSetting(ROCKSDB, 1),
+    "RocksDB 1 with changelog": StoreSetting(ROCKSDB, 1, True),
+    "RocksDB 2": StoreSetting(ROCKSDB, 2),
+    "RocksDB 2 with changelog": StoreSetting(ROCKSDB, 2, True),
+}
+OPERATORS = ("aggregation", "deduplication", "join", "transformWithState")
+SOURCES = ("file", "rate")
+CELLS = [
+    cell
+    for cell in product(STORES, OPERATORS, SOURCES)
+    if cell[:2] != ("HDFS", "transformWithState")  # Spark offers it on RocksDB alone
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    seed: int
+    store: str
+    operator: str
+    source: str
+    back_to: int
+    wrong_until: int
+    right_until: int
+    restart_at: int
+    shift: int
+    boundaries: Boundaries
+    has_savepoint: bool
+
+
+def story_of(seed: int) -> Story:
+    """Consecutive seeds go through all cells."""
+    chance = random.Random(seed)
+    store, operator, source = CELLS[seed % len(CELLS)]
+    back_to = chance.randint(0, 3)
+    wrong_until = back_to + chance.randint(1, 4)
+    right_until = back_to + chance.randint(2, 5)
+    boundaries = chance.choice(list(Boundaries))
+    return Story(
+        seed=seed,
+        store=store,
+        operator=operator,
+        source=source,
+        back_to=back_to,
+        wrong_until=wrong_until,
+        right_until=right_until,
+        restart_at=chance.randint(back_to + 1, right_until - 1),
+        shift=chance.choice((1, 2, 100)),
+        boundaries=boundaries,
+        has_savepoint=chance.random() < 0.4,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """`differing`: batches whose rows are not those of the query without a wrong turn."""
+
+    story: Story
+    differing: tuple[int, ...]
+    expected: dict[int, Rows]
+    found: dict[int, Rows]
+    findings: tuple[str, ...]  # of the doctor, about the fork at its end
+    touched: bool  # the original
+
+    @property
+    def is_right(self) -> bool:
+        return not self.differing and not self.findings and not self.touched
+
+
+def rewind(spark: SparkSession, story: Story, home: Path) -> Ending:
+    STORES[story.store].apply(spark)
+    query = _query(story, home / "input")
+    original, target = home / "original", home / "fork"
+    query.run(spark, original, shift=0, until=story.wrong_until)
+    before = _fingerprint(original)
+    _fork(story, home, original, target)
+    original = original.rename(home / "original-elsewhere")  # a fork needs nothing of it
+    found = _go_on(spark, query, target, story)
+    never = _query(story, home / "input-of-reference")
+    never.run(spark, home / "reference", shift=0, until=story.back_to)
+    expected = _go_on(spark, never, home / "reference", story)
+    findings = examine(read_query(str(target), [str(home)]))
+    return Ending(
+        story=story,
+        differing=tuple(
+            batch
+            for batch in range(story.back_to + 1, story.right_until + 1)
+            if expected[batch] != found.get(batch)
+        ),
+        expected=expected,
+        found=found,
+        findings=tuple(each.text for each in findings),
+        touched=not before.items() <= _fingerprint(original).items(),
+    )
+
+
+def _query(story: Story, folder: Path) -> Query:
+    folder.mkdir()
+    return Query(
+        story.operator,
+        Input(story.source, folder / "left"),
+        Input(story.source, folder / "right"),
+    )
+
+
+def _fork(story: Story, home: Path, original: Path, target: Path) -> None:
+    roots = [str(home)]
+    origin = original
+    if story.has_savepoint:
+        origin = home / "savepoint"
+        take_savepoint(
+            tree_at(str(original), roots),
+            read_query(str(original), roots),
+            tree_at(str(origin), roots),
+            SavepointRequest(
+                batch_id=story.back_to,
+                label="before the wrong turn",
+                taken_ms=0,
+                keeps_next=story.boundaries is Boundaries.SAME,
+            ),
+        )
+    fork(
+        tree_at(str(origin), roots),
+        read_query(str(origin), roots),
+        tree_at(str(target), roots),
+        ForkRequest(batch_id=story.back_to, boundaries=story.boundaries),
+    )
+
+
+def _go_on(spark: SparkSession, query: Query, checkpoint: Path, story: Story) -> dict[int, Rows]:
+    """With the changed code, and restarted once."""
+    until = (story.restart_at, story.right_until)
+    runs = [query.run(spark, checkpoint, shift=story.shift, until=each) for each in until]
+    return {**runs[0], **runs[1]}
+
+
+def _fingerprint(directory: Path) -> dict[str, tuple[int, int]]:
+    """Spark may still add snapshots of state after the end of a query; it changes no file."""
+    found = {}
+    for file in directory.rglob("*"):
+        if file.is_file():
+            status = file.stat()
+            found[str(file.relative_to(directory))] = (status.st_size, status.st_mtime_ns)
+    return found
