@@ -278,6 +278,7 @@ REDIS_URL = (
 RECONCILE_PERIOD_S = 2.0
 ALERT_PERIOD_S = 5.0
 PRUNE_PERIOD_S = 300.0
+WATCH_PERIOD_S = 5.0
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
@@ -340,6 +341,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "ftdash.tasks.prune_history",
         "schedule": PRUNE_PERIOD_S,
         "options": {"expires": PRUNE_PERIOD_S},
+    },
+    "look-at-watched-files": {
+        "task": "ftdash.tasks.look_at_watched_files",
+        "schedule": WATCH_PERIOD_S,
+        "options": {"expires": WATCH_PERIOD_S},
     },
     "deliver-alerts": {
         "task": "ftdash.tasks.deliver_alerts",

@@ -18,6 +18,7 @@ from ftdash.points.services import comparisons, disposal
 from ftdash.retention import packages, pruning
 from ftdash.supervision import delivery, drivers
 from ftdash.upgrades import services as upgrades
+from ftdash.watching.services import files as watched_files
 
 
 @worker_init.connect
@@ -110,6 +111,13 @@ def deliver_alerts() -> None:
     """Send due messages; what takes too long for one task goes on in the next."""
     if alert_delivery.deliver_due():
         publish(Errand.DELIVER_ALERTS)
+
+
+@shared_task(ignore_result=True)
+def look_at_watched_files() -> None:
+    """Look into the directories and event logs of watched queries where that is due."""
+    if watched_files.look_at_files():
+        look_at_watched_files.delay()
 
 
 @shared_task(ignore_result=True)

@@ -113,10 +113,11 @@ def caller_of(request: HttpRequest) -> Caller:
 def reporter_of(request: HttpRequest) -> Caller:
     """The listener of a query. Raises Refused unless it has a token of the scope `listen`."""
     header = request.headers.get("Authorization")
-    if header is None and not request.user.is_authenticated:
-        raise Refused(401, _WHO)
-    token = None if header is None else _token_of(request, header)
-    if token is None or token.scope != TokenScope.LISTEN:
+    if header is None:
+        caller_of(request)  # raises if no one has signed in
+        raise Refused(403, _NOT_LISTENING)
+    token = _token_of(request, header)
+    if token.scope != TokenScope.LISTEN:
         raise Refused(403, _NOT_LISTENING)
     return _bearer(token)
 

@@ -179,6 +179,27 @@ OURS = [
         "statistic",
     ),
     _of_ours("slot_resident_bytes", "Memory of the process of a slot.", *RUN_LABELS, "slot"),
+    _of_ours("query_state", "1 for the state that a watched query is in.", "query", "state"),
+    _of_ours(
+        "query_since_committed_batch_seconds",
+        "Since a watched query last committed a batch; absent before the first.",
+        "query",
+    ),
+    _of_ours(
+        "query_since_data_seconds",
+        "Since a batch of a watched query last had rows; absent before the first.",
+        "query",
+    ),
+    _of_ours("query_batch_seconds", "The newest batch of a watched query.", "query"),
+    _of_ours("query_input_rows_per_second", "What arrived for the newest batch.", "query"),
+    _of_ours("query_processed_rows_per_second", "What the newest batch could process.", "query"),
+    _of_ours("query_restarts_total", "Restarts of a watched query.", "query"),
+    _of_ours("query_dropped_events_total", "Events that listeners dropped.", "query"),
+    _of_ours(
+        "query_checkpoint_errors",
+        "Errors that the doctor found in the checkpoint directory.",
+        "query",
+    ),
 ]
 FAMILIES = {each.name: each for each in (*JOB, *TASK, *TASK_INPUT, *OPERATOR, *OURS)}
 

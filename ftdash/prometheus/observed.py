@@ -29,6 +29,7 @@ from ftdash.metrics.queries.loads import RunLoads, run_loads
 from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.pipelines import newest_runs
 from ftdash.runs.queries.runs import records_to_replay
+from ftdash.watching.queries import QueryBrief, watched
 from pipelines.domain.status import JobStatus
 
 SILENT = (ShownState.STALE, ShownState.UNKNOWN)
@@ -77,6 +78,8 @@ class Observed:
     projector: Liveness
     reconcile: Liveness
     pipelines: list[ObservedPipeline]
+    now: datetime
+    queries: list[QueryBrief]
 
 
 def observed() -> Observed:
@@ -90,6 +93,8 @@ def observed() -> Observed:
             _pipeline(pipeline, run, seen, open_requests.get(pipeline.pk, 0))
             for pipeline, run in newest_runs()
         ],
+        now=seen.now,
+        queries=watched(),
     )
 
 

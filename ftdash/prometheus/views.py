@@ -31,6 +31,8 @@ from ftdash.prometheus.families import FAMILIES, Family, Reading
 from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun, observed
 from ftdash.runs.queries.freshness import to_running_ms
 from ftdash.times import epoch_ms, watermark_moment
+from ftdash.watching.queries import QueryBrief
+from ftdash.watching.standing import QueryState
 
 
 class RowsCollector(Collector):
@@ -54,6 +56,8 @@ def readings(observed: Observed) -> Iterator[Reading]:
         yield from pipeline_readings(pipeline)
         if pipeline.run is not None:
             yield from flink_readings(pipeline.run)
+    for query in observed.queries:
+        yield from query_readings(query, observed.now)
 
 
 def _written(family: Family, readings: list[Reading]) -> Metric:
@@ -265,6 +269,30 @@ def pipeline_readings(pipeline: ObservedPipeline) -> Iterator[Reading]:
         yield _reading("pipeline_state", labels | {"state": state.value}, is_in_it)
     if pipeline.run is not None:
         yield from _run_readings(pipeline.run)
+
+
+def query_readings(query: QueryBrief, now: datetime) -> Iterator[Reading]:
+    """Rates are served while the query runs; its clocks go on when it has fallen silent."""
+    labels = {"query": query.name}
+    for state in QueryState:
+        yield _reading("query_state", labels | {"state": state.value}, query.state is state)
+    if query.state not in (QueryState.FINISHED, QueryState.FAILED):
+        clocks = {
+            "query_since_committed_batch_seconds": _seconds(query.last_committed_at, now),
+            "query_since_data_seconds": _seconds(query.data_moved_at, now),
+        }
+        yield from _known(labels, clocks)
+    if query.state in (QueryState.RUNNING, QueryState.IDLE):
+        took_ms = query.duration_ms
+        newest = {
+            "query_batch_seconds": None if took_ms is None else took_ms / 1000,
+            "query_input_rows_per_second": query.input_rows_per_s,
+            "query_processed_rows_per_second": query.processed_rows_per_s,
+        }
+        yield from _known(labels, newest)
+    yield _reading("query_restarts_total", labels, query.restart_count)
+    yield _reading("query_dropped_events_total", labels, query.dropped_events)
+    yield _reading("query_checkpoint_errors", labels, query.damage_count)
 
 
 def _run_readings(observed: ObservedRun) -> Iterator[Reading]:

@@ -7,6 +7,7 @@ experimental: it works on a fork here, never on the query itself, and its result
 
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +15,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree
 from pipelines.structured.directory import read_tree
 from pipelines.structured.fork import Fork, ForkRequest, fork
-from pipelines.structured.query import QueryDirectory
+from pipelines.structured.query import QueryDirectory, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +59,22 @@ def fork_repartitioned(
     *,
     partitions: int,
 ) -> Fork:
-    """Fork a batch, and give the fork's state that number of partitions. Needs classic Spark.
+    """Fork a batch, and give the fork's state that number of partitions. Needs classic Spark, and
+    state of RocksDB.
 
     Spark appends a batch without rows to the fork. Every store must hold the same rows before and
     after it; else, or if Spark refuses, this raises Rejected and nothing remains.
     """
+    if query.store not in (Store.ROCKSDB, Store.ROCKSDB_UNIQUE):
+        raise Rejected(
+            f"Spark repartitions state of RocksDB only, and {query.location} has the store"
+            f" {query.store}."
+        )
     made = fork(source, query, target, request)
     try:
         spark._streamingCheckpointManager.repartition(target.location, partitions)
         _check_same(spark, target, request.batch_id)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         target.delete_all()
         raise Rejected(f"Spark does not repartition {query.location}: {error}") from error
     except BaseException:

@@ -5,6 +5,7 @@ new tree never takes a place that is in use. `store` keeps our own snapshots; th
 format of its own. A tree is a directory, or a prefix in a bucket; names use `/` in both.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -60,15 +61,18 @@ def tree_at(location: str, roots: Iterable[str]) -> Tree:
 
 
 class LocalTree:
+    """A symbolic link within counts as absent: it could lead out of the roots."""
+
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.resolve()
+        self._real_folders: set[str] = set()
 
     @property
     def location(self) -> str:
         return str(self._directory)
 
     def files(self, below: str = "") -> Iterator[ListedFile]:
-        waiting = [below]
+        waiting = [below] if self._is_real(below) else []
         while waiting:
             folder = waiting.pop()
             try:
@@ -86,15 +90,23 @@ class LocalTree:
                     yield listed
 
     def read(self, path: str) -> bytes | None:
+        place = self._path_of(path)
+        if not self._is_real(path.rpartition("/")[0]):
+            return None
         try:
-            return self._path_of(path).read_bytes()
+            with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
+            if error.errno == errno.ELOOP:  # the file itself is a link
+                return None
             raise Retryable(f"{self._path_of(path)} cannot be read: {error}") from error
 
     def write_new(self, path: str, content: bytes) -> None:
         target = self._path_of(path)
+        if not self._is_real(path.rpartition("/")[0]):
+            raise Rejected(f"{target} lies behind a symbolic link and is not written.")
         try:
             is_new = create_if_absent(target, content, mode=0o644)
         except OSError as error:
@@ -110,6 +122,15 @@ class LocalTree:
                 os.rmdir(os.path.join(folder, name))
         if self._directory.is_dir():
             self._directory.rmdir()
+
+    def _is_real(self, folder: str) -> bool:
+        """Looked up once for each folder."""
+        if folder not in self._real_folders:
+            place = self._path_of(folder)
+            if place.resolve() != place:
+                return False
+            self._real_folders.add(folder)
+        return True
 
     def _path_of(self, path: str) -> Path:
         """Names come from listings and from files of others, which may hold `..`."""

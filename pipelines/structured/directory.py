@@ -275,13 +275,13 @@ def _store_partition(
     operator_id, partition, store = place
     folder = f"state/{operator_id}/{partition}" + ("" if store == "default" else f"/{store}")
     return StorePartition(
-        operator_id,
-        partition,
-        store,
-        folder,
-        {version: tuple(each) for version, each in sorted(versions.items())},
-        shared_bytes,
-        has_schema,
+        operator_id=operator_id,
+        partition=partition,
+        store=store,
+        folder=folder,
+        files={version: tuple(each) for version, each in sorted(versions.items())},
+        shared_bytes=shared_bytes,
+        has_schema=has_schema,
     )
 
 

@@ -13,7 +13,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree, check_is_free
 from pipelines.structured.copying import committed_batch
 from pipelines.structured.doctor import examine
-from pipelines.structured.findings import Kind
+from pipelines.structured.findings import Finding, Kind
 from pipelines.structured.fork import Boundaries, ForkRequest
 from pipelines.structured.formats import Damaged, SourceKind, SourceOffset, StateSchema, schema_of
 from pipelines.structured.logs import read_log
@@ -111,12 +111,13 @@ def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Quest
         batch = committed_batch(query, question.request.batch_id)
     except Rejected as refusal:
         return Verdict((Objection(Check.POINT, Outcome.REFUSED, str(refusal)),))
+    known = examine(query)
     looks = (
         _point(batch),
-        _files(source, query, batch),
-        _timeline(query, batch),
+        _files(source, query, batch, known),
+        _timeline(known, batch),
         _store(query, batch, question.plan),
-        _partitions(batch, query, question.plan),
+        _partitions(query, batch, question.plan, known),
         _sources(source, query, batch, question),
         _boundaries(query, batch, question.request),
         _code(source, query, batch, question.plan),
@@ -131,18 +132,15 @@ def _point(batch: Batch) -> Iterator[Objection]:
     yield Objection(Check.POINT, Outcome.FINE, text)
 
 
-def _files(source: Tree, query: QueryDirectory, batch: Batch) -> Iterator[Objection]:
+def _files(
+    source: Tree, query: QueryDirectory, batch: Batch, known: Iterable[Finding]
+) -> Iterator[Objection]:
     if source.read(MANIFEST) is not None:
         for text in verify_savepoint(source)[:DAMAGES_NAMED_MAX]:
             yield Objection(Check.FILES, Outcome.REFUSED, text)
-    needed = [
-        text
-        for finding in examine(query)
-        if finding.kind is Kind.PARTITION_MISSING
-        for text in (finding.text,)
-    ]
     found = verify(source, query, batch)
-    texts = [*needed, *(problem.text for problem in found.problems)]
+    texts = [each.text for each in known if each.kind is Kind.PARTITION_MISSING]
+    texts += [problem.text for problem in found.problems]
     for operator in query.operators:
         texts += [
             f"{each.folder} has no version {batch.batch_id + 1}."
@@ -159,8 +157,8 @@ def _files(source: Tree, query: QueryDirectory, batch: Batch) -> Iterator[Object
         yield Objection(Check.FILES, Outcome.FINE, text)
 
 
-def _timeline(query: QueryDirectory, batch: Batch) -> Iterator[Objection]:
-    for finding in examine(query):
+def _timeline(known: Iterable[Finding], batch: Batch) -> Iterator[Objection]:
+    for finding in known:
         if finding.kind is Kind.MIXED_TIMELINES:
             is_before = finding.batch_id is not None and finding.batch_id > batch.batch_id
             outcome = Outcome.NOTE if is_before else Outcome.REFUSED
@@ -185,9 +183,12 @@ def _store(
 
 
 def _partitions(
-    batch: Batch, query: QueryDirectory, plan: PlanDescription | None
+    query: QueryDirectory,
+    batch: Batch,
+    plan: PlanDescription | None,
+    known: Iterable[Finding],
 ) -> Iterator[Objection]:
-    for finding in examine(query):
+    for finding in known:
         if finding.kind is Kind.PARTITIONS_DIFFER:
             yield Objection(Check.PARTITIONS, Outcome.REFUSED, finding.text)
     kept, planned = batch.shuffle_partitions, plan.shuffle_partitions if plan else None

@@ -61,7 +61,7 @@ class StateFile:
     file: ListedFile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorePartition:
     """The files of one store in one partition, by version and in no order within it."""
 
@@ -205,7 +205,7 @@ class FileLog:
         return sum(file.size_bytes for each in self.files.values() for file in each)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryDirectory:
     """What one listing of the directory shows."""
 

@@ -570,4 +570,67 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "tests/web/test_development.py::test_the_next_process_starts_from_the_newest_point",
         ),
     ),
+    ("what a listener reports counts once, in whatever order it comes"): (
+        Mutant(
+            "ftdash/watching/standing.py",
+            "    return max(one, other)\n",
+            "    return other\n",
+            "tests/web/test_watched_reports.py::"
+            "test_a_standing_is_the_same_in_whatever_order_its_events_come",
+        ),
+        Mutant(
+            "ftdash/watching/services/reports.py",
+            "    seen.dropped = max(seen.dropped, dropped)\n",
+            "    seen.dropped = dropped\n",
+            "tests/web/test_watched_reports.py::"
+            "test_dropped_events_are_counted_per_listener_and_never_go_down",
+        ),
+    ),
+    ("a token to listen opens nothing else, and no other token reports"): (
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "        if token.scope == TokenScope.LISTEN:\n",
+            "        if token.scope == TokenScope.LISTEN and request.method == 'POST':\n",
+            "tests/web/test_watched_reports.py::test_a_token_to_listen_reports_and_opens_nothing_else",
+        ),
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "    if token.scope != TokenScope.LISTEN:\n",
+            "    if not token.scope:\n",
+            "tests/web/test_watched_reports.py::test_no_other_token_reports",
+        ),
+    ),
+    ("a listener never waits for its dashboard, and counts what it drops"): (
+        Mutant(
+            "pipelines/spark/listener/ftdash_listener/sending.py",
+            "        self._dropped[gone.query_id] = self._dropped.get(gone.query_id, 0) + 1\n",
+            "        self._dropped[gone.query_id] = 1\n",
+            "tests/unit/spark/test_listener_sending.py::"
+            "test_a_killed_dashboard_gets_the_newest_events_and_the_count_of_the_others",
+        ),
+        Mutant(
+            "pipelines/spark/listener/ftdash_listener/sending.py",
+            "        status, said = self._post(events, dropped)\n",
+            "        with self._lock:\n            status, said = self._post(events, dropped)\n",
+            "tests/unit/spark/test_listener_sending.py::"
+            "test_what_a_sick_dashboard_did_not_take_arrives_when_it_is_well[None]",
+        ),
+        Mutant(
+            "pipelines/spark/listener/ftdash_listener/listener.py",
+            '"errorClass": getattr(event, "errorClassOnException", None),',
+            '"errorClass": None,',
+            "tests/integration/test_listener.py::"
+            "test_the_exception_of_a_query_that_fails_is_reported_with_its_class",
+        ),
+    ),
+    ("watching writes nothing into the files of a query"): (
+        Mutant(
+            "ftdash/watching/reading.py",
+            "    query = read_query(directory, roots, output=output)\n",
+            "    query = read_query(directory, roots, output=output)\n"
+            '    Path(directory, "looked").touch()\n',
+            "tests/web/test_watched_pages.py::"
+            "test_a_directory_alone_gives_batches_points_and_findings",
+        ),
+    ),
 }

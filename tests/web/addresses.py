@@ -74,7 +74,7 @@ STATES = {
 }
 """Of pages that are also reached in another state: where the link to it stands, and the link."""
 
-FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/")
+FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/watched/orders/", "/")
 LINK = re.compile(r'href="([^"]+)"')
 
 

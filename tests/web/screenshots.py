@@ -19,6 +19,7 @@ SEEN_AS = {
     "compare-savepoints": "compared",
     "lab": "measured-lab",
     "pipeline-game-days": "game-days",
+    "remove-watched-query": "watch-query",
     "savepoint-state": "state-in-rows",
 }
 """Pages that another picture shows as well, or with more on it."""

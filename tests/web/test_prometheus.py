@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from django.test import Client
+from django.utils import timezone
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as open_metrics_families,
 )
@@ -39,6 +40,7 @@ from tests.web.journals import (
     quarantined,
     sample,
 )
+from tests.web.watched import listener, progress, report
 
 NAMES = Path(__file__).parent / "prometheus_names.txt"
 OF_FLINK = Path(__file__).parent / "flink_prometheus.txt"
@@ -79,6 +81,7 @@ def test_names_types_and_labels_are_the_expected_ones(operator: Client) -> None:
     new_request(run)
     story = eventful(run)
     fold(story)
+    report(listener(), progress(0, at=timezone.now()))
 
     served = {
         (f"{family.name}_total" if family.type == "counter" else family.name): (

@@ -32,7 +32,9 @@ class ListenerReport(Schema):
 
     events: Annotated[
         list[dict[str, Any]],
-        WithJsonSchema({"type": "array", "items": described(Event), "maxItems": EVENTS_MAX}),
+        WithJsonSchema(
+            {"type": "array", "items": described(Event).json_schema, "maxItems": EVENTS_MAX}
+        ),
     ] = Field(max_length=EVENTS_MAX)
     dropped: dict[str, int] = Field(default={}, max_length=EVENTS_MAX)
     listener: str = Field(default="", max_length=64)
@@ -78,7 +80,7 @@ class AskingToWatch(Changing):
 @api.post("/watched-queries/events", response=ReportAnswer, **REPORTING)
 def report_events(request: Entered, report: ListenerReport) -> ReportAnswer:
     """Store what a listener reports; an event that comes twice counts once."""
-    given = report.dict()
+    given = {name: getattr(report, name) for name in ListenerReport.model_fields}
     taken = reports.take_in(Report(**given), reporter=request.auth.name)
     return ReportAnswer(taken=taken.taken, ignored=taken.ignored, problems=taken.problems)
 
@@ -116,7 +118,7 @@ def remove_query(request: Entered, name: InPath, asked: Changing) -> list[QueryA
 
 @api.get(
     "/watched-queries/{name}/batches",
-    response=list[Annotated[dict[str, Any], WithJsonSchema(described(BatchFigures))]],
+    response=list[Annotated[dict[str, Any], described(BatchFigures)]],
 )
 def batches(request: HttpRequest, name: InPath, page: Page = 1) -> list[dict[str, Any]]:
     """Batches, newest first, 200 on a page."""

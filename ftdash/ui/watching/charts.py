@@ -30,7 +30,7 @@ PHASES = (
     ("latestOffset", "Find input", "@phase-1", ""),
     ("queryPlanning", "Plan", "@phase-2", "x"),
     ("getBatch", "Get batch", "@phase-3", "/"),
-    ("walCommit", "Write offsets", "@phase-5", "."),
+    ("walCommit", "Log offsets", "@phase-5", "."),
     ("addBatch", "Process", "@phase-4", ""),
     ("commitOffsets", "Commit", "@phase-6", "\\"),
 )
@@ -98,9 +98,13 @@ def _against(known: list[BatchFigures], interval_ms: float | None) -> str:
 
 def _phase_figure(shown: list[BatchFigures], interval_ms: float | None) -> Figure:
     times = [PhaseTimes.of(each).times_ms for each in shown]
-    looks = [*PHASES, ("", OTHER, "@phase-delay", "")]
+    rest = OTHER
     if not any(each.phases_ms for each in shown):  # files say only how long a batch took
-        times = [[None] * len(PHASES) + [each.duration_ms] for each in shown]
+        rest = "From plan to commit"
+        times = [
+            [*each[:-1], figures.duration_ms] for each, figures in zip(times, shown, strict=True)
+        ]
+    looks = [*PHASES, ("", rest, "@phase-delay", "")]
     bars = [
         _bar(shown, name, color, pattern, [each[index] for each in times])
         for index, (_, name, color, pattern) in enumerate(looks)
@@ -108,7 +112,7 @@ def _phase_figure(shown: list[BatchFigures], interval_ms: float | None) -> Figur
     ]
     if interval_ms is not None:
         bars.append(_interval(len(shown), interval_ms))
-    return {"data": bars, "layout": {**_layout(shown, "ms", legend_px=90), "barmode": "stack"}}
+    return {"data": bars, "layout": {**_layout(shown, "ms", legend_px=66), "barmode": "stack"}}
 
 
 def _bar(
@@ -129,7 +133,7 @@ def _interval(batch_count: int, interval_ms: float) -> Json:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": "Trigger interval",
+        "name": "Interval",
         "x": [-0.5, batch_count - 0.5],
         "y": [round(interval_ms, 1)] * 2,
         "hovertemplate": f"trigger interval {duration(interval_ms)}<extra></extra>",
@@ -258,7 +262,7 @@ def _layout(shown: list[BatchFigures], unit: str, *, legend_px: int) -> Json:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
     """A line of the table below the charts."""
 

@@ -80,13 +80,13 @@ def store(row: WatchedQuery, events: Iterable[Told]) -> None:
     """Within a transaction that holds the row. Events of one query, in any order."""
     standing = standing_of(row)
     before = standing.run_id
-    batches, run_events = [], {}
+    batches: list[WatchedBatch] = []
+    run_events: dict[tuple[str, str], RunEvent] = {}
     for each in events:
         standing = standing.after(each)
         if each.batch is not None:
             batches.append(_batch(row, each.run_id, each.batch))
-        for event in _run_events(row, each):
-            run_events.setdefault((event.run_id, event.kind), event)
+        _note_run(row, each, run_events)
     _insert(batches)
     _forget_files_of(row, batches)
     new_runs = {run_id for run_id, _ in run_events} != {before}
@@ -173,22 +173,23 @@ def _forget_files_of(row: WatchedQuery, batches: Sequence[WatchedBatch]) -> None
         WatchedBatch.objects.filter(query=row, run_id=UNKNOWN_RUN, batch_id__in=ids).delete()
 
 
-def _run_events(row: WatchedQuery, told: Told) -> list[RunEvent]:
+def _note_run(row: WatchedQuery, told: Told, noted: dict[tuple[str, str], RunEvent]) -> None:
     """Every run has a start, also one whose listener was added later."""
-    at = told.batch.at if told.batch else told.at
-    started = RunEvent(query=row, run_id=told.run_id, kind=RunEventKind.STARTED, at=at)
-    if told.kind is not Kind.TERMINATED:
-        return [started]
-    has_failed = told.exception is not None
-    ended = RunEvent(
-        query=row,
-        run_id=told.run_id,
-        kind=RunEventKind.FAILED if has_failed else RunEventKind.STOPPED,
-        at=told.at,
-        error_class=told.error_class,
-        message=told.exception or "",
-    )
-    return [started, ended]
+    if (told.run_id, RunEventKind.STARTED) not in noted:
+        at = told.batch.at if told.batch else told.at
+        noted[told.run_id, RunEventKind.STARTED] = RunEvent(
+            query=row, run_id=told.run_id, kind=RunEventKind.STARTED, at=at
+        )
+    if told.kind is Kind.TERMINATED:
+        kind = RunEventKind.STOPPED if told.exception is None else RunEventKind.FAILED
+        noted[told.run_id, kind] = RunEvent(
+            query=row,
+            run_id=told.run_id,
+            kind=kind,
+            at=told.at,
+            error_class=told.error_class,
+            message=told.exception or "",
+        )
 
 
 def _note_listener(row: WatchedQuery, report: Report, now: datetime) -> None:

@@ -150,8 +150,13 @@ def test_no_link_leads_out_of_the_directory(tmp_path: Path) -> None:
 
     assert query.newest_planned == 12
     assert [operator.operator_id for operator in query.operators] == [0]
+    tree = tree_at(str(made.checkpoint), [str(tmp_path)])
+    assert [tree.read(path) for path in ("offsets/13", "state/1/secret")] == [None, None]
+    assert list(tree.files("state/1")) == []
     with pytest.raises(Rejected, match="no name of a file"):
-        tree_at(str(made.checkpoint), [str(tmp_path)]).read("../secret")
+        tree.read("../secret")
+    with pytest.raises(Rejected, match="behind a symbolic link"):
+        tree.write_new("state/1/new", b"")
 
 
 def read(made: Written) -> QueryDirectory:

@@ -1,0 +1,90 @@
+"""Mutants: Structured Streaming queries of other people."""
+
+from tests.mutants.mutant import Mutant
+
+DOCTOR = "tests/unit/structured/test_doctor.py"
+READING = "tests/unit/structured/test_reading.py"
+FORK = "tests/unit/structured/test_fork.py"
+DAMAGE = f"{DOCTOR}::test_it_names_a_staged_damage"
+
+STRUCTURED: dict[str, tuple[Mutant, ...]] = {
+    ("the doctor names what is wrong with a checkpoint directory of Spark, and invents nothing"): (
+        Mutant(
+            "pipelines/structured/doctor.py",
+            "for v in each.files if v > planned + 1",
+            "for v in each.files if v > planned + 100",
+            f"{DAMAGE}[rewound by hand]",
+        ),
+        Mutant(
+            "pipelines/structured/doctor.py",
+            "for v in each.files if v > planned + 1",
+            "for v in each.files if v > planned",
+            f"{DOCTOR}::test_it_finds_nothing_on_healthy_directories",
+        ),
+        Mutant(
+            "pipelines/structured/doctor.py",
+            "f.file.modified_ms < batch.plan.planned_ms - slack_ms",
+            "f.file.modified_ms < 0",
+            f"{DAMAGE}[rewound by hand, and run again]",
+        ),
+        Mutant(
+            "pipelines/structured/recovery.py",
+            "unique_id is None or not file.unique_id or file.unique_id == unique_id",
+            "True",
+            f"{DAMAGE}[state of another attempt is there, that of the commit is not]",
+        ),
+        Mutant(
+            "pipelines/structured/directory.py",
+            '    found.take(tree.files("offsets"))\n',
+            "",
+            f"{READING}::test_a_batch_that_is_planned_during_the_listing_is_no_finding",
+        ),
+    ),
+    (
+        "a rewind of a Spark query leaves the original as it is, and no state or input log of the"
+        " abandoned timeline reaches the fork"
+    ): (
+        Mutant(
+            "pipelines/structured/recovery.py",
+            "for version in range(batch.batch_id + 1, 0, -1):",
+            "for version in range(batch.batch_id + 3, 0, -1):",
+            f"{FORK}::test_a_fork_holds_one_batch_and_nothing_later",
+        ),
+        Mutant(
+            "pipelines/structured/copying.py",
+            'source_log_at(read_log(source, log), offset.positions["logOffset"])',
+            "source_log_at(read_log(source, log), log.newest or 0)",
+            f"{FORK}::test_the_log_of_a_file_source_ends_where_the_batch_ends",
+        ),
+        Mutant(
+            "pipelines/structured/copying.py",
+            "    if found.problems:\n",
+            "    if False:\n",
+            f"{FORK}::test_a_damaged_batch_leaves_no_half_fork",
+        ),
+        Mutant(
+            "pipelines/structured/verification.py",
+            "            check_crc(content, crc)\n",
+            "            pass\n",
+            f"{FORK}::test_the_preflight_reads_every_file_of_the_batch",
+        ),
+        Mutant(
+            "pipelines/structured/copying.py",
+            "        target.delete_all()\n",
+            "",
+            f"{FORK}::test_a_purge_during_the_copy_is_refused_and_nothing_remains",
+        ),
+        Mutant(
+            "pipelines/structured/copying.py",
+            "            content = relocated(content, self._target)\n",
+            "            pass\n",
+            f"{FORK}::test_a_copy_names_schema_files_of_its_own_and_of_no_later_batch",
+        ),
+        Mutant(
+            "pipelines/structured/logs.py",
+            "entry for entry in kept if entry.modified_ms < next_planned_ms",
+            "entry for entry in kept",
+            f"{FORK}::test_an_output_is_rewound_with_its_log",
+        ),
+    ),
+}
