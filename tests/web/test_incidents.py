@@ -130,6 +130,59 @@ class TestMachine:
         assert counted == told, seed
 
 
+def test_every_cause_has_a_button_or_a_command() -> None:
+    """A failure class without a next step is one that nobody can act on at night."""
+    for cause in Cause:
+        for has_failed in (False, True):
+            advice = advice_on(cause, has_failed=has_failed)
+            assert advice.steps or cause.value in OUTSIDE
+        failed = advice_on(cause, has_failed=True)
+        starts = {RequestKind.RESTORE, RequestKind.UPGRADE}
+        assert starts & {step.kind for step in failed.steps} or cause.value in OUTSIDE
+
+
+def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given() -> None:
+    keys = {definition.key: definition for definition in DEFINITIONS}
+    for advice in ADVICE.values():
+        for named in re.findall(r"(?:execution|pipeline|restart)[\w.-]+\.[\w.-]*\w", advice.step):
+            assert named in keys, named
+        for step in advice.steps:
+            settings = dict(step.given).get("settings", "")
+            for line in settings.splitlines():
+                key, value = line.split(": ")
+                keys[key].parse(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        (
+            'connection to server at "127.0.0.1", port 5432 failed: Connection refused',
+            "127.0.0.1:5432",
+        ),
+        ('connection to server at "db" (10.0.0.7), port 6432 failed', "db:6432"),
+        ("Error 111 connecting to cache.local:6379. Connection refused.", "cache.local:6379"),
+        ("kafka-1:9092/1: Connect to ipv4#10.0.0.1:9092 failed", "kafka-1:9092"),
+        ("At 03:11:05 the disk was slow", None),
+        ("The target does not answer.", None),
+    ],
+)
+def test_the_server_that_is_away_is_named(text: str, server: str | None) -> None:
+    assert server_in(text) == server
+
+
+def test_room_is_counted_on_the_disk_that_the_message_names(tmp_path: Path) -> None:
+    message = f"[Errno 28] No space left on device: '{tmp_path}/chk-7/state.arrow'"
+
+    said = figures(Cause.DISK_FULL, message)
+
+    total = size(shutil.disk_usage(tmp_path).total)
+    assert re.fullmatch(rf".+ of {re.escape(total)} \(.+\) are free on /.* now\.", said)
+    assert path_in(message) == f"{tmp_path}/chk-7/state.arrow"
+    assert figures(Cause.DISK_FULL, "No space left on device.") == ""
+    assert figures(Cause.DISK_FULL, "No space left: /nowhere-here/a/b") == ""
+
+
 class TestAdvice:
     def test_every_cause_has_a_title_and_a_next_step(self) -> None:
         assert set(ADVICE) == set(Cause)
@@ -137,57 +190,6 @@ class TestAdvice:
             assert advice.title
             assert not advice.title.endswith(".")
             assert advice.step.endswith(".")
-
-    def test_every_cause_has_a_button_or_a_command(self) -> None:
-        """A failure class without a next step is one that nobody can act on at night."""
-        for cause in Cause:
-            for has_failed in (False, True):
-                advice = advice_on(cause, has_failed=has_failed)
-                assert advice.steps or cause.value in OUTSIDE
-            failed = advice_on(cause, has_failed=True)
-            starts = {RequestKind.RESTORE, RequestKind.UPGRADE}
-            assert starts & {step.kind for step in failed.steps} or cause.value in OUTSIDE
-
-    def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given(self) -> None:
-        keys = {definition.key: definition for definition in DEFINITIONS}
-        for advice in ADVICE.values():
-            for named in re.findall(
-                r"(?:execution|pipeline|restart)[\w.-]+\.[\w.-]*\w", advice.step
-            ):
-                assert named in keys, named
-            for step in advice.steps:
-                settings = dict(step.given).get("settings", "")
-                for line in settings.splitlines():
-                    key, value = line.split(": ")
-                    keys[key].parse(value)
-
-    @pytest.mark.parametrize(
-        ("text", "server"),
-        [
-            (
-                'connection to server at "127.0.0.1", port 5432 failed: Connection refused',
-                "127.0.0.1:5432",
-            ),
-            ('connection to server at "db" (10.0.0.7), port 6432 failed', "db:6432"),
-            ("Error 111 connecting to cache.local:6379. Connection refused.", "cache.local:6379"),
-            ("kafka-1:9092/1: Connect to ipv4#10.0.0.1:9092 failed", "kafka-1:9092"),
-            ("At 03:11:05 the disk was slow", None),
-            ("The target does not answer.", None),
-        ],
-    )
-    def test_the_server_that_is_away_is_named(self, text: str, server: str | None) -> None:
-        assert server_in(text) == server
-
-    def test_room_is_counted_on_the_disk_that_the_message_names(self, tmp_path: Path) -> None:
-        message = f"[Errno 28] No space left on device: '{tmp_path}/chk-7/state.arrow'"
-
-        said = figures(Cause.DISK_FULL, message)
-
-        total = size(shutil.disk_usage(tmp_path).total)
-        assert re.fullmatch(rf".+ of {re.escape(total)} \(.+\) are free on /.* now\.", said)
-        assert path_in(message) == f"{tmp_path}/chk-7/state.arrow"
-        assert figures(Cause.DISK_FULL, "No space left on device.") == ""
-        assert figures(Cause.DISK_FULL, "No space left: /nowhere-here/a/b") == ""
 
     def test_once_the_run_has_failed_nothing_is_said_to_happen_by_itself(self) -> None:
         for cause in Cause:
