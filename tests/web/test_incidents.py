@@ -25,14 +25,16 @@ from ftdash.incidents.causes import (
 from ftdash.incidents.figures import figures, path_in, server_in
 from ftdash.incidents.machine import CALM_CHECKPOINTS, CALM_S, Health, Open, Round, Sign, judge
 from ftdash.incidents.models import Incident
-from ftdash.jobs.models import Pipeline
+from ftdash.jobs.models import Pipeline, Request
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector, rebuild
+from ftdash.requests.services import ask
 from ftdash.retention.pruning import prune
 from ftdash.runs.fleet_answers import Concern
-from pipelines.domain.commands import RequestKind
+from pipelines.domain.commands import RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
-from pipelines.domain.events import FailureOccurred
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RestartScheduled
+from pipelines.domain.ids import Attempt
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
@@ -471,3 +473,36 @@ def judged() -> None:
     while projector.run_once():
         pass
     services.judge_all()
+
+
+def test_while_the_run_waits_a_person_sees_the_countdown_and_may_retry_now(admin: Client) -> None:
+    story = Story(new_run()).started().completed()
+    due_ms = round(timezone.now().timestamp() * 1000) + 38_000
+    story.tell(
+        FailureOccurred(
+            cause='connection to server at "127.0.0.1", port 5432 failed: refused',
+            kind=FailureKind.SYSTEM_AWAY,
+        ),
+        JobStatusChanged(status=JobStatus.RESTARTING, reason="It is away."),
+        RestartScheduled(at_ms=due_ms, attempt=Attempt(2), delay_ms=38_000),
+    )
+    judged()
+
+    [view] = queries.open_incidents()
+    assert [step.label for step in view.steps] == ["Retry now"]
+    assert view.next_attempt == 2
+    for page in ("/", "/pipelines/flights/", f"/incidents/{view.key}/"):
+        text = admin.get(page).content.decode()
+        assert "Attempt 2 starts by itself in" in text
+        assert 'href="/pipelines/flights/retry/"' in text
+        assert "127.0.0.1:5432 does not answer." in text
+
+    admin.post("/pipelines/flights/retry/", {"reason": "the server is up again"})
+    assert Request.objects.get().kind == RetryNow.kind
+
+    story.tell(JobStatusChanged(status=JobStatus.INITIALIZING))
+    judged()
+    [later] = queries.open_incidents()
+    assert (later.next_attempt, later.restart_at) == (None, None)
+    with pytest.raises(Rejected, match="does not wait for a restart: it is INITIALIZING"):
+        ask("flights", RetryNow(), who="ada", why="again")
