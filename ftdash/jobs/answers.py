@@ -4,6 +4,8 @@
 (the driver should report once a second and does not) or UNKNOWN (nothing folds the reports).
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -262,6 +264,32 @@ class FailureView:
     records: RecordsView | None = None  # what it was working on, as far as it is known
     author_trace: str = ""  # the frames of the author's code
     record: str = ""  # its values, if the run's settings show them
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """The same failure, as often as it has come."""
+
+    newest: FailureView
+    count: int
+    first_at: datetime
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def grouped(newest_first: Iterable[FailureView]) -> list[FailureGroup]:
+    """The group that failed last comes first. Numbers of processes, attempts and offsets do not
+    make two failures of one."""
+    found: dict[tuple[str | None, str], FailureGroup] = {}
+    for failure in newest_first:
+        key = (failure.operator or failure.vertex, _NUMBER.sub("", failure.cause))
+        known = found.get(key)
+        group = FailureGroup(failure, 1, failure.at)
+        if known is not None:
+            group = FailureGroup(known.newest, known.count + 1, failure.at)
+        found[key] = group
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

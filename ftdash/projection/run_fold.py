@@ -165,7 +165,8 @@ class RunFold:
 
     def _on_sample(self, event: MetricsSampled) -> None:
         run = self.run
-        run.records_per_s = event.records_per_s
+        mean = event.mean_records_per_s
+        run.records_per_s = event.records_per_s if mean is None else mean
         run.reached_records = event.reached_records
         run.restored_records = event.restored_records
         run.restoring = msgspec.to_builtins(event.restoring)

@@ -9,6 +9,9 @@ from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.runs.fleet_answers import Fleet
 from ftdash.ui.checkpoint.part_rows import held_channels
 
+MEAN_OF = 10
+"""Samples come once a second; one of them says little about a source that reads in batches."""
+
 FLAT_RATIO = 0.05
 """Memory counts as flat if its later half differs from the earlier one by less than this."""
 
@@ -145,9 +148,11 @@ def throughput(samples: list[SamplePoint]) -> str:
     if not samples:
         return "No sample has arrived yet."
     rates = [sample.records_per_s for sample in samples]
+    newest = rates[-MEAN_OF:]
     return (
-        f"The sources read {rate(rates[-1])} in the newest sample, "
-        f"{rate(sum(rates) / len(rates))} on average over {plural(len(rates), 'sample')}."
+        f"The sources read {rate(sum(newest) / len(newest))} over the last"
+        f" {plural(len(newest), 'second')}, {rate(sum(rates) / len(rates))} on average over"
+        f" {plural(len(rates), 'sample')}."
     )
 
 

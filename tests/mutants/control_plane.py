@@ -159,6 +159,60 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
                 "_only_if_the_settings_say_so"
             ),
         ),
+        Mutant(
+            "pipelines/runtime/subtask/chains/key_sampling.py",
+            "        if not self._shows_keys:\n            return None\n",
+            "        self._shows_keys = True\n",
+            (
+                "tests/unit/runtime/subtask/test_key_sampling.py::"
+                "test_without_the_setting_no_value_of_a_key_leaves_the_batch"
+            ),
+        ),
+    ),
+    (
+        "one subtask that has most of the work is named, and a healthy pipeline under load raises"
+        " nothing"
+    ): (
+        Mutant(
+            "ftdash/metrics/load_rules.py",
+            "others > OTHERS_UP_TO * means[worst]",
+            "others > means[worst]",
+            "tests/unit/metrics/test_load_rules.py::"
+            "test_a_healthy_pipeline_under_load_has_no_finding",
+        ),
+        Mutant(
+            "ftdash/metrics/load_rules.py",
+            "worst = max(means, key=lambda subtask: means[subtask])",
+            "worst = min(means, key=lambda subtask: means[subtask])",
+            "tests/unit/metrics/test_load_rules.py::"
+            "test_the_subtask_that_works_while_its_neighbours_wait_is_named_with_its_key",
+        ),
+    ),
+    "the sentence on a checkpoint blames the subtask in whose queue the barrier stood": (
+        Mutant(
+            "ftdash/checkpoints/answers.py",
+            "return self.queued_ms >= self.phase_ms / 2",
+            "return False",
+            "tests/web/test_ui_figures.py::"
+            "test_a_barrier_that_stood_in_the_slow_subtasks_own_queue_does_not_blame_its_sender",
+        ),
+    ),
+    (
+        "every cause has a button or a command as its next step, and names only settings that exist"
+    ): (
+        Mutant(
+            "ftdash/incidents/causes.py",
+            "        steps=(ACCEPT_GAP,),\n",
+            "",
+            "tests/web/test_incidents.py::test_every_cause_has_a_button_or_a_command",
+        ),
+        Mutant(
+            "ftdash/incidents/causes.py",
+            "execution.poison-records.policy: quarantine",
+            "pipeline.quarantine.policy: quarantine",
+            "tests/web/test_incidents.py::"
+            "test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given",
+        ),
     ),
     "building a pipeline contacts no server, and a start asks every target": (
         Mutant(

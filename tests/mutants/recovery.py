@@ -447,6 +447,39 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    (
+        "backoff is a phase of its own, a person may end it, and that of a cured incident delays"
+        " no other failure"
+    ): (
+        Mutant(
+            "pipelines/protocol/restart.py",
+            "self._due_ms = min(self._due_ms, now_ms)",
+            "pass",
+            "tests/unit/protocol/test_restart.py::"
+            "test_after_a_retry_the_moment_that_was_due_is_forgotten",
+        ),
+        Mutant(
+            "pipelines/protocol/restart.py",
+            "if self._was_stable(now_ms) or self._is_unrelated(cause):",
+            "if self._was_stable(now_ms):",
+            "tests/unit/protocol/test_restart.py::"
+            "test_backoff_of_a_cured_incident_delays_no_unrelated_failure",
+        ),
+        Mutant(
+            "pipelines/protocol/restart.py",
+            "        self._last_ms += waited_ms\n",
+            "",
+            "tests/unit/protocol/test_recovery.py::"
+            "test_what_is_waited_on_purpose_is_backoff_and_in_no_other_step",
+        ),
+        Mutant(
+            "pipelines/runtime/master/attempt/failures.py",
+            "        self._restart.on_retried(now_ms)\n",
+            "",
+            "tests/unit/runtime/master/test_job_master.py::"
+            "test_a_person_ends_the_wait_before_a_restart_and_the_wait_is_a_phase_of_its_own",
+        ),
+    ),
     "a damaged point is never restored silently": (
         Mutant(
             "pipelines/protocol/restart.py",

@@ -25,14 +25,16 @@ from ftdash.incidents.causes import (
 from ftdash.incidents.figures import figures, path_in, server_in
 from ftdash.incidents.machine import CALM_CHECKPOINTS, CALM_S, Health, Open, Round, Sign, judge
 from ftdash.incidents.models import Incident
-from ftdash.jobs.models import Pipeline
+from ftdash.jobs.models import Pipeline, Request
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector, rebuild
+from ftdash.requests.services import ask
 from ftdash.retention.pruning import prune
 from ftdash.runs.fleet_answers import Concern
-from pipelines.domain.commands import RequestKind
+from pipelines.domain.commands import RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
-from pipelines.domain.events import FailureOccurred
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RestartScheduled
+from pipelines.domain.ids import Attempt
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
@@ -130,6 +132,59 @@ class TestMachine:
         assert counted == told, seed
 
 
+def test_every_cause_has_a_button_or_a_command() -> None:
+    """A failure class without a next step is one that nobody can act on at night."""
+    for cause in Cause:
+        for has_failed in (False, True):
+            advice = advice_on(cause, has_failed=has_failed)
+            assert advice.steps or cause.value in OUTSIDE
+        failed = advice_on(cause, has_failed=True)
+        starts = {RequestKind.RESTORE, RequestKind.UPGRADE}
+        assert starts & {step.kind for step in failed.steps} or cause.value in OUTSIDE
+
+
+def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given() -> None:
+    keys = {definition.key: definition for definition in DEFINITIONS}
+    for advice in ADVICE.values():
+        for named in re.findall(r"(?:execution|pipeline|restart)[\w.-]+\.[\w.-]*\w", advice.step):
+            assert named in keys, named
+        for step in advice.steps:
+            settings = dict(step.given).get("settings", "")
+            for line in settings.splitlines():
+                key, value = line.split(": ")
+                keys[key].parse(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        (
+            'connection to server at "127.0.0.1", port 5432 failed: Connection refused',
+            "127.0.0.1:5432",
+        ),
+        ('connection to server at "db" (10.0.0.7), port 6432 failed', "db:6432"),
+        ("Error 111 connecting to cache.local:6379. Connection refused.", "cache.local:6379"),
+        ("kafka-1:9092/1: Connect to ipv4#10.0.0.1:9092 failed", "kafka-1:9092"),
+        ("At 03:11:05 the disk was slow", None),
+        ("The target does not answer.", None),
+    ],
+)
+def test_the_server_that_is_away_is_named(text: str, server: str | None) -> None:
+    assert server_in(text) == server
+
+
+def test_room_is_counted_on_the_disk_that_the_message_names(tmp_path: Path) -> None:
+    message = f"[Errno 28] No space left on device: '{tmp_path}/chk-7/state.arrow'"
+
+    said = figures(Cause.DISK_FULL, message)
+
+    total = size(shutil.disk_usage(tmp_path).total)
+    assert re.fullmatch(rf".+ of {re.escape(total)} \(.+\) are free on /.* now\.", said)
+    assert path_in(message) == f"{tmp_path}/chk-7/state.arrow"
+    assert figures(Cause.DISK_FULL, "No space left on device.") == ""
+    assert figures(Cause.DISK_FULL, "No space left: /nowhere-here/a/b") == ""
+
+
 class TestAdvice:
     def test_every_cause_has_a_title_and_a_next_step(self) -> None:
         assert set(ADVICE) == set(Cause)
@@ -137,57 +192,6 @@ class TestAdvice:
             assert advice.title
             assert not advice.title.endswith(".")
             assert advice.step.endswith(".")
-
-    def test_every_cause_has_a_button_or_a_command(self) -> None:
-        """A failure class without a next step is one that nobody can act on at night."""
-        for cause in Cause:
-            for has_failed in (False, True):
-                advice = advice_on(cause, has_failed=has_failed)
-                assert advice.steps or cause.value in OUTSIDE
-            failed = advice_on(cause, has_failed=True)
-            starts = {RequestKind.RESTORE, RequestKind.UPGRADE}
-            assert starts & {step.kind for step in failed.steps} or cause.value in OUTSIDE
-
-    def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given(self) -> None:
-        keys = {definition.key: definition for definition in DEFINITIONS}
-        for advice in ADVICE.values():
-            for named in re.findall(
-                r"(?:execution|pipeline|restart)[\w.-]+\.[\w.-]*\w", advice.step
-            ):
-                assert named in keys, named
-            for step in advice.steps:
-                settings = dict(step.given).get("settings", "")
-                for line in settings.splitlines():
-                    key, value = line.split(": ")
-                    keys[key].parse(value)
-
-    @pytest.mark.parametrize(
-        ("text", "server"),
-        [
-            (
-                'connection to server at "127.0.0.1", port 5432 failed: Connection refused',
-                "127.0.0.1:5432",
-            ),
-            ('connection to server at "db" (10.0.0.7), port 6432 failed', "db:6432"),
-            ("Error 111 connecting to cache.local:6379. Connection refused.", "cache.local:6379"),
-            ("kafka-1:9092/1: Connect to ipv4#10.0.0.1:9092 failed", "kafka-1:9092"),
-            ("At 03:11:05 the disk was slow", None),
-            ("The target does not answer.", None),
-        ],
-    )
-    def test_the_server_that_is_away_is_named(self, text: str, server: str | None) -> None:
-        assert server_in(text) == server
-
-    def test_room_is_counted_on_the_disk_that_the_message_names(self, tmp_path: Path) -> None:
-        message = f"[Errno 28] No space left on device: '{tmp_path}/chk-7/state.arrow'"
-
-        said = figures(Cause.DISK_FULL, message)
-
-        total = size(shutil.disk_usage(tmp_path).total)
-        assert re.fullmatch(rf".+ of {re.escape(total)} \(.+\) are free on /.* now\.", said)
-        assert path_in(message) == f"{tmp_path}/chk-7/state.arrow"
-        assert figures(Cause.DISK_FULL, "No space left on device.") == ""
-        assert figures(Cause.DISK_FULL, "No space left: /nowhere-here/a/b") == ""
 
     def test_once_the_run_has_failed_nothing_is_said_to_happen_by_itself(self) -> None:
         for cause in Cause:
@@ -469,3 +473,36 @@ def judged() -> None:
     while projector.run_once():
         pass
     services.judge_all()
+
+
+def test_while_the_run_waits_a_person_sees_the_countdown_and_may_retry_now(admin: Client) -> None:
+    story = Story(new_run()).started().completed()
+    due_ms = round(timezone.now().timestamp() * 1000) + 38_000
+    story.tell(
+        FailureOccurred(
+            cause='connection to server at "127.0.0.1", port 5432 failed: refused',
+            kind=FailureKind.SYSTEM_AWAY,
+        ),
+        JobStatusChanged(status=JobStatus.RESTARTING, reason="It is away."),
+        RestartScheduled(at_ms=due_ms, attempt=Attempt(2), delay_ms=38_000),
+    )
+    judged()
+
+    [view] = queries.open_incidents()
+    assert [step.label for step in view.steps] == ["Retry now"]
+    assert view.next_attempt == 2
+    for page in ("/", "/pipelines/flights/", f"/incidents/{view.key}/"):
+        text = admin.get(page).content.decode()
+        assert "Attempt 2 starts by itself in" in text
+        assert 'href="/pipelines/flights/retry/"' in text
+        assert "127.0.0.1:5432 does not answer." in text
+
+    admin.post("/pipelines/flights/retry/", {"reason": "the server is up again"})
+    assert Request.objects.get().kind == RetryNow.kind
+
+    story.tell(JobStatusChanged(status=JobStatus.INITIALIZING))
+    judged()
+    [later] = queries.open_incidents()
+    assert (later.next_attempt, later.restart_at) == (None, None)
+    with pytest.raises(Rejected, match="does not wait for a restart: it is INITIALIZING"):
+        ask("flights", RetryNow(), who="ada", why="again")

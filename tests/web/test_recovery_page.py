@@ -108,6 +108,21 @@ def test_the_type_of_an_error_is_read_from_its_trace(trace: str, name: str) -> N
     assert error_type(trace) == name
 
 
+def test_the_same_failure_is_listed_once_with_its_count(operator: Client) -> None:
+    """Numbers of processes and attempts do not make two of it; another cause does."""
+    story = Story(new_run()).started()
+    for pid in range(4_700, 4_715):
+        story.wait(1_000).tell(FailureOccurred(cause=f"Slot 1 (pid {pid}) is gone.", slot=1))
+    fold(story.tell(FailureOccurred(cause="The disk is full.")))
+
+    for page in (PAGE, "/pipelines/flights/"):
+        words = words_of(operator, page)
+        assert words.count("is gone. ") == 1  # the values of the chart have no space
+        assert "Slot 1 (pid 4714) is gone." in words
+        assert re.search(r"15 times since .{5,40}, last .{1,20} ago", words)
+        assert words.count("The disk is full.") >= 1
+
+
 def test_recoveries_show_every_phase_and_their_median(operator: Client) -> None:
     story = Story(new_run()).started().completed().slot_killed()
     story.tell(phase(RecoveryPhase.DETECT, 212.0), phase(RecoveryPhase.DECIDE, 5.0, restored=1))

@@ -221,7 +221,7 @@ def test_a_recovery_shows_its_phases_what_failed_and_where_it_went_back_to(
     assert "1 failure in this run" in page
     assert "all subtasks running after 300 ms, from checkpoint 1, with 1,234 records to" in page
     assert "Slot 1 (pid 101) is gone: killed." in page
-    assert "12 ms 3.0 ms 105 ms 100 ms 80 ms 10 ms 500 ms 700 ms" in page
+    assert "12 ms 3.0 ms 105 ms 0 ms 100 ms 80 ms 10 ms 500 ms 700 ms" in page
 
 
 def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client) -> None:

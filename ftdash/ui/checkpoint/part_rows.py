@@ -18,7 +18,16 @@ from ftdash.checkpoints.answers import (
 from ftdash.checkpoints.queries.detail import CheckpointDetail, SubtaskSpread, VertexPart
 from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.formats import duration, plural, size
-from ftdash.ui.figures.style import DASHES, SERIES, Figure, Json, axis, escaped, layout
+from ftdash.ui.figures.style import (
+    DASHES,
+    MILLISECONDS,
+    SERIES,
+    Figure,
+    Json,
+    axis,
+    escaped,
+    layout,
+)
 from ftdash.ui.metrics.operators import SYMBOLS
 from pipelines.domain.status import CheckpointKind
 
@@ -81,7 +90,7 @@ def held_back_layout(lines: int) -> Json:
         xaxis=axis(
             title={"text": "ms after the trigger", "standoff": 6},
             rangemode="tozero",
-            ticksuffix=" ms",
+            **MILLISECONDS,
         ),
         yaxis=axis(rangemode="tozero", title={"text": "records held back", "standoff": 4}),
     )

@@ -21,7 +21,16 @@ from ftdash.checkpoints.queries.completed_history import (
     known_of,
 )
 from ftdash.formats import UNKNOWN, count, duration, plural, size
-from ftdash.ui.figures.style import Figure, Json, axis, in_both_zones, layout, moment, time_axis
+from ftdash.ui.figures.style import (
+    WHOLE_NUMBERS,
+    Figure,
+    Json,
+    axis,
+    in_both_zones,
+    layout,
+    moment,
+    time_axis,
+)
 from ftdash.ui.pipelines.page import Chart
 
 
@@ -135,7 +144,12 @@ def figure(traces: list[Json], unit: str) -> Figure:
             showlegend=len(traces) > 1,
             hovermode="closest",
             xaxis=time_axis(),
-            yaxis=axis(rangemode="tozero", title={"text": unit, "standoff": 4}, nticks=5),
+            yaxis=axis(
+                rangemode="tozero",
+                title={"text": unit, "standoff": 4},
+                nticks=5,
+                **(WHOLE_NUMBERS if unit == "ms" else {}),
+            ),
         ),
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
 from ftdash.formats import duration, plural, size
-from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, pattern_of
+from ftdash.ui.figures.style import MILLISECONDS, Figure, Json, axis, escaped, layout, pattern_of
 
 ROWS_MAX = 64
 """Above it, only the slowest subtasks are drawn; the table below the chart has all."""
@@ -168,7 +168,7 @@ def alignment_layout(rows: list[tuple[str, str]]) -> Json:
         xaxis=axis(
             title={"text": "ms after the trigger", "standoff": 6},
             rangemode="tozero",
-            ticksuffix=" ms",
+            **MILLISECONDS,
         ),
         yaxis=axis(
             type="category",

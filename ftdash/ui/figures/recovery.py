@@ -6,6 +6,7 @@ from datetime import datetime
 from ftdash.formats import duration, plural
 from ftdash.jobs.answers import AxisPoint, PhaseView, RecoveryAxis, RecoveryView
 from ftdash.ui.figures.style import (
+    MILLISECONDS,
     POINTS_MAX,
     Figure,
     Json,
@@ -217,7 +218,7 @@ def recovery_phases(shown: RecoveryAxis | None) -> Figure | None:
             120 + 30 * len(recoveries),
             barmode="stack",
             legend=short_legend(66),
-            xaxis=axis(ticksuffix=" ms", title={"text": "ms after the failure", "standoff": 6}),
+            xaxis=axis(title={"text": "ms after the failure", "standoff": 6}, **MILLISECONDS),
             yaxis=axis(
                 type="category", categoryarray=names, categoryorder="array", autorange="reversed"
             ),

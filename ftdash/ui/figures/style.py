@@ -100,6 +100,12 @@ SAMPLES_MAX = POINTS_MAX // 2
 """Each sample may be followed by a gap, which is a point too."""
 
 
+WHOLE_NUMBERS: Json = {"exponentformat": "none", "separatethousands": True}
+"""Otherwise 45,000 ms would read "45k ms"."""
+
+MILLISECONDS: Json = {"ticksuffix": " ms", **WHOLE_NUMBERS}
+
+
 def throughput(samples: list[SamplePoint]) -> Figure | None:
     if len(samples) < LINE_POINTS_MIN:
         return None

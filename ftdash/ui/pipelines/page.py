@@ -23,7 +23,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import words
 from ftdash.incidents import queries as incident_queries
 from ftdash.jobs.answers import (
-    FailureView,
+    FailureGroup,
     Notice,
     PipelinePage,
     QuarantineView,
@@ -32,6 +32,7 @@ from ftdash.jobs.answers import (
     RequestView,
     RunBrief,
     ShownState,
+    grouped,
 )
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import SamplePoint, run_loads
@@ -209,8 +210,8 @@ class PipelineView:
         return [notice for notice in self.notices if notice.at > since][:RECENT_NOTICES_MAX]
 
     @property
-    def newest_failures(self) -> list[FailureView]:
-        return list(reversed(self.axis.failures[-FAILURES_MAX:])) if self.axis else []
+    def newest_failures(self) -> list[FailureGroup]:
+        return grouped(reversed(self.axis.failures))[:FAILURES_MAX] if self.axis else []
 
     @property
     def newest_recoveries(self) -> list[RecoveryRow]:

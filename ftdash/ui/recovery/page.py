@@ -16,7 +16,7 @@ from ftdash.formats import duration, plural
 from ftdash.jobs.answers import (
     ActionOffer,
     DamageView,
-    FailureView,
+    FailureGroup,
     Notice,
     PipelinePage,
     RecoveryAxis,
@@ -25,6 +25,7 @@ from ftdash.jobs.answers import (
     RunView,
     VerificationView,
     ZombiesView,
+    grouped,
 )
 from ftdash.points.queries import FitPoint, PointChoice, point_choice
 from ftdash.runs.queries import pipelines as queries
@@ -133,8 +134,8 @@ class RecoveryPage:
         return self.page.actions[RestorePipeline.kind]
 
     @property
-    def failures(self) -> list[FailureView]:
-        return self.axis.failures[: -ROWS_MAX - 1 : -1] if self.axis else []
+    def failures(self) -> list[FailureGroup]:
+        return grouped(reversed(self.axis.failures))[:ROWS_MAX] if self.axis else []
 
     @property
     def recoveries(self) -> list[RecoveryRow]:

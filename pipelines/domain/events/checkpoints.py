@@ -217,4 +217,5 @@ class MetricsSampled(Event, frozen=True, kw_only=True):
     reached_records: int | None = None  # how far the sources have come, in any attempt
     restored_records: int | None = None  # how far they had come where this attempt began
     restoring: RestoreProgress | None = None  # None: no recovery point is being read
+    mean_records_per_s: float | None = None  # over the last ten seconds
     next_restart_delay_ms: float | None = None  # of a failure now; None: unknown, or none follows

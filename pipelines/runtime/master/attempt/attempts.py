@@ -238,6 +238,7 @@ class Attempts:
         self._restart_due_ms = None
         self._watchers.recovery.reached(RecoveryPhase.STOP)
         self._watchers.recovery.on_waited()
+        self._watchers.recovery.reached(RecoveryPhase.BACKOFF)
         self._begin()
 
     def _begin(self) -> None:

@@ -392,6 +392,7 @@ class Failures:
                 self._record.move_to(JobStatus.INITIALIZING)
             if self._record.status is not JobStatus.RESTARTING:
                 self._record.move_to(JobStatus.RESTARTING, str(error))
+            self._recovery.on_begin_failed()
             self._ask_again_later(str(error), kind_of(error))
 
     def _restart_after(self, delay_ms: float, cause: str) -> None:

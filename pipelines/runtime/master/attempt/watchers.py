@@ -135,6 +135,11 @@ class RecoveryWatch:
             records_to_replay=max(0, self._records_at_failure - source_records),
         )
 
+    def on_begin_failed(self) -> None:
+        """What it was recovering from is not over: the next try is a recovery of its own."""
+        if self._progress is not None:
+            self.on_failure(self._clock.monotonic_ms(), self._records_at_failure)
+
     def on_wait(self) -> None:
         """The run waits on purpose from now on."""
         if self._progress is not None:

@@ -5,6 +5,8 @@ and from which every attempt goes on. It is known once all slots of an attempt h
 A sum over some of them would fall and rise again with each restart, and so would the rate.
 """
 
+from collections import deque
+
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import check
 from pipelines.domain.events import MetricsSampled, RestoreProgress, SlotSample
@@ -12,6 +14,8 @@ from pipelines.domain.status import JobStatus
 from pipelines.runtime.control import Sampled
 
 METRICS_PERIOD_MS = 1000.0
+MEAN_OVER_MS = 10_000.0
+"""A source that reads in batches has nothing to show in many a second, and its speed is steady."""
 
 
 class MetricsBoard:
@@ -28,6 +32,7 @@ class MetricsBoard:
         self._reported_records = 0
         self._reported_ms = clock.monotonic_ms()
         self._counters: dict[str, int] = {}
+        self._periods: deque[tuple[float, float, int]] = deque()  # from, to, and records read
 
     @property
     def due_ms(self) -> float:
@@ -59,6 +64,7 @@ class MetricsBoard:
         Without `reads_again` (at most once) it leaves behind what was read."""
         self._samples = {}
         self._restored_records = self._reported_records = restored_records
+        self._periods.clear()  # the time until the next attempt runs is no slow reading
         before = self._reached_records if reads_again else 0
         self._reached_records = max(before, restored_records)
 
@@ -74,10 +80,12 @@ class MetricsBoard:
         elapsed_s = max(now_ms - self._reported_ms, 1.0) / 1000.0
         records = self.source_records
         read = max(0, records - self._reported_records)
+        self._note_period(now_ms, read)
         self._reported_records, self._reported_ms = records, now_ms
         return MetricsSampled(
             status=status,
             records_per_s=read / elapsed_s,
+            mean_records_per_s=self._mean_per_s(),
             last_completed_ms=last_completed_ms,
             last_committed_ms=last_committed_ms,
             subtasks=[
@@ -93,6 +101,18 @@ class MetricsBoard:
             restored_records=self._restored_records,
             next_restart_delay_ms=next_restart_delay_ms,
         )
+
+    def _note_period(self, now_ms: float, read: int) -> None:
+        if self._has_all:
+            self._periods.append((self._reported_ms, now_ms, read))
+        while self._periods and self._periods[0][0] < now_ms - MEAN_OVER_MS:
+            self._periods.popleft()
+
+    def _mean_per_s(self) -> float:
+        if not self._periods:
+            return 0.0
+        spanned_ms = max(1.0, self._periods[-1][1] - self._periods[0][0])
+        return 1000.0 * sum(read for _, _, read in self._periods) / spanned_ms
 
     @property
     def _has_all(self) -> bool:

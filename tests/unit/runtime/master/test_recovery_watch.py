@@ -10,7 +10,7 @@ from pipelines.runtime.master.attempt.watchers import RecoveryWatch
 from tests.unit.runtime.fakes import ManualClock
 
 STEP_MS = 10.0
-AFTER_DECIDE = (RecoveryPhase.STOP, RecoveryPhase.START, RecoveryPhase.RESTORE)
+AFTER_DECIDE = STEPS[2:]
 
 
 def test_every_phase_is_reported_once_in_order_with_its_duration() -> None:
@@ -123,7 +123,10 @@ class Recovery:
         self.watch.on_source_records(source_records)
 
     def reach(self, phase: RecoveryPhase) -> None:
+        if phase is RecoveryPhase.BACKOFF:
+            self.watch.on_wait()
         self.clock.now_ms += STEP_MS
+        self.watch.on_waited()
         self.watch.reached(phase)
 
     def _emit(self, event: Event) -> None:

@@ -148,3 +148,25 @@ def test_at_most_once_nothing_is_read_again_and_nothing_has_to_be_caught_up_with
     assert isinstance(decided, RecoveryPhaseReached)
     assert decided.records_to_replay == 0
     assert board.reached_records == 500
+
+
+def test_a_source_that_reads_in_batches_has_one_speed_over_ten_seconds() -> None:
+    """One sample flips between nothing and a whole batch; 60 records every other second are 30."""
+    clock = ManualClock()
+    board = MetricsBoard(clock, 1)  # type: ignore[arg-type]
+    singles, means = [], []
+
+    for second in range(1, 41):
+        clock.now_ms += 1_000
+        records = 60 * (second // 2)
+        sample = Sampled(subtasks=[], source_records=records, resident_bytes=1, counters={})
+        board.on_sampled(0, sample)
+        told = board.report(JobStatus.RUNNING, None, None)
+        singles.append(told.records_per_s)
+        means.append(told.mean_records_per_s)
+
+    assert set(singles) == {0.0, 60.0}
+    assert set(means[10:]) == {30.0}
+
+    board.on_attempt_ended(2_000)
+    assert board.report(JobStatus.RESTARTING, None, None).mean_records_per_s == 0.0
