@@ -10,8 +10,7 @@ import pytest
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter, last_event, read_journal
 from pipelines.bus.lease import Lease
-from pipelines.connectors.files.data_frame import DataFrameRows
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole, DataFrameRows
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt
@@ -24,8 +23,7 @@ from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.run_context import StageHost
 from pipelines.runtime.networking import SlotAddress
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 from tests.unit.runtime.fakes import SCHEMA
 from tests.unit.runtime.points import RUN, spec_of
 
