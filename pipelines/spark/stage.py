@@ -115,12 +115,16 @@ def is_one_machine(master: str) -> bool:
 
 
 def open_session(
-    master: str, application: str, networking: DriverNetworking, within_s: float
+    master: str,
+    application: str,
+    networking: DriverNetworking,
+    within_s: float,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> SparkSession:
     """One per driver process. `within_s`: how long YARN may take to start the application.
 
     Spark's own driver has the addresses of the run's control port. Raises Rejected if Spark does
-    not start.
+    not start, and StartGivenUp if the run is cancelled before YARN has started it.
     """
     check_configured(master)
     builder = SparkSession.builder.master(master).appName(application)
@@ -138,7 +142,7 @@ def open_session(
         builder = builder.config(f"spark.executorEnv.{VARIABLE}", os.environ[VARIABLE])
     os.environ["PYTHONPATH"] = _python_path("local")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the slots' interpreter is this one
-    session = started(builder.getOrCreate, master, within_s)
+    session = started(builder.getOrCreate, master, within_s, is_cancelled)
     session.sparkContext.setLogLevel("ERROR")
     if not is_one_machine(master):
         send_engine(session)

@@ -1,12 +1,13 @@
 """Starts Spark's own driver, or says in a sentence why it does not start.
 
 On YARN that takes until the ResourceManager has started an application master for it. Spark waits
-without a limit; `slot.request.timeout` is one.
+without a limit; `slot.request.timeout` is one, and a person may cancel the run meanwhile.
 """
 
+import math
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +15,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.runtime.master.run_context import StartGivenUp
 
 YARN = "yarn"
 CONFIGURATION = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 SITE = "yarn-site.xml"
+TURN_S = 0.2
+"""How often the wait for YARN looks for a cancellation."""
 
 Started = TypeVar("Started")
 
@@ -40,10 +44,18 @@ def check_configured(master: str) -> None:
         )
 
 
-def started(start: Callable[[], Started], master: str, within_s: float) -> Started:
-    """What `start` returns. Raises Rejected, caused by a Retryable: Spark does not start there now.
+def started(
+    start: Callable[[], Started],
+    master: str,
+    within_s: float,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Started:
+    """What `start` returns. A start on YARN that is given up goes on in its thread, until this
+    process ends.
 
-    A start on YARN that takes too long goes on in its thread, until this process ends.
+    Raises:
+        Rejected: caused by a Retryable, Spark does not start there now.
+        StartGivenUp: `is_cancelled` while YARN had not started the application.
     """
     try:
         if master != YARN:
@@ -51,7 +63,12 @@ def started(start: Callable[[], Started], master: str, within_s: float) -> Start
         thread = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
         starting = thread.submit(start)
         thread.shutdown(wait=False)
-        return starting.result(within_s)
+        for _ in range(math.ceil(within_s / TURN_S)):
+            if wait([starting], min(TURN_S, within_s)).done:
+                return starting.result()
+            if is_cancelled():
+                raise StartGivenUp
+        raise TimeoutError
     except TimeoutError:
         why = (
             f"YARN has not started the application of this run within {within_s:g} s"
