@@ -8,7 +8,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.runtime.master.run_context import StartGivenUp
-from pipelines.spark.start import check_configured, started
+from pipelines.spark.stage import check_configured, started
 
 NAMES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
