@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.row_kinds import ROW_KIND, TAKE_BACK
+from pipelines.domain.elements import ROW_KIND, TAKE_BACK
 
 _POSITION = "__position"
 _TAKE_BACK = pa.array(TAKE_BACK)

@@ -5,6 +5,9 @@ batch and never one per record. A batch computed from another keeps its origin; 
 a window, that is the input batch that was being processed. Joined batches have several origins, one
 for each split.
 
+A changelog has a column that says what each row does; its name and values are here, and what they
+mean is in `operators.changelog`.
+
 Source: the stream elements of Flink (`StreamElement`, `CheckpointBarrier`), with one difference:
 records travel as Arrow record batches, and marks only stand between two batches.
 """
@@ -17,6 +20,12 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, Uid
+
+ROW_KIND = "row_kind"
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "+I", "-U", "+U", "-D"
+
+TAKE_BACK = (DELETE, UPDATE_BEFORE)
+"""The kinds of rows that are taken back; all others are added."""
 
 
 class Firing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

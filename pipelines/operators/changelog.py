@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.domain.elements import DELETE, INSERT, ROW_KIND, TAKE_BACK
 from pipelines.domain.errors import Rejected
-from pipelines.domain.row_kinds import DELETE, INSERT, ROW_KIND, TAKE_BACK
 from pipelines.operators.columns import Longs
 
 __all__ = [

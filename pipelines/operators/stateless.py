@@ -5,12 +5,15 @@ of batches returns must have the schema that it promised. If a function fails on
 fault is found by halving the batch: one of 65,536 rows costs 17 calls on at most twice its rows,
 once, in an attempt that is over anyway. A filter counts null as false, as in SQL.
 
+Functions of pandas DataFrames are functions of batches too. pandas is imported when such a function
+is added to a pipeline, and by nothing else of the engine.
+
 Source: Flink's `MapFunction`, `FlatMapFunction` and `FilterFunction`.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +27,9 @@ from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.rows import Row, RowOutput, rows_of
 from pipelines.operators.side_outputs import BatchSides, RowSides
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def first_failing_row(function: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> int:
@@ -337,3 +343,40 @@ class AsRecords(PassOn):
 
     def emits_changes(self, inputs: list[bool]) -> bool:
         return False
+
+
+PandasMapping: TypeAlias = "Callable[[pd.DataFrame], pd.DataFrame]"
+"""One batch in, any number of rows out; the index is ignored."""
+
+
+class PandasFunction(BatchFunction):
+    """Guarantee: the operators after it see only batches of `schema`."""
+
+    def __init__(self, function: PandasMapping, schema: pa.Schema) -> None:
+        super().__init__(lambda batch: _mapped(function, batch, schema), schema)
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        """Raises Rejected where pandas is missing."""
+        try:
+            import pandas  # noqa: F401 - only authors of such functions need it
+        except ImportError as error:
+            raise Rejected(
+                "map_pandas needs pandas, which is not installed; run `pip install pandas`, or use"
+                " map_batches."
+            ) from error
+        return super().output_schema(inputs)
+
+
+def _mapped(function: PandasMapping, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Raises Rejected if the frame does not have the declared columns, or a value does not fit."""
+    frame = function(batch.to_pandas())
+    if set(frame.columns) != set(schema.names):
+        raise Rejected(
+            f"The function returned a DataFrame with the columns ({', '.join(map(str, frame))})"
+            f" where it declared ({', '.join(schema.names)})."
+        )
+    try:
+        return pa.RecordBatch.from_pandas(frame, schema=schema, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = "; ".join(map(str, error.args))
+        raise Rejected(f"A value of the DataFrame does not fit its column: {reason}") from error

@@ -2,6 +2,10 @@
 
 The folder is a project with a `pyproject.toml`, whose packages lie in it or in `src`, or it is the
 package itself. Runs no build backend: code that has to be compiled needs a wheel.
+
+Packs the engine that runs here, too, for the machines of a cluster. They need the libraries that it
+imports, and not the engine: the slots of a run have their driver's version, whatever is installed
+where they run. The archive declares the pipelines that ship with the engine.
 """
 
 import tomllib
@@ -14,7 +18,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from pipelines import __version__
 from pipelines.domain.errors import Rejected
+from pipelines.packages.wheel import GROUP
 
 NO_CODE = frozenset({"tests", "test", "docs", "build", "dist", "__pycache__"})
 NO_MODULES = frozenset({"setup.py", "conftest.py"})
@@ -115,3 +121,23 @@ def _metadata(project: _Project) -> Iterator[tuple[str, str]]:
         for group, entries in project.entry_points.items()
     )
     yield "entry_points.txt", "\n".join(groups)
+
+
+ENGINE = Path(__file__).parents[1]
+FILE = "ftdash-engine.zip"
+METADATA = f"ftdash-{__version__}.dist-info"
+"""Python finds entry points by it. It hides those of an ftdash that is installed there."""
+HEAD = f"Metadata-Version: 2.1\nName: ftdash\nVersion: {__version__}\n"
+
+
+def pack_engine(into: Path, flows: dict[str, str]) -> Path:
+    """The archive, in the directory `into`. `flows`: {name: `package.module:NAME`}, those that the
+    archive does not hold are left out."""
+    archive = into / FILE
+    names = [f"{name} = {flow}" for name, flow in flows.items() if flow.startswith("pipelines.")]
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(files_in(ENGINE)):
+            add_file(packed, path.relative_to(ENGINE.parent).as_posix(), path.read_bytes())
+        add_file(packed, f"{METADATA}/METADATA", HEAD.encode())
+        add_file(packed, f"{METADATA}/entry_points.txt", "\n".join([f"[{GROUP}]", *names]).encode())
+    return archive

@@ -26,8 +26,7 @@ from pipelines.domain.run import RunDirectory, ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.finding import find_flow, installed_module
-from pipelines.packages.installed import described
-from pipelines.packages.loading import LoadedCode
+from pipelines.packages.loading import LoadedCode, described
 from pipelines.points.contents import bytes_of, pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
 from pipelines.points.gaps import passages, past_accepted

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from pipelines.bus.inbox import Inbox
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.errors import Retryable
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -23,6 +24,7 @@ from pipelines.domain.status import JobStatus
 from pipelines.packages.store import CodeStore
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.requests.request_desk import is_cancelled
 from pipelines.runtime.networking import driver_networking
 from pipelines.spark.stage import SparkStageHost, open_session
 
@@ -66,6 +68,7 @@ def spark_stages(
         f"{spec.pipeline} {spec.run_id}",
         driver_networking(settings),
         settings.recovery.slot_request_timeout_ms / 1000,
+        partial(is_cancelled, Inbox(directory)),
     )
     if spec.code is not None:
         session.sparkContext.addFile(str(CodeStore(directory.jobs_root).file_of(spec.code)))

@@ -6,26 +6,34 @@ dial the control address from the task's closure.
 
 The driver's Spark session has no UI and restarts nothing by itself. It is bound to loopback unless
 the settings name other addresses.
+
+On YARN, Spark's driver starts once the ResourceManager has started an application master for it.
+Spark waits without a limit; `slot.request.timeout` is one, and a person may cancel the run.
 """
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from py4j.protocol import Py4JJavaError
 from pyspark import BarrierTaskContext, InheritableThread, SparkFiles
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.connectors.files.data_frame import DataFrameRows
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.run import DriverNetworking
 from pipelines.flows.finding import VARIABLE, declared_flows
-from pipelines.packages.engine import FILE, pack_engine
+from pipelines.packages.folder import FILE, pack_engine
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
+from pipelines.runtime.master.run_context import StartGivenUp
 from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.spark.data_frames import keep_rows
-from pipelines.spark.start import check_configured, started
 
 if TYPE_CHECKING:
     from pipelines.domain.ids import Attempt
@@ -115,12 +123,16 @@ def is_one_machine(master: str) -> bool:
 
 
 def open_session(
-    master: str, application: str, networking: DriverNetworking, within_s: float
+    master: str,
+    application: str,
+    networking: DriverNetworking,
+    within_s: float,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> SparkSession:
     """One per driver process. `within_s`: how long YARN may take to start the application.
 
     Spark's own driver has the addresses of the run's control port. Raises Rejected if Spark does
-    not start.
+    not start, and StartGivenUp if the run is cancelled before YARN has started it.
     """
     check_configured(master)
     builder = SparkSession.builder.master(master).appName(application)
@@ -138,7 +150,7 @@ def open_session(
         builder = builder.config(f"spark.executorEnv.{VARIABLE}", os.environ[VARIABLE])
     os.environ["PYTHONPATH"] = _python_path("local")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the slots' interpreter is this one
-    session = started(builder.getOrCreate, master, within_s)
+    session = started(builder.getOrCreate, master, within_s, is_cancelled)
     session.sparkContext.setLogLevel("ERROR")
     if not is_one_machine(master):
         send_engine(session)
@@ -158,3 +170,71 @@ def _python_path(master: str) -> str:
     paths = [str(SOURCE_ROOT), *(path for path in inherited.split(os.pathsep) if path)]
     sent = [] if is_one_machine(master) else [FILE]
     return os.pathsep.join(dict.fromkeys([*sent, *paths]))
+
+
+YARN = "yarn"
+CONFIGURATION = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+SITE = "yarn-site.xml"
+TURN_S = 0.2
+"""How often the wait for YARN looks for a cancellation."""
+
+Started = TypeVar("Started")
+
+
+def check_configured(master: str) -> None:
+    """Raises Rejected if the driver cannot know where YARN is."""
+    if master != YARN:
+        return
+    named = {name: os.environ[name] for name in CONFIGURATION if os.environ.get(name)}
+    if not named:
+        raise Rejected(
+            "The master is yarn, and HADOOP_CONF_DIR is not set. Set it to the directory that holds"
+            f" {SITE}, where the workers of ftdash start, and start the run again."
+        )
+    if not any((Path(directory) / SITE).is_file() for directory in named.values()):
+        where = " or ".join(f"{directory} ({name})" for name, directory in named.items())
+        raise Rejected(
+            f"The master is yarn, and there is no {SITE} in {where}; copy the configuration of the"
+            " cluster there, and start the run again."
+        )
+
+
+def started(
+    start: Callable[[], Started],
+    master: str,
+    within_s: float,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Started:
+    """What `start` returns. A start on YARN that is given up goes on in its thread, until this
+    process ends.
+
+    Raises:
+        Rejected: caused by a Retryable, Spark does not start there now.
+        StartGivenUp: `is_cancelled` while YARN had not started the application.
+    """
+    try:
+        if master != YARN:
+            return start()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
+        starting = thread.submit(start)
+        thread.shutdown(wait=False)
+        for _ in range(math.ceil(within_s / TURN_S)):
+            if wait([starting], min(TURN_S, within_s)).done:
+                return starting.result()
+            if is_cancelled():
+                raise StartGivenUp
+        raise TimeoutError
+    except TimeoutError:
+        why = (
+            f"YARN has not started the application of this run within {within_s:g} s"
+            " (slot.request.timeout): its ResourceManager does not answer, or its queue is full."
+            " Look at the queue with `yarn application -list`, and start the run again."
+        )
+    except (Py4JJavaError, PySparkException) as error:
+        why = f"Spark does not start on {master}: {_first_line(error)}"
+    raise Rejected(why) from Retryable(why)
+
+
+def _first_line(error: Py4JJavaError | PySparkException) -> str:
+    told = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    return told.strip().partition("\n")[0]

@@ -1,4 +1,9 @@
-"""Collects what an author declares, and checks it as a whole."""
+"""Collects what an author declares, and checks it as a whole.
+
+The finished pipeline gets steps that combine rows in front of the exchanges of windowed
+aggregations. The side output of late rows needs whole rows, so where it has a reader, the step is
+left out. Only the finished pipeline shows that.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +27,11 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind, JobGraph, Node, NodeKind
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.nodes import UID_PATTERN
 from pipelines.domain.settings import check_parallelism
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.operators.side_outputs import check_sides
-from pipelines.stream.combining import with_combiners
+from pipelines.operators.windowing.lateness import LATE
 from pipelines.stream.dead_letters import (
     SeparateDeadLetters,
     check_letters_are_read,
@@ -33,6 +39,7 @@ from pipelines.stream.dead_letters import (
     separator_of,
 )
 from pipelines.stream.pipeline import Pipeline
+from pipelines.stream.ranking import LOCAL_SUFFIX
 from pipelines.stream.refusals import naming
 from pipelines.stream.streams import Stream
 
@@ -305,3 +312,34 @@ def check_places(sinks: Mapping[Uid, Sink]) -> None:
                 f"The sinks {first!r} and {uid!r} both write to {sink.place}. Give each a place of"
                 " its own, or put the union of their streams in front of one sink."
             )
+
+
+Combiners = Mapping[Uid, Callable[[], Operator]]
+"""By the operator behind the exchange, what creates the step in front of it."""
+
+
+def with_combiners(pipeline: Pipeline, combiners: Combiners) -> Pipeline:
+    """The same pipeline, which combines rows in front of each of these operators if it may."""
+    for uid, create in combiners.items():
+        local = Uid(uid + LOCAL_SUFFIX)
+        is_free = UID_PATTERN.fullmatch(local) and local not in pipeline.schemas
+        if is_free and LATE not in pipeline.graph.side_outputs_of(uid):
+            pipeline = _with_combiner(pipeline, uid, local, create)
+    return pipeline
+
+
+def _with_combiner(
+    pipeline: Pipeline, uid: Uid, local: Uid, create: Callable[[], Operator]
+) -> Pipeline:
+    graph, behind = pipeline.graph, pipeline.graph.node(uid)
+    (exchange,) = behind.inputs
+    in_chain = replace(exchange, hash_by=None, unkeyed=EdgeKind.FORWARD)
+    combiner = Node(local, NodeKind.OPERATOR, (in_chain,), follows_input=True)
+    reader = replace(behind, inputs=(replace(exchange, upstream=local),))
+    nodes = [reader if node.uid == uid else node for node in graph.nodes]
+    return replace(
+        pipeline,
+        graph=JobGraph.of([*nodes, combiner], graph.max_parallelism),
+        operators={**pipeline.operators, local: create},
+        schemas={**pipeline.schemas, local: pipeline.input_schemas(uid)[0]},
+    )

@@ -10,8 +10,12 @@ from pipelines.operators.aggregating.aggregates import Aggregate
 from pipelines.operators.aggregating.aggregation import check_distinct
 from pipelines.operators.aggregating.count_distinct import CountDistinct
 from pipelines.operators.changelog import refuse_changelogs
-from pipelines.operators.ranking.deduplicate import KeepBest, KeepFirst
-from pipelines.operators.ranking.distinct import DistinctOfBatch, MarkFirstValues
+from pipelines.operators.ranking.deduplicate import (
+    DistinctOfBatch,
+    KeepBest,
+    KeepFirst,
+    MarkFirstValues,
+)
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.ranking.top_n import BestRow, TopN
 from pipelines.operators.ranking.window_top_n import SessionTopN, WindowTopN

@@ -18,7 +18,6 @@ from pipelines.operators.asynchronous.request_loop import AsyncCall, AsyncFuncti
 from pipelines.operators.joining.stream_join import Interval
 from pipelines.operators.joining.window_join import NO_SUFFIXES, JoinKind
 from pipelines.operators.operator import SideOutput
-from pipelines.operators.pandas_function import PandasFunction, PandasMapping
 from pipelines.operators.processing.process import BatchProcessFunction, Process
 from pipelines.operators.stateless import (
     AsRecords,
@@ -31,6 +30,8 @@ from pipelines.operators.stateless import (
     FlatMapRows,
     FlatMapRowsWithSides,
     MapRows,
+    PandasFunction,
+    PandasMapping,
     PassOn,
     Predicate,
     RowFlatMapping,

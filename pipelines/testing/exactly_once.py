@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from pipelines.connectors.in_process import ArrowRows, Collect, table_of
 from pipelines.connectors.source import AnySource
+from pipelines.domain.elements import ROW_KIND, TAKE_BACK
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
-from pipelines.domain.row_kinds import ROW_KIND, TAKE_BACK
 from pipelines.domain.run import RunSpec
 from pipelines.local.running import LocalResult, host
 from pipelines.local.slot import ProcessKilled

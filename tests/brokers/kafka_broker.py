@@ -17,7 +17,8 @@ from confluent_kafka.admin import (
 )
 
 from ftdash.embedded.installation import LOOPBACK, free_port
-from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors import KafkaAddress
+from pipelines.connectors.kafka.connection import KafkaAdmin
 from tests.brokers.processes import ServerProcess
 from tests.java_programs import JavaProgram
 

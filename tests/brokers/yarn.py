@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -67,7 +68,7 @@ class Yarn:
 
     def applications(self) -> list[dict[str, Any]]:
         asked = self._asked("apps")
-        return [] if asked is None or asked["apps"] is None else asked["apps"]["app"]
+        return [] if asked is None else (asked["apps"] or {}).get("app", [])
 
     def _asked(self, what: str) -> dict[str, Any] | None:
         """None: it does not answer."""
@@ -80,8 +81,8 @@ class Yarn:
 
 
 @contextmanager
-def yarn(directory: Path, *, memory_mb: int = MEMORY_MB) -> Iterator[Yarn]:
-    """`memory_mb`: for all containers. Raises ProgramMissing.
+def yarn(directory: Path, *, memory_mb: int = MEMORY_MB, has_node: bool = True) -> Iterator[Yarn]:
+    """`memory_mb`: for all containers; without a node there is no room. Raises ProgramMissing.
 
     Ends every process that it or a container has started.
     """
@@ -89,7 +90,8 @@ def yarn(directory: Path, *, memory_mb: int = MEMORY_MB) -> Iterator[Yarn]:
     cluster = Yarn(written_configuration(directory, page, memory_mb), page)
     with ExitStack() as undo:
         undo.callback(_end_containers, directory)
-        for manager, answers in zip(MANAGERS, (cluster.is_up, cluster.has_node), strict=True):
+        managers = zip(MANAGERS, (cluster.is_up, cluster.has_node), strict=True)
+        for manager, answers in islice(managers, 1 + has_node):
             undo.callback(_started(directory, manager, answers).kill)
         yield cluster
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.connectors.files.data_frame import DataFrameRows
+from pipelines.connectors import DataFrameRows
 from pipelines.domain.errors import Rejected
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from pipelines.connectors import SqlUpsert
 from pipelines.connectors.sink import SinkContext
-from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.spark.flight_oracle import verdict
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.status import JobStatus
-from pipelines.packages.engine import FILE
+from pipelines.packages.folder import FILE
 from pipelines.packages.store import CodeStore
 from tests.driven_run import started_run
 from tests.flight_runs import SOONER

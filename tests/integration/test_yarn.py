@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.events import FailureOccurred
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import Cancel
+from pipelines.domain.events import FailureOccurred, RunEnded
+from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
-from pipelines.packages.engine import FILE
+from pipelines.packages.folder import FILE
 from tests.brokers.yarn import Yarn, written_configuration, yarn
 from tests.driven_run import started_run
 from tests.flight_runs import SOONER
 from tests.java_programs import ProgramMissing
+from tests.polling import wait_until
 from tests.sent_code import STEP_S, added, assert_ran, parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -62,3 +66,41 @@ def test_a_resource_manager_that_is_away_ends_the_run_with_a_sentence(tmp_path: 
 
     assert ended.status is JobStatus.FAILED
     assert "YARN has not started the application of this run within 3 s" in ended.reason
+
+
+def test_a_run_that_finds_no_room_ends_with_a_sentence_and_obeys_a_cancellation(
+    tmp_path: Path,
+) -> None:
+    """To YARN a cluster without a node is a queue that is full."""
+    try:
+        with yarn(tmp_path / "yarn", has_node=False) as cluster:
+            waited = run_without_room(tmp_path / "waits", cluster, {"slot.request.timeout": "5 s"})
+            cancelled = run_without_room(tmp_path / "cancelled", cluster, {}, cancel=True)
+    except ProgramMissing as why:
+        pytest.skip(str(why))
+
+    assert waited.status is JobStatus.FAILED
+    assert "its ResourceManager does not answer, or its queue is full" in waited.reason
+    assert cancelled.status is JobStatus.CANCELED
+    assert "cancelled by ann: no room" in cancelled.reason
+
+
+def run_without_room(
+    place: Path, cluster: Yarn, settings: dict[str, str], *, cancel: bool = False
+) -> RunEnded:
+    """`cancel`: once YARN has taken the application, which it cannot start."""
+    place.mkdir()
+    with started_run(
+        place,
+        "orders",
+        parameters(place),
+        master="yarn",
+        settings=settings,
+        environment=cluster.environment,
+        code=added(place),
+    ) as run:
+        if cancel:
+            wait_until(lambda: any(each["state"] == "ACCEPTED" for each in cluster.applications()))
+            request = {"request_id": RequestId("no-room"), "requested_by": "ann"}
+            submit(run.directory, Cancel(**request, reason="no room"))
+        return run.wait_until_over(STEP_S)

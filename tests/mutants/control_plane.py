@@ -268,7 +268,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "on a cluster, slots run the engine of their driver, whatever is installed where they run": (
         Mutant(
-            "pipelines/packages/engine.py",
+            "pipelines/packages/folder.py",
             'if flow.startswith("pipelines.")]',
             'if flow == "pipelines."]',
             (

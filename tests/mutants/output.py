@@ -395,7 +395,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
         ),
         Mutant(
-            "pipelines/stream/combining.py",
+            "pipelines/stream/environment.py",
             "LATE not in pipeline.graph.side_outputs_of(uid)",
             "True",
             _COMBINED + "the_side_output_of_late_rows_has_whole_rows_so_nothing_is_combined",
@@ -458,9 +458,9 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (
         Mutant(
-            "pipelines/operators/ranking/distinct.py",
-            "seen.rows_for(groups.keys.filter(pa.array(is_new)))",
-            "pass",
+            "pipelines/operators/ranking/deduplicate.py",
+            "        seen.rows_for(groups.keys.filter(pa.array(is_new)))\n",
+            "        pass\n",
             (
                 "tests/unit/operators/test_distinct.py::test_the_first_row_with_a_value_is_marked"
                 "_for_each_key"

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline, bounded_out_of_orderness, count, tumbling
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline, bounded_out_of_orderness, count, tumbling
 from tests.processes.event_times import DISORDER_MS, LEFT, STRAGGLER_MS, Disordered, write
 
 ANSWERED = LEFT.append(pa.field("answer", pa.int64()))

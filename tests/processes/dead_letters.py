@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from pipelines.connectors import ExactlyOnceKafka, JsonValues, KafkaAddress, KafkaTopics
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 
 SERVER = "DEAD_LETTERS_SERVER"
 NAME = "dead_letters"

@@ -14,21 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
 from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.operators.stateless import BatchFunction
 from pipelines.stream import (
     Environment,
+    Flow,
     KeyedProcessFunction,
     MapStateDescriptor,
     Pipeline,
     RowContext,
     RuntimeContext,
+    Stream,
 )
-from pipelines.stream.declaration import Flow
-from pipelines.stream.streams import Stream
 from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
 from tests.processes.silent import NOTHING, OVER, POLL_S
 

@@ -9,18 +9,20 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from pipelines.connectors.in_process import Draws, SeededGenerator
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.topics import KafkaTopics
-from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
-from pipelines.connectors.kafka.values import RawValues
-from pipelines.connectors.postgres.insert import PostgresInsert
-from pipelines.connectors.redis.hashes import RedisHashes
+from pipelines.connectors import (
+    Draws,
+    ExactlyOnceKafka,
+    KafkaAddress,
+    KafkaTopics,
+    PostgresInsert,
+    RawValues,
+    RedisHashes,
+    SeededGenerator,
+)
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import AnySource
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 
 ADDRESS = "FTDASH_ENDS_ADDRESS"
 SPLITS = 2

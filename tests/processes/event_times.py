@@ -15,11 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
 from pipelines.stream import (
     LATE,
     Environment,
+    Flow,
     Pipeline,
     Stream,
     bounded_out_of_orderness,
@@ -29,7 +30,6 @@ from pipelines.stream import (
     sum,
     tumbling,
 )
-from pipelines.stream.declaration import Flow
 
 KEYS = 7
 STEP_MS = 1_000  # of event time from one number to the next

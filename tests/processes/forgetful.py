@@ -10,8 +10,7 @@ from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommi
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import Parameter
 from pipelines.domain.snapshots import Json
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 from tests.processes.numbers import TOTAL, Numbers
 
 NAME = "forgetful"

@@ -14,13 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.growing_directory import json_lines_directory
-from pipelines.connectors.files.json_lines import JsonLinesFiles
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles, JsonLinesFiles, json_lines_directory
 from pipelines.connectors.source import AnySource
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 
 SCHEMA = pa.schema([("key", pa.int64())])
 LATE = 1_000_000

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.connectors.sink import SinkContext, SinkWriter
-from pipelines.stream import Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Flow, Pipeline
 from tests.processes import numbers
 
 OPENING = "opening-{attempt}-{subtask}"

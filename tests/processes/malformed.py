@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.topics import KafkaTopics
-from pipelines.connectors.kafka.values import JsonValues, RawValues
-from pipelines.connectors.redis.streams import RedisStreams
-from pipelines.connectors.source import GrowingSource
+from pipelines.connectors import (
+    JSON_LINES,
+    ExactlyOnceFiles,
+    GrowingSource,
+    JsonValues,
+    KafkaAddress,
+    KafkaTopics,
+    RawValues,
+    RedisStreams,
+)
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 
 SERVER = "MALFORMED_SERVER"
 NAME = "malformed"

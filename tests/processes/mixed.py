@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.stream import Environment, Pipeline, count, sum, tumbling
 from tests.processes.numbers import FLOW as NUMBERS
 from tests.processes.numbers import SCHEMA, Numbers

@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import redis
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline, count, sum, tumbling
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline, count, sum, tumbling
 
 KEYS = 7
 TOTAL = 7_200  # numbers, unless a run is asked for fewer

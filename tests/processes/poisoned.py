@@ -14,14 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.connectors.files.quarantine import quarantined_records
-from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.run import Parameter
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.stream import Environment, KeyedProcessFunction, Pipeline, ValueStateDescriptor
-from pipelines.stream.declaration import Flow
+from pipelines.stream import (
+    Environment,
+    Flow,
+    KeyedProcessFunction,
+    Pipeline,
+    RowContext,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
 from tests.processes.numbers import KEYS, POLL_S, SCHEMA, SPLIT_RECORDS, Numbers
 
 COUNTED = pa.schema([("number", pa.int64()), ("key", pa.int64()), ("nth", pa.int64())])

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors import ExactlyOnceKafka, KafkaAddress
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 from tests.processes.numbers import Numbers
 
 

@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.run import Parameter
 from pipelines.operators.stateless import BatchFunction
 from pipelines.stream import (
     BatchProcessFunction,
     Environment,
+    Flow,
     Pipeline,
     ProcessContext,
+    Stream,
     ValueStateDescriptor,
 )
-from pipelines.stream.declaration import Flow
-from pipelines.stream.streams import Stream
 from tests.processes.numbers import KEYS, SCHEMA, Numbers
 
 KEY_INDEX = SCHEMA.get_field_index("key")

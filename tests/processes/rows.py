@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from pipelines.connectors.postgres.insert import PostgresInsert
-from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
+from pipelines.connectors import PostgresInsert, PostgresTwoPhase
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline, count, sum, tumbling
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline, count, sum, tumbling
 from tests.processes.numbers import TOTAL, Numbers
 
 TABLE = "totals"

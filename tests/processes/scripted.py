@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
 from pipelines.domain.run import Parameter
 from pipelines.operators.stateless import BatchFunction
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
-from pipelines.stream.streams import Stream
+from pipelines.stream import Environment, Flow, Pipeline, Stream
 from tests.processes.numbers import SCHEMA, Numbers
 
 FAST, SLOW = range(2)  # splits

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.stream import (
     Environment,
+    Flow,
     KeyedProcessFunction,
     Pipeline,
     RowContext,
@@ -18,7 +19,6 @@ from pipelines.stream import (
     Secret,
     ValueStateDescriptor,
 )
-from pipelines.stream.declaration import Flow
 from tests.processes.numbers import SCHEMA, Numbers
 
 FAILS_AT = 700

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.key_groups import Redistribution
 from pipelines.domain.run import Parameter
 from pipelines.domain.snapshots import Manifest
@@ -20,12 +20,12 @@ from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import (
     BatchProcessFunction,
     Environment,
+    Flow,
     ListStateDescriptor,
     MapStateDescriptor,
     Pipeline,
     ProcessContext,
 )
-from pipelines.stream.declaration import Flow
 from tests.processes.numbers import Numbers
 
 ELEMENTS = 60

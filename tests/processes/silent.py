@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 from tests.processes.numbers import BATCH_RECORDS, SCHEMA, Numbers
 
 SPLITS = ("ended", "empty", "silent")

@@ -15,10 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
-from pipelines.stream import LATE, Environment, Pipeline, count, monotonous, sum, tumbling
-from pipelines.stream.declaration import Flow
+from pipelines.stream import LATE, Environment, Flow, Pipeline, count, monotonous, sum, tumbling
 from tests.processes.numbers import KEYS, SCHEMA, STEP_MS, WINDOW_MS
 
 AWAKE_RECORDS = 40  # of the sleepy split, before it falls asleep

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 
 READER = "reader"
 SPLITS = 2

@@ -6,11 +6,9 @@ The database is named by an environment variable, since its address is a secret.
 import os
 from collections.abc import Mapping
 
-from pipelines.connectors.postgres.insert import PostgresInsert
-from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
+from pipelines.connectors import PostgresInsert, PostgresTwoPhase
 from pipelines.domain.run import Parameter
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 from tests.processes.numbers import TOTAL, Numbers
 
 NAME = "numbers_tables"

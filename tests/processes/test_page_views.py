@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.projection.projector import Projector
-from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors import KafkaAddress
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import JobStatus

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.events import JobStatusChanged, SlotConnected, TargetTakenOver
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun

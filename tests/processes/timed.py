@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.stream import (
     BatchProcessFunction,
     Environment,
+    Flow,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -32,7 +33,6 @@ from pipelines.stream import (
     TimeDomain,
     ValueStateDescriptor,
 )
-from pipelines.stream.declaration import Flow
 from tests.processes.numbers import KEYS, STEP_MS, WINDOW_MS, Numbers
 
 MINUTES = pa.schema(

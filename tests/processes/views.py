@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
 from pipelines.lab.page_views import counted_views
 from pipelines.lab.view_input import ViewInput
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 
 SPLITS = 2
 SEED = 1

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole
 from pipelines.domain.graph import Connection
 from pipelines.domain.run import Parameter
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.backend import TableDescriptor
-from pipelines.stream import Environment, Pipeline, Stream
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline, Stream
 
 KEEPER = "keeper"
 SPLITS = 2

@@ -12,20 +12,26 @@ import pyarrow.compute as pc
 
 from pipelines.domain.ids import Uid
 from pipelines.domain.run import Parameter
-from pipelines.operators.processing.process import (
-    BatchProcessFunction,
-    KeyedProcessFunction,
-)
-from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.operators.windowing.windows import Windows, session, sliding, tumbling
-from pipelines.state.descriptors import (
+from pipelines.operators.windowing.windows import Windows
+from pipelines.stream import (
+    BatchProcessFunction,
+    Environment,
+    Flow,
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    Pipeline,
+    ProcessContext,
+    RowContext,
+    RuntimeContext,
+    Stream,
     ValueStateDescriptor,
+    count,
+    session,
+    sliding,
+    tumbling,
 )
-from pipelines.stream import Environment, Pipeline, Stream, count
-from pipelines.stream.declaration import Flow
 from tests.own_flows import declare
 from tests.simulation.model import GAP_MS, MODULUS, PAIR, SLIDE_S, WINDOW_S
 from tests.simulation.outside import KEYS, SCHEMA, OutsideSink, SimulatedSource

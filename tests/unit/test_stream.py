@@ -9,12 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.connectors.files.json_lines import JsonLinesFiles
-from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.connectors.in_process import BlackHole
-from pipelines.connectors.redis.hashes import RedisHashes
+from pipelines.connectors import BlackHole, ExactlyOnceFiles, JsonLinesFiles, RedisHashes, SqlUpsert
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter, Superseded
-from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.guarantees import Ends

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole
 from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid

@@ -1,6 +1,6 @@
 """Counts the distinct values of a column, exactly.
 
-For running totals, an operator in front of the aggregation (`ranking.distinct`) marks the rows that
+For running totals, an operator in front of the aggregation (`ranking.deduplicate`) marks the rows that
 bring a new value to their key; the aggregate counts the marks, so partial results combine like
 those of any count. In windows, `windowing.distinct_counts` counts.
 """

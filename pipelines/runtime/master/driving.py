@@ -47,6 +47,7 @@ from pipelines.runtime.master.run_context import (
     RunContext,
     RunRecord,
     StageHost,
+    StartGivenUp,
 )
 from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from pipelines.runtime.master.slots.control_server import ControlServer
@@ -58,7 +59,7 @@ from pipelines.stream import Pipeline
 from pipelines.stream.declaration import Flow
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
-"""Brings up what slots run on; left when the run is over."""
+"""Brings up what slots run on; left when the run is over. May raise StartGivenUp instead."""
 
 EXECUTOR_THREADS = 2
 
@@ -183,12 +184,15 @@ def _host(
         loop=loop,
     )
     master = JobMaster(context)
-    with open_stages(spec, context.post) as stages:
-        for uid, source in pipeline.sources.items():
-            if isinstance(source, DataFrameRows):
-                kept = KeptRows(source, directory, places, store)
-                _keep_data_frame(uid, source, kept, stages, lease, is_fresh=is_fresh)
-        return master.run(stages)
+    try:
+        with open_stages(spec, context.post) as stages:
+            for uid, source in pipeline.sources.items():
+                if isinstance(source, DataFrameRows):
+                    kept = KeptRows(source, directory, places, store)
+                    _keep_data_frame(uid, source, kept, stages, lease, is_fresh=is_fresh)
+            return master.run(stages)
+    except StartGivenUp:
+        return master.cancel_unstarted()
 
 
 def _flow_of(spec: RunSpec, directory: RunDirectory) -> Flow:

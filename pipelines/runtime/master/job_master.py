@@ -11,7 +11,7 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 import queue
 from dataclasses import dataclass
 
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import JobStatusChanged, MetricsSampled, RunEnded
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.master.attempt.attempts import STAGE_END_TIMEOUT_MS, Attempts
@@ -172,6 +172,18 @@ class JobMaster:
         self._desk.open()
         while not self.has_ended:
             self.take_turn()
+        return self.finish()
+
+    def cancel_unstarted(self) -> JobStatus:
+        """Instead of `run`, if a person has cancelled the run before it had slots. Raises Retryable
+        if the cancellation was withdrawn: the run starts again."""
+        if self._over is not None:
+            return self._finish_again(self._over)
+        for command in self._context.inbox.pending():
+            if not self.has_ended:
+                self._commands.on_command(command)
+        if not self.has_ended:
+            raise Retryable("The cancellation of the run was withdrawn")
         return self.finish()
 
     # The loop.

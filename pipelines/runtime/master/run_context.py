@@ -116,6 +116,10 @@ def newest_completed(journal: JournalWriter) -> CheckpointCompleted | None:
     return journal.newest(CheckpointCompleted, lambda event: scheme_of(event.path) != MEMORY)
 
 
+class StartGivenUp(Exception):
+    """A person has cancelled the run while what its slots run on was still starting."""
+
+
 class RunBeginning:
     def __init__(
         self, file: Path | None = None, check_held: Callable[[], None] = lambda: None

@@ -3,13 +3,19 @@
 The reports of subtasks become messages of the slot's control connection, and what the master says
 about checkpoints goes to the subtasks. Owns how many of them still run. Sampling, twice a second
 for the dashboard, reads only. Sockets and the process itself are in `slot`.
+
+Of an author's exception it shows the frames of their code, and the record in work. The record is a
+person's data: `pipeline.failures.show-records` decides whether it leaves the slot.
 """
 
 import threading
 import traceback
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 
 import psutil
+import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
@@ -21,7 +27,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
-from pipelines.domain.texts import masked
+from pipelines.domain.texts import MASK, is_secret_value, masked
 from pipelines.runtime.control import (
     Aborted,
     Acknowledged,
@@ -38,7 +44,6 @@ from pipelines.runtime.control import (
     SourcesEnded,
 )
 from pipelines.runtime.slot.deployment import Deployment
-from pipelines.runtime.subtask.author_errors import author_trace, record_text
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.load import Spent
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
@@ -300,3 +305,52 @@ def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:
     if total_ms <= 0:
         return 0.0, 1.0, 0.0
     return busy_ms / total_ms, idle_ms / total_ms, backpressured_ms / total_ms
+
+
+ENGINE = str(Path(__file__).parents[2])
+AUTHORS = tuple(f"{ENGINE}/{place}/" for place in ("flows", "lab"))
+"""The pipelines that ship are authors' code too."""
+
+TRACE_CHARS_MAX = 8_000
+VALUE_CHARS_MAX = 200
+RECORD_CHARS_MAX = 2_000
+
+
+def author_trace(error: BaseException) -> str:
+    """The traceback without frames of the engine; empty if the author's code is not in it."""
+    told = traceback.TracebackException.from_exception(error)
+    if not _keep_authors(told):
+        return ""
+    text = masked("".join(told.format()))
+    return text if len(text) <= TRACE_CHARS_MAX else "...\n" + text[-TRACE_CHARS_MAX:]
+
+
+def record_text(row: pa.RecordBatch) -> str:
+    """A line for each column of one row, with secrets masked and long values cut."""
+    columns = zip(row.schema.names, row.columns, strict=True)
+    lines = [_line(name, column[0].as_py()) for name, column in columns]
+    text = "\n".join(lines)
+    return text if len(text) <= RECORD_CHARS_MAX else f"{text[:RECORD_CHARS_MAX]}..."
+
+
+def _keep_authors(told: traceback.TracebackException) -> bool:
+    """Takes the engine's frames out of the error and of those that led to it. True: any is left."""
+    told.stack = traceback.StackSummary.from_list(
+        [frame for frame in told.stack if _is_authors(frame.filename)]
+    )
+    chained = [each for each in (told.__cause__, told.__context__) if each is not None]
+    found = [_keep_authors(each) for each in chained]
+    return bool(told.stack) or any(found)
+
+
+def _is_authors(file: str) -> bool:
+    if file.startswith("<frozen "):
+        return False
+    return not file.startswith(f"{ENGINE}/") or file.startswith(AUTHORS)
+
+
+def _line(name: str, value: object) -> str:
+    if is_secret_value(name, value):
+        return f"{name}: {MASK}"
+    text = masked(str(value) if isinstance(value, date) else repr(value))
+    return f"{name}: {text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + '...'}"

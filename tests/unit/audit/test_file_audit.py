@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.audit.report import Covers
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.master.output.run_ledger import LedgerStart
 from pipelines.state.row_digest import RowCount

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.events import JobStatusChanged, RunEnded, SlotLost
 from pipelines.domain.status import JobStatus
 from tests.unit.audit.audited_run import AuditedRun

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pipelines.audit.report import InputReport, sentences
-from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors import ExactlyOnceFiles
 from pipelines.connectors.split_progress import SplitPositions
 from pipelines.domain.events import LedgerAdvanced, LedgerBegun
 from pipelines.domain.gaps import Gap

@@ -7,8 +7,7 @@ import pytest
 
 from pipelines.audit.auditor import audit_sinks, reader_of
 from pipelines.audit.report import Covers
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors import ExactlyOnceKafka, KafkaAddress
 from pipelines.domain.errors import Rejected
 from tests.brokers.kafka_broker import ANSWER_S, KafkaBroker
 from tests.unit.audit.audited_run import OUT, SCHEMA, AuditedRun

@@ -7,8 +7,7 @@ import pytest
 
 from pipelines.audit.auditor import audit_sinks
 from pipelines.audit.report import Covers
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
+from pipelines.connectors import KafkaAddress, WriteAheadKafka
 from tests.brokers.kafka_broker import ANSWER_S, KafkaBroker
 from tests.unit.audit.audited_run import OUT, SCHEMA, AuditedRun
 

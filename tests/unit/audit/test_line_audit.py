@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.audit.report import Covers
-from pipelines.connectors.files.sink import JSON_LINES, ExactlyOnceFiles
+from pipelines.connectors import JSON_LINES, ExactlyOnceFiles
 from tests.unit.audit.audited_run import AuditedRun
 
 WITH_EVERY_VALUE = (1, 2, 3, 4, 6, 7)

@@ -8,7 +8,7 @@ import pytest
 from ftdash.embedded.installation import free_port
 from pipelines.audit.report import Covers
 from pipelines.audit.table_output import RedisOutput
-from pipelines.connectors.redis.hashes import RedisHashes
+from pipelines.connectors import RedisHashes
 from pipelines.domain.errors import Rejected
 from tests.brokers.redis_broker import RedisBroker
 from tests.hostile_names import HOSTILE

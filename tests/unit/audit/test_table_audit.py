@@ -10,12 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from pipelines.audit.report import Covers
-from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors import PostgresInsert, PostgresTwoPhase, SqlUpsert
 from pipelines.connectors.postgres.prepared import Gid
-from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.tables import origin_of
-from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
 from tests.hostile_names import HOSTILE

@@ -20,7 +20,7 @@ from ftdash.embedded.page_views import (
     in_postgres,
     in_redis,
 )
-from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors import KafkaAddress
 from pipelines.flows.finding import find_flow
 from pipelines.flows.page_view_feed import FIRST_MS, provide_topic
 from tests.brokers.kafka_broker import KafkaBroker

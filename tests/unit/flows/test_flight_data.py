@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.connectors.files.parquet import ParquetFiles
+from pipelines.connectors import ParquetFiles
 from pipelines.domain.errors import Rejected
 from pipelines.flows import flight_data
 from pipelines.flows.flight_data import FLIGHTS, WEATHER, FlightData, prepare

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from pipelines.connectors.redis.streams import RedisStreams
+from pipelines.connectors import RedisStreams
 from pipelines.domain.errors import Retryable
 from pipelines.flows.page_view_feed import (
     BATCH_VIEWS,

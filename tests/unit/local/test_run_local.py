@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.bus.lease import Lease
-from pipelines.connectors.in_process import ArrowRows, SeededGenerator
+from pipelines.connectors import ArrowRows, SeededGenerator
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.ranking.distinct import MarkFirstValues
+from pipelines.operators.ranking.deduplicate import MarkFirstValues
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import Environment, Stream, count, count_distinct, tumbling
 from pipelines.testing import OperatorHarness, assert_exactly_once, run_with_kills

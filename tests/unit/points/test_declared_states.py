@@ -4,20 +4,21 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole
 from pipelines.domain.ids import Uid
-from pipelines.operators.processing.process import KeyedProcessFunction
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.points.fit import declared_states
 from pipelines.protocol.compatibility import DeclaredColumns
-from pipelines.state.descriptors import (
+from pipelines.stream import (
+    Environment,
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    RowContext,
+    RuntimeContext,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
-from pipelines.state.entries import StateTtlConfig
-from pipelines.stream import Environment
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 
 

@@ -17,7 +17,6 @@ from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.faults import FaultPoint
@@ -49,7 +48,7 @@ from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.stream import Environment, Pipeline, Stream
+from pipelines.stream import Environment, Pipeline, Stream, WatermarkStrategy
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, keys_of
 from tests.unit.runtime.growing_log import GrowingLog
 

@@ -7,7 +7,8 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.spark.start import check_configured, started
+from pipelines.runtime.master.run_context import StartGivenUp
+from pipelines.spark.stage import check_configured, started
 
 NAMES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
@@ -56,6 +57,15 @@ def test_an_application_that_yarn_does_not_start_ends_the_wait() -> None:
         over.set()
 
     assert isinstance(refused.value.__cause__, Retryable), "a run in progress is tried again later"
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_yarn_any_more() -> None:
+    over = Event()
+    try:
+        with pytest.raises(StartGivenUp):
+            started(over.wait, "yarn", 60, lambda: True)
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077"])

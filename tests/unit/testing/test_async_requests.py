@@ -13,7 +13,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
-from pipelines.local.running import RunFailed, run_local
+from pipelines.local import RunFailed, run_local
 from pipelines.operators.columns import EVENT_TIME
 from pipelines.stream import AsyncFunction, Environment, Pipeline, count, tumbling
 from pipelines.testing import assert_exactly_once, run_with_kills

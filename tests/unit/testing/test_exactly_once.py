@@ -9,12 +9,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.in_process import BlackHole, CollectWriter
+from pipelines.connectors import BlackHole
+from pipelines.connectors.in_process import CollectWriter
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import FaultPoint
-from pipelines.operators.processing.process import KeyedProcessFunction
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
-from pipelines.stream import Environment, Pipeline, ValueStateDescriptor, count, tumbling
+from pipelines.stream import (
+    Environment,
+    KeyedProcessFunction,
+    Pipeline,
+    RowContext,
+    RuntimeContext,
+    ValueStateDescriptor,
+    count,
+    tumbling,
+)
 from pipelines.testing import assert_exactly_once, run_with_kills
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs/how-to/test-pipelines.md"

@@ -7,13 +7,14 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.processing.process import KeyedProcessFunction
-from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.stream import (
     Environment,
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     Pipeline,
+    RowContext,
+    RuntimeContext,
     ValueStateDescriptor,
     count,
     tumbling,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from pipelines.bus.inbox import Inbox
-from pipelines.domain.commands import DriverCommand
+from pipelines.domain.commands import Cancel, DriverCommand
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import Event, RequestAccepted, RequestEnded
 from pipelines.domain.ids import RequestId
@@ -16,6 +16,11 @@ from pipelines.domain.status import RequestOutcome
 from pipelines.runtime.master.job_events import CommandArrived, JobEvent, WorkFailed
 
 INBOX_PERIOD_S = 0.05
+
+
+def is_cancelled(inbox: Inbox) -> bool:
+    """For a driver whose desk is not open yet. Takes nothing out."""
+    return any(isinstance(each, Cancel) for each in inbox.pending())
 
 
 class RequestDesk:

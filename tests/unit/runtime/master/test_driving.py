@@ -8,24 +8,24 @@ import msgspec
 import pytest
 
 from pipelines.bus.announce import announce_nothing
+from pipelines.bus.inbox import submit
 from pipelines.bus.journal import JournalWriter, last_event, read_journal
 from pipelines.bus.lease import Lease
-from pipelines.connectors.files.data_frame import DataFrameRows
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole, DataFrameRows
+from pipelines.domain.commands import Cancel, TakeSavepoint
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.events import RunEnded
-from pipelines.domain.ids import Attempt
+from pipelines.domain.events import RequestEnded, RunEnded
+from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import JobStatus, RequestOutcome
 from pipelines.flows.page_view_feed import REDIS
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
-from pipelines.runtime.master.run_context import StageHost
+from pipelines.runtime.master.run_context import StageHost, StartGivenUp
 from pipelines.runtime.networking import SlotAddress
-from pipelines.stream import Environment, Pipeline
-from pipelines.stream.declaration import Flow
+from pipelines.stream import Environment, Flow, Pipeline
 from tests.unit.runtime.fakes import SCHEMA
 from tests.unit.runtime.points import RUN, spec_of
 
@@ -65,6 +65,34 @@ def test_a_run_that_is_over_is_not_begun_again(tmp_path: Path, status: JobStatus
 
     assert found is status
     assert directory.journal_file.read_bytes() == before
+
+
+def test_a_run_that_is_cancelled_before_it_has_slots_ends_and_answers(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("1,1,1\n")
+    spec = spec_of(pipeline="page_view_count", parameters={"data": str(tmp_path)})
+    directory = run_of(tmp_path, spec)
+    who = {"requested_by": "ann", "reason": "no room"}
+    submit(directory, TakeSavepoint(request_id=RequestId("first"), **who))
+    submit(directory, Cancel(request_id=RequestId("then"), **who))
+
+    with Lease.acquire(directory) as lease:
+        status = drive(directory, lease, opening_given_up)
+
+    assert status is JobStatus.CANCELED
+    events = [each.event for each in read_journal(directory.journal_file, 0)[0]]
+    answers = {each.request_id: each.outcome for each in events if isinstance(each, RequestEnded)}
+    assert answers == {"first": RequestOutcome.FAILED, "then": RequestOutcome.SUCCEEDED}
+    assert isinstance(events[-1], RunEnded)
+    assert "cancelled by ann: no room" in events[-1].reason
+
+
+def test_a_cancellation_that_was_withdrawn_gives_the_run_back(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("1,1,1\n")
+    spec = spec_of(pipeline="page_view_count", parameters={"data": str(tmp_path)})
+    directory = run_of(tmp_path, spec)
+
+    with Lease.acquire(directory) as lease, pytest.raises(Retryable, match="was withdrawn"):
+        drive(directory, lease, opening_given_up)
 
 
 def test_a_run_in_progress_is_given_back_while_a_system_of_it_is_away(
@@ -199,6 +227,12 @@ def run_of(home: Path, spec: RunSpec) -> RunDirectory:
     directory.path.mkdir(parents=True)
     directory.spec_file.write_bytes(msgspec.json.encode(spec))
     return directory
+
+
+def opening_given_up(
+    spec: RunSpec, post: Callable[[JobEvent], None]
+) -> AbstractContextManager[StageHost]:
+    raise StartGivenUp
 
 
 def open_nothing(

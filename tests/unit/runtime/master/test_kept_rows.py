@@ -14,8 +14,9 @@ import pytest
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import LeaseLost
+from pipelines.connectors import DataFrameRows
 from pipelines.connectors.files import data_frame
-from pipelines.connectors.files.data_frame import PASSING, DataFrameRows
+from pipelines.connectors.files.data_frame import PASSING
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import RunEnded

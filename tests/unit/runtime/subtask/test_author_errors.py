@@ -10,10 +10,10 @@ from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.texts import remember_secret
 from pipelines.operators.rows import Row
 from pipelines.runtime.control import Failed, Message
-from pipelines.runtime.slot.subtask_reports import SubtaskReports
-from pipelines.runtime.subtask.author_errors import (
+from pipelines.runtime.slot.subtask_reports import (
     RECORD_CHARS_MAX,
     TRACE_CHARS_MAX,
+    SubtaskReports,
     author_trace,
     record_text,
 )

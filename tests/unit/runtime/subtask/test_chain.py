@@ -8,14 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipelines.connectors.in_process import BlackHole
+from pipelines.connectors import BlackHole
 from pipelines.connectors.sink import Sink
 from pipelines.domain.elements import Barrier, RecordOrigin, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
-from pipelines.operators.operator import Operator, SideOutput
-from pipelines.operators.processing.process import BatchProcessFunction
-from pipelines.operators.processing.row_context import ProcessContext
+from pipelines.operators.operator import Operator
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.chains.exchange import Exchange
@@ -23,7 +21,7 @@ from pipelines.runtime.subtask.operator_failure import OperatorFailed, described
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.row_digest import digest_of
-from pipelines.stream import Environment, Pipeline
+from pipelines.stream import BatchProcessFunction, Environment, Pipeline, ProcessContext, SideOutput
 from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of, keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink, RecordingOutput
 

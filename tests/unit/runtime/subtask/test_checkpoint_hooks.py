@@ -8,18 +8,21 @@ import pytest
 from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
-from pipelines.operators.processing.process import (
-    BatchProcessFunction,
-    KeyedProcessFunction,
-    Process,
-)
-from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
+from pipelines.operators.processing.process import Process
 from pipelines.operators.rows import Row
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.subtask import Step
-from pipelines.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from pipelines.state.operator_states import OperatorListState
+from pipelines.stream import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessContext,
+    RowContext,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
 from tests.unit.runtime.fakes import SCHEMA, batch_of, keys_of
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask
 from tests.unit.runtime.permits import permit

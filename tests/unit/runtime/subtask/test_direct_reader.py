@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.split_progress import SplitPositions
-from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, WatermarkStrategy, monotonous
+from pipelines.connectors.watermark_strategy import MAX_LEAP_MS
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.split_reading import MS_PER_HOUR
+from pipelines.stream import WatermarkStrategy, monotonous
 from tests.unit.runtime.fakes import ListSource, ManualClock, batch_of, keys_of, times_of
 
 HOUR_PER_S = 1.0

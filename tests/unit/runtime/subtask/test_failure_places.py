@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.watermark_strategy import WatermarkStrategy, generated_by
 from pipelines.domain.elements import Barrier, RecordOrigin
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
@@ -38,6 +37,8 @@ from pipelines.stream import (
     RowContext,
     RuntimeContext,
     Stream,
+    WatermarkStrategy,
+    generated_by,
     session,
     tumbling,
 )

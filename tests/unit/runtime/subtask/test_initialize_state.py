@@ -5,19 +5,20 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId, Uid
-from pipelines.operators.processing.process import (
-    BatchProcessFunction,
-    KeyedProcessFunction,
-)
-from pipelines.operators.processing.row_context import ProcessContext, RuntimeContext
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator
-from pipelines.state.descriptors import ListStateDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.operator_states import OperatorListState
-from pipelines.stream import Environment
+from pipelines.stream import (
+    BatchProcessFunction,
+    Environment,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
+)
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink
 

@@ -8,12 +8,12 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, EndOfInput, Records, Watermark
 from pipelines.domain.ids import CheckpointId
-from pipelines.operators.processing.process import KeyedProcessFunction, Process
-from pipelines.operators.processing.row_context import RowContext
+from pipelines.operators.processing.process import Process
 from pipelines.operators.rows import Row
 from pipelines.runtime.clocks import ProcessingTime
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from pipelines.runtime.subtask.subtask import PROCESSING_TIME_STEP_MS
+from pipelines.stream import KeyedProcessFunction, RowContext
 from tests.unit.runtime.fakes import SCHEMA, ManualClock, batch_of
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask, WaitsForEver
 from tests.unit.runtime.permits import permit

@@ -15,11 +15,11 @@ from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
 from pipelines.points.stored_output import StoredCommittables
 from pipelines.runtime.subtask.snapshots.restoring import RestoredOperator, RestorePoint
 from pipelines.state.backend import FrozenState
-from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pipelines.state.evolution import type_names
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.operator_states import BroadcastState, OperatorListState, OperatorStates
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.stream import ListStateDescriptor, MapStateDescriptor
 from tests.unit.runtime.fakes import keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, SEEN
 from tests.unit.runtime.points import manifest_of, operator_of, store_in, stored_keys

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.connectors.split_progress import SplitPositions
-from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, monotonous
+from pipelines.connectors.watermark_strategy import MAX_LEAP_MS
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     Barrier,
@@ -19,6 +19,7 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_fatal
+from pipelines.stream import monotonous
 from tests.unit.runtime.fakes import ListSource, keys_of
 from tests.unit.runtime.growing_log import NamedAgainLog
 from tests.unit.runtime.hosted import ReadingSubtask

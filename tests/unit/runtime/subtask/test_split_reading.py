@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pipelines.connectors.source import LoggedRecords
-from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import InvariantViolated
 from pipelines.runtime.subtask.sources.split_reading import OpenSplit, taken_of
+from pipelines.stream import WatermarkStrategy
 from tests.unit.runtime.fakes import batch_of, keys_of
 
 

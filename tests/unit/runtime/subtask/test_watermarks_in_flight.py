@@ -15,7 +15,6 @@ from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
-from pipelines.operators.aggregating.aggregates import count
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
 from pipelines.runtime.subtask.chains.exchange import Exchange
@@ -23,7 +22,7 @@ from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
-from pipelines.stream import Environment, Pipeline, tumbling
+from pipelines.stream import Environment, Pipeline, count, tumbling
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of
 from tests.unit.runtime.hosted import (
     MAX_PARALLELISM,
