@@ -170,32 +170,33 @@ def _unfinished(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
 
 
 def _operators(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
+    newest = next((b for b in reversed(query.batches) if b.shuffle_partitions is not None), None)
     for operator in query.operators:
-        for text in missing_partitions(operator):
+        for text in missing_partitions(query, operator):
             yield finding(Kind.PARTITION_MISSING, text, path=text.split()[0])
-        declared = max((store.partitions for store in operator.stores), default=None)
-        extra = {each.folder for each in operator.partitions if _is_beyond(each, declared)}
-        for folder in sorted(extra):
-            text = f"{folder} holds state, and operator {operator.operator_id} has {declared}"
-            yield finding(Kind.PARTITION_EXTRA, f"{text} partitions.", path=folder)
         yield from _schema(operator)
-        partitions = _newest_value(query, lambda batch: batch.shuffle_partitions)
-        if declared is not None and partitions is not None and declared != partitions:
-            if operator.name in NEEDS_OTHER_PARTITIONS:
-                continue
+        declared = max((store.partitions for store in operator.stores), default=None)
+        planned = newest.shuffle_partitions if newest else None
+        if declared is None or newest is None or operator.name in NEEDS_OTHER_PARTITIONS:
+            continue
+        if planned != declared and not _is_dealt(query, newest):
             text = (
                 f"Operator {operator.operator_id} ({operator.name}) has {declared} partitions, and"
-                f" the offsets name {partitions}."
+                f" the offsets name {planned}."
             )
             yield finding(Kind.PARTITIONS_DIFFER, text, path=f"state/{operator.operator_id}")
+        known = max(declared, *(batch.shuffle_partitions or 0 for batch in query.batches), 0)
+        for folder in sorted({p.folder for p in operator.partitions if _is_beyond(p, known)}):
+            text = f"{folder} holds state, and operator {operator.operator_id} has {known}"
+            yield finding(Kind.PARTITION_EXTRA, f"{text} partitions.", path=folder)
 
 
 NEEDS_OTHER_PARTITIONS = ("globalLimit", "stateStoreSaveGlobal")
 """Operators that work in one partition, whatever the setting says."""
 
 
-def _is_beyond(partition: StorePartition, declared: int | None) -> bool:
-    return declared is not None and partition.partition >= declared and bool(partition.files)
+def _is_beyond(partition: StorePartition, known: int) -> bool:
+    return partition.partition >= known and bool(partition.files)
 
 
 def _schema(operator: Operator) -> Iterator[Finding]:
@@ -287,7 +288,8 @@ def _older_than_their_batch(query: QueryDirectory, operator: Operator) -> Iterat
 def _settings(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
     planned = [batch for batch in query.batches if batch.plan is not None]
     for before, after in pairwise(planned):
-        if query.operators and before.shuffle_partitions != after.shuffle_partitions:
+        is_changed = before.shuffle_partitions != after.shuffle_partitions
+        if query.operators and is_changed and not _is_dealt(query, after):
             text = (
                 f"Batch {after.batch_id} has {after.shuffle_partitions} shuffle partitions, batch"
                 f" {before.batch_id} had {before.shuffle_partitions}."
@@ -304,6 +306,14 @@ def _settings(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
     if query.operators and set_now is not None and kept is not None and set_now != kept:
         text = f"Your session sets {set_now} shuffle partitions, and the checkpoint has {kept}."
         yield finding(Kind.PARTITIONS_SETTING_IGNORED, text)
+
+
+def _is_dealt(query: QueryDirectory, batch: Batch) -> bool:
+    """State of the batch lies in as many partitions as it plans: Spark has repartitioned it."""
+    return all(
+        operator.partitions_by_version.get(batch.batch_id + 1) == batch.shuffle_partitions
+        for operator in query.operators
+    )
 
 
 def _source_offsets(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:

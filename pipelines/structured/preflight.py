@@ -18,6 +18,7 @@ from pipelines.structured.fork import Boundaries, ForkRequest
 from pipelines.structured.formats import Damaged, SourceKind, SourceOffset, StateSchema, schema_of
 from pipelines.structured.logs import read_log
 from pipelines.structured.query import Batch, Operator, QueryDirectory
+from pipelines.structured.recovery import is_of_batch
 from pipelines.structured.savepoints import MANIFEST, verify_savepoint
 from pipelines.structured.verification import verify
 
@@ -145,7 +146,7 @@ def _files(
         texts += [
             f"{each.folder} has no version {batch.batch_id + 1}."
             for each in operator.partitions
-            if batch.batch_id + 1 not in each.files
+            if is_of_batch(each, batch) and batch.batch_id + 1 not in each.files
         ]
     for text in texts[:DAMAGES_NAMED_MAX]:
         yield Objection(Check.FILES, Outcome.REFUSED, text)

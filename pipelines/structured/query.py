@@ -96,6 +96,15 @@ class Operator:
     keeps_schema_apart: bool = False  # transformWithState: one schema for all of its stores
 
     @cached_property
+    def partitions_by_version(self) -> Mapping[int, int]:
+        """How many partitions have files of a version."""
+        found: defaultdict[int, set[int]] = defaultdict(set)
+        for each in self.partitions:
+            for version in each.files:
+                found[version].add(each.partition)
+        return {version: len(partitions) for version, partitions in found.items()}
+
+    @cached_property
     def snapshot_bytes(self) -> Mapping[int, int]:
         """Of versions of which every partition has a snapshot; SST files are not counted."""
         found: defaultdict[int, list[int]] = defaultdict(list)
@@ -120,7 +129,8 @@ class Operator:
 
     @property
     def partition_count(self) -> int:
-        """As declared by the metadata, or as found if that cannot be read."""
+        """As declared by the metadata, or as found if that cannot be read. Spark's offline
+        repartition leaves the metadata as it was; a batch names its own number."""
         declared = max((store.partitions for store in self.stores), default=0)
         return declared or len({each.partition for each in self.partitions})
 

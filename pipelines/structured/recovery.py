@@ -40,7 +40,7 @@ def recovery_points(query: QueryDirectory) -> tuple[RecoveryPoint, ...]:
         for operator in query.operators
         for each in operator.partitions
     ]
-    absent = [text for operator in query.operators for text in missing_partitions(operator)]
+    absent = [text for operator in query.operators for text in missing_partitions(query, operator)]
     damaged = {problem.path for problem in query.problems}
     points = []
     for batch in query.batches:
@@ -49,6 +49,8 @@ def recovery_points(query: QueryDirectory) -> tuple[RecoveryPoint, ...]:
         logs = (batch.offset_file.path, batch.commit_file.path)
         lost, longest = list(absent), 0
         for each, lengths in chains:
+            if not is_of_batch(each, batch):
+                continue
             if (length := lengths.get(batch.batch_id + 1)) is None:
                 lost.append(f"{each.folder} cannot be loaded at version {batch.batch_id + 1}.")
             else:
@@ -77,11 +79,22 @@ def missing_before(query: QueryDirectory, batch_id: int) -> Iterator[str]:
         yield f"offsets/{batch_id - 1}, which a restart reads as well, is not kept any more."
 
 
-def missing_partitions(operator: Operator) -> Iterator[str]:
-    """What the metadata of the operator declares and the directory does not have, as sentences."""
+def is_of_batch(partition: StorePartition, batch: Batch) -> bool:
+    """Spark's offline repartition leaves folders that only earlier or later batches read."""
+    count = batch.shuffle_partitions
+    return count is None or partition.partition < count
+
+
+def missing_partitions(query: QueryDirectory, operator: Operator) -> Iterator[str]:
+    """What the metadata of the operator declares and the directory does not have, as sentences.
+
+    Spark's offline repartition leaves the metadata as it was, so that fewer may be right.
+    """
+    counts = (batch.shuffle_partitions for batch in reversed(query.batches))
+    newest = next((count for count in counts if count is not None), None)
     there = {(each.store, each.partition) for each in operator.partitions if each.files}
     for store in operator.stores:
-        for partition in range(store.partitions):
+        for partition in range(min(store.partitions, newest or store.partitions)):
             if (store.name, partition) not in there:
                 place = f"state/{operator.operator_id}/{partition}"
                 yield f"{place} has no files of store {store.name}."
@@ -111,6 +124,8 @@ def files_for(query: QueryDirectory, batch: Batch) -> tuple[StateFile, ...]:
     found: list[StateFile] = []
     for operator in query.operators:
         for partition in operator.partitions:
+            if not is_of_batch(partition, batch):
+                continue
             ids = _ids_by_version(query, operator, partition)
             for version in range(batch.batch_id + 1, 0, -1):
                 files = partition.files.get(version, ())

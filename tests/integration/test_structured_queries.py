@@ -17,6 +17,7 @@ from pipelines.structured.directory import read_query, read_tree
 from pipelines.structured.doctor import examine
 from pipelines.structured.findings import Kind
 from pipelines.structured.fork import ForkRequest, fork
+from pipelines.structured.recovery import recovery_points
 from pipelines.structured.verification import verify
 from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, StoreSetting, configure
 from tests.structured_rewinds.rewinds import rewind, story_of
@@ -111,7 +112,9 @@ def test_state_is_browsed_compared_and_dealt_to_other_partitions(
     same = query.run(spark, checkpoint, shift=0, until=6)
 
     assert made.next_batch == 4
-    assert read_tree(LocalTree(wide)).operators[0].partition_count == 3
+    dealt = read_tree(LocalTree(wide))
+    assert (dealt.batches[-1].shuffle_partitions, examine(dealt)) == (3, ())
+    assert [point.is_complete for point in recovery_points(dealt)[-2:]] == [True, True]
     assert further[max(further)] == same[max(same)]
     with pytest.raises(Rejected, match="Spark cannot read the state of operator 7"):
         state_rows(spark, StateAddress(location=str(wide), batch_id=3, operator_id=7)).count()

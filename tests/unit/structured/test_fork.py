@@ -61,7 +61,8 @@ def test_the_log_of_a_file_source_ends_where_the_batch_ends(tmp_path: Path) -> N
     for newest, batch in ((12, 7), (25, 9), (25, 20), (5, 0), (40, 31)):
         for every in (2, 3, 10):
             home = tmp_path / f"{newest}-{batch}-{every}"
-            made = write_query(home, Traits(newest=newest, compact_every=every))
+            traits = Traits(newest=newest, compact_every=every, operator="none", has_output=False)
+            made = write_query(home, traits)
 
             forked(made, home / "fork", ForkRequest(batch_id=batch))
 
