@@ -129,15 +129,16 @@ def _phases(found: BatchView) -> list[tuple[str, int, float]]:
     return [(name, ms, ms / whole if whole else 0.0) for name, ms in ordered]
 
 
-def _lags(found: BatchView) -> list[tuple[str, str, int]]:
-    """Source, partition and records that waited; the most first."""
+def _lags(found: BatchView) -> list[tuple[str, int]]:
+    """Partition and records that waited, the most first; with the source's number if several."""
+    sources = found.figures.sources
     lags = [
-        (source["description"], partition, behind)
-        for source in found.figures.sources
+        (f"source {index}, {partition}" if len(sources) > 1 else partition, behind)
+        for index, source in enumerate(sources)
         for partition, behind in (source["lag"] or {}).items()
         if partition != TOTAL
     ]
-    return sorted(lags, key=lambda each: -each[2])
+    return sorted(lags, key=lambda each: -each[1])
 
 
 class WatchForm(forms.Form):
