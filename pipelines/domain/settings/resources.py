@@ -165,8 +165,8 @@ class InputOptions:
         "pipeline.coalescing.max-work",
         "50 ms",
         duration_within(0, 60_000),
-        "An operator that would work longer than this on a batch handles it in pieces, and looks at"
-        " its mailbox in between. 0: it handles every batch as a whole. Ours.",
+        "An operator that would work longer than this on a batch, in processor time, handles it in"
+        " pieces, and looks at its mailbox in between. 0: it handles every batch as a whole. Ours.",
     )
     debloats_channels: bool = setting(
         "taskmanager.network.memory.buffer-debloat.enabled",

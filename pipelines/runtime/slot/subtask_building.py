@@ -30,7 +30,7 @@ from pipelines.domain.settings import AckingOptions, CheckpointingMode, InputOpt
 from pipelines.domain.snapshots import FileHandle
 from pipelines.protocol.acking import Acker
 from pipelines.protocol.spout import Spout
-from pipelines.runtime.clocks import ProcessingTime
+from pipelines.runtime.clocks import ProcessingTime, thread_processor_ms
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.subtask.acking.acker_task import (
     AckerTask,
@@ -316,7 +316,7 @@ class SubtaskBuilder:
             handler = handler_for(barriers, vertex, ports)
             alignment = GateAlignment(gate, handler, barriers, AlignmentTiming(self.clock))
             in_flight = self._in_flight(vertex)
-            pieces = WorkPieces(self.clock, self.message.inputs.longest_work_ms)
+            pieces = WorkPieces(thread_processor_ms, self.message.inputs.longest_work_ms)
             return GateFeed(
                 gate, self._coalescing(vertex), alignment, restored.watermark_ms, in_flight, pieces
             )

@@ -4,21 +4,21 @@ Between two pieces the subtask looks at its mailbox: output is committed, and an
 while a long batch is in work. A barrier stays behind all pieces, and so does event time, as if the
 sender had sent smaller batches.
 
-Each batch has a cost of its own, so pieces have a least size. The cost of a row is an average of
-the newest batches: small ones count for little, and one that was slow for another reason is soon
-forgotten.
+Work is processor time of the subtask's thread. By the clock, a machine with too much to do would
+cut batches ever smaller and, because each batch has a cost of its own, have ever more to do. So a
+function that waits for an answer is not cut. The cost of a row is an average of the newest batches:
+small ones count for little, and one that took longer for another reason is soon forgotten.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Part
 from pipelines.runtime.subtask.feed import Process
 
-LEAST_ROWS = 512
-"""The fixed cost of a batch, some tenths of a millisecond, is then at most a few percent."""
+LEAST_ROWS = 1_024
+"""What each piece costs by itself, most often some tenths of a millisecond, stays a small part."""
 
-PLANNED_PART = 0.5
+PLANNED_PART = 0.8
 """Of the longest time, for a piece: rows of one operator do not all cost the same."""
 
 MEMORY = 0.8
@@ -28,12 +28,13 @@ MEMORY = 0.8
 class WorkPieces:
     """Guarantee: the pieces of a batch are the batch, row by row, with where each row came from.
 
-    Reads the clock from when a piece is given out to when its reader comes back. `longest_ms` 0:
-    every batch is one piece, and the clock is not read.
+    Measures from when a piece is given out to when its reader comes back. `longest_ms` 0: every
+    batch is one piece, and nothing is measured.
     """
 
-    def __init__(self, clock: Clock, longest_ms: float) -> None:
-        self._clock = clock
+    def __init__(self, worked_ms: Callable[[], float], longest_ms: float) -> None:
+        """`worked_ms`: how long the calling thread has worked so far."""
+        self._worked_ms = worked_ms
         self._longest_ms = longest_ms
         self._rows_begun = 0  # 0: nothing is in work
         self._began_ms = 0.0
@@ -42,13 +43,13 @@ class WorkPieces:
     def begin(self, rows: int) -> None:
         """The reader gets a piece with so many rows."""
         if self._longest_ms:
-            self._rows_begun, self._began_ms = rows, self._clock.monotonic_ms()
+            self._rows_begun, self._began_ms = rows, self._worked_ms()
 
     def end(self) -> None:
         """The reader has handled what it got last, if anything."""
         if not self._rows_begun:
             return
-        took_ms = self._clock.monotonic_ms() - self._began_ms
+        took_ms = self._worked_ms() - self._began_ms
         self._rows = self._rows * MEMORY + self._rows_begun
         self._ms = self._ms * MEMORY + took_ms
         self._rows_begun = 0

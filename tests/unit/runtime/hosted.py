@@ -301,7 +301,7 @@ class JoiningSubtask:
         alignment = GateAlignment(self.gate, handler, self.options, timing)
         inputs = {channel: InputOfChannel(port, "at") for channel, port in ports.items()}
         coalescing = Coalescing(inputs, self.coalesced_rows)
-        pieces = WorkPieces(self.clock, self.longest_work_ms)
+        pieces = WorkPieces(self.clock.monotonic_ms, self.longest_work_ms)
         self.feed = GateFeed(self.gate, coalescing, alignment, None, self.in_flight, pieces)
         self.reporter = RecordingReporter(self.root)
         self.subtask = subtask_of(
