@@ -30,6 +30,7 @@ SETTINGS = {
     "table.local-time-zone": "UTC",
     "execution.checkpointing.interval": "1 s",
     "execution.checkpointing.mode": "EXACTLY_ONCE",
+    "execution.checkpointing.incremental": "true",
     "taskmanager.memory.managed.size": f"{PARALLELISM * 256} mb",
 }
 MINI_BATCH = {

@@ -35,3 +35,8 @@ class ProcessingTime:
     def now_ms(self) -> int:
         self._newest_ms = max(self._newest_ms, self._clock.wall_ms())
         return self._newest_ms
+
+
+def thread_processor_ms() -> float:
+    """The processor time that the calling thread has taken so far."""
+    return time.thread_time() * 1000.0

@@ -281,6 +281,33 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    (
+        "a batch that would take too long is handled in pieces, and no cut and no event time falls"
+        " between two of them"
+    ): (
+        Mutant(
+            "pipelines/runtime/subtask/gate_feed.py",
+            (
+                "            self._pieces.end()\n"
+                "        if self._to_come:\n"
+                "            return self._next_piece()\n"
+            ),
+            "            self._pieces.end()\n",
+            (
+                "tests/unit/runtime/subtask/test_work_pieces.py::test_a_snapshot_holds_n"
+                "o_piece_without_the_others"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/work_pieces.py",
+            "            found.append((origins, shared))",
+            "            found.append((origins, count))",
+            (
+                "tests/unit/runtime/subtask/test_work_pieces.py::test_pieces_are_the_bat"
+                "ch_and_each_row_comes_from_where_it_came"
+            ),
+        ),
+    ),
     ("a barrier waits for what its reader handles in a target time, and no channel stands still"): (
         Mutant(
             "pipelines/channels/credit.py",

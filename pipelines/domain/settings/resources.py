@@ -161,6 +161,13 @@ class InputOptions:
         "How long an idle operator waits for more rows before it handles a small batch. It never"
         " keeps a barrier waiting. 0: it joins only batches that are already queued. Ours.",
     )
+    longest_work_ms: int = setting(
+        "pipeline.coalescing.max-work",
+        "50 ms",
+        duration_within(0, 60_000),
+        "An operator that would work longer than this on a batch, in processor time, handles it in"
+        " pieces, and looks at its mailbox in between. 0: it handles every batch as a whole. Ours.",
+    )
     debloats_channels: bool = setting(
         "taskmanager.network.memory.buffer-debloat.enabled",
         "true",
@@ -198,7 +205,9 @@ class InputOptions:
     )
 
 
-AS_SENT = InputOptions(coalesced_rows=1, coalescing_wait_ms=0, debloats_channels=False)
+AS_SENT = InputOptions(
+    coalesced_rows=1, coalescing_wait_ms=0, longest_work_ms=0, debloats_channels=False
+)
 """For mode ACKED. It fails and repeats batches as they were sent, so it joins none. No barrier
 waits there behind queued records, so its channels need no bound in time."""
 

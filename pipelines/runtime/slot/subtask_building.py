@@ -30,7 +30,7 @@ from pipelines.domain.settings import AckingOptions, CheckpointingMode, InputOpt
 from pipelines.domain.snapshots import FileHandle
 from pipelines.protocol.acking import Acker
 from pipelines.protocol.spout import Spout
-from pipelines.runtime.clocks import ProcessingTime
+from pipelines.runtime.clocks import ProcessingTime, thread_processor_ms
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.subtask.acking.acker_task import (
     AckerTask,
@@ -59,6 +59,7 @@ from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 from pipelines.runtime.subtask.sources.spout_reader import SpoutReader
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
+from pipelines.runtime.subtask.work_pieces import WorkPieces
 from pipelines.state.backend import BackendFactory
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
@@ -330,8 +331,9 @@ class SubtaskBuilder:
             handler = handler_for(barriers, vertex, ports)
             alignment = GateAlignment(gate, handler, barriers, AlignmentTiming(self.clock))
             in_flight = self._in_flight(vertex)
+            pieces = WorkPieces(thread_processor_ms, self.message.inputs.longest_work_ms)
             return GateFeed(
-                gate, self._coalescing(vertex), alignment, restored.watermark_ms, in_flight
+                gate, self._coalescing(vertex), alignment, restored.watermark_ms, in_flight, pieces
             )
         return self._source_feed(vertex, restored, mailbox, screen)
 

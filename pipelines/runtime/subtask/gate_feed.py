@@ -1,5 +1,6 @@
 """Feeds a subtask from its input gate: records, event time, and barriers to its `GateAlignment`."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger, newest
 from pipelines.runtime.subtask.feed import Broadcast, Effects, PassTime, Process, Reach
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.snapshots.in_flight import Beginning, beginning
+from pipelines.runtime.subtask.work_pieces import WorkPieces
 
 
 class GateFeed:
@@ -33,13 +35,18 @@ class GateFeed:
         alignment: GateAlignment,
         restored_watermark_ms: int | None,
         in_flight: Iterable[tuple[int, pa.RecordBatch]] = (),
+        pieces: WorkPieces | None = None,
     ) -> None:
+        """`pieces` None: every batch is handled as a whole."""
         gate.coalesce(coalescing)
         self._gate = gate
         self._alignment = alignment
         self._begin = beginning(in_flight, restored_watermark_ms)
         self._watermarks = WatermarkMerger(coalescing.inputs, restored_watermark_ms)
         self.has_ended = not alignment.has_open_inputs
+        self._pieces = pieces
+        self._to_come: deque[Process] = deque()  # of the batch in work
+        self._behind: dict[ChannelId, int] = {}  # watermarks behind all of it
 
     @property
     def wait_ms(self) -> float:
@@ -51,9 +58,17 @@ class GateFeed:
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def attend(self) -> Effects | None:
+        """The batch in work comes first: a barrier that overtakes waits for it, and its output
+        does not wait for credit, as if it were handled at once."""
+        if self._pieces is not None:
+            self._pieces.end()
+        if self._to_come:
+            return self._next_piece()
         return self._alignment.attend() if self._begin is None else None
 
     def advance(self) -> Effects | None:
+        if self._to_come:
+            return self._next_piece()
         if self._begin is not None:
             return self._take_restored(self._begin)
         polled = self._gate.poll_run()
@@ -112,12 +127,22 @@ class GateFeed:
     def _on_run(self, run: Run) -> Effects:
         """Several watermarks make one step of event time."""
         process = Process(run.port, run.batch(), run.parts())
+        self._to_come.extend([process] if self._pieces is None else self._pieces.of(process))
+        self._behind = run.watermarks
+        return self._next_piece()
+
+    def _next_piece(self) -> Effects:
+        piece = self._to_come.popleft()
+        if self._pieces is not None:
+            self._pieces.begin(piece.batch.num_rows)
+        if self._to_come:
+            return [piece]
         marks: list[EventTimeMark] = []
-        for channel, timestamp_ms in run.watermarks.items():
+        for channel, timestamp_ms in self._behind.items():
             marks += self._watermarks.on_watermark(channel, timestamp_ms)
         if not marks:
-            return [process]
-        return [process, PassTime(marks if len(marks) == 1 else newest_marks(marks))]
+            return [piece]
+        return [piece, PassTime(marks if len(marks) == 1 else newest_marks(marks))]
 
     def _on_mark(self, channel: ChannelId, mark: Mark) -> Effects:
         match mark:

@@ -45,6 +45,7 @@ from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.sources.source_feed import SourceFeed
 from pipelines.runtime.subtask.subtask import Subtask
+from pipelines.runtime.subtask.work_pieces import WorkPieces
 from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -278,6 +279,7 @@ class JoiningSubtask:
     in_flight: Iterable[tuple[int, pa.RecordBatch]] = ()
     operator: Callable[[], Operator] = Remembering
     coalesced_rows: int = 1
+    longest_work_ms: float = 0
     uploads: Executor = field(default_factory=InlineExecutor)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
@@ -298,7 +300,8 @@ class JoiningSubtask:
         alignment = GateAlignment(self.gate, handler, self.options, timing)
         inputs = {channel: InputOfChannel(port, "at") for channel, port in ports.items()}
         coalescing = Coalescing(inputs, self.coalesced_rows)
-        self.feed = GateFeed(self.gate, coalescing, alignment, None, self.in_flight)
+        pieces = WorkPieces(self.clock.monotonic_ms, self.longest_work_ms)
+        self.feed = GateFeed(self.gate, coalescing, alignment, None, self.in_flight, pieces)
         self.reporter = RecordingReporter(self.root)
         self.subtask = subtask_of(
             pipeline,

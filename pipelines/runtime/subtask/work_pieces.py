@@ -1,0 +1,84 @@
+"""How long a subtask works on one batch: a batch that would take too long is handled in pieces.
+
+Between two pieces the subtask looks at its mailbox: output is committed, and an abort is heard,
+while a long batch is in work. A barrier stays behind all pieces, and so does event time, as if the
+sender had sent smaller batches.
+
+Work is processor time of the subtask's thread. By the clock, a machine with too much to do would
+cut batches ever smaller and, because each batch has a cost of its own, have ever more to do. So a
+function that waits for an answer is not cut. The cost of a row is an average of the newest batches:
+small ones count for little, and one that took longer for another reason is soon forgotten.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pipelines.domain.elements import Part
+from pipelines.runtime.subtask.feed import Process
+
+LEAST_ROWS = 1_024
+"""What each piece costs by itself, most often some tenths of a millisecond, stays a small part."""
+
+PLANNED_PART = 0.8
+"""Of the longest time, for a piece: rows of one operator do not all cost the same."""
+
+MEMORY = 0.8
+"""The weight of what was measured before, at each batch."""
+
+
+class WorkPieces:
+    """Guarantee: the pieces of a batch are the batch, row by row, with where each row came from.
+
+    Measures from when a piece is given out to when its reader comes back. `longest_ms` 0: every
+    batch is one piece, and nothing is measured.
+    """
+
+    def __init__(self, worked_ms: Callable[[], float], longest_ms: float) -> None:
+        """`worked_ms`: how long the calling thread has worked so far."""
+        self._worked_ms = worked_ms
+        self._longest_ms = longest_ms
+        self._rows_begun = 0  # 0: nothing is in work
+        self._began_ms = 0.0
+        self._rows = self._ms = 0.0  # of the batches, each less as others follow
+
+    def begin(self, rows: int) -> None:
+        """The reader gets a piece with so many rows."""
+        if self._longest_ms:
+            self._rows_begun, self._began_ms = rows, self._worked_ms()
+
+    def end(self) -> None:
+        """The reader has handled what it got last, if anything."""
+        if not self._rows_begun:
+            return
+        took_ms = self._worked_ms() - self._began_ms
+        self._rows = self._rows * MEMORY + self._rows_begun
+        self._ms = self._ms * MEMORY + took_ms
+        self._rows_begun = 0
+
+    def of(self, process: Process) -> Iterator[Process]:
+        rows, parts = process.batch.num_rows, list(process.parts)
+        step = self._step(rows)
+        if step >= rows:
+            yield process
+            return
+        for start in range(0, rows, step):
+            piece = process.batch.slice(start, step)
+            yield Process(process.port, piece, parts_within(parts, start, piece.num_rows))
+
+    def _step(self, rows: int) -> int:
+        expected_ms = self._ms / self._rows * rows if self._rows else 0.0
+        if expected_ms <= self._longest_ms * PLANNED_PART or rows <= LEAST_ROWS:
+            return rows
+        count = int(expected_ms / (self._longest_ms * PLANNED_PART)) + 1
+        return max(LEAST_ROWS, -(-rows // count))
+
+
+def parts_within(parts: Sequence[Part], start: int, rows: int) -> list[Part]:
+    """The parts of a batch, as far as they lie within some of its rows."""
+    found: list[Part] = []
+    at, end = 0, start + rows
+    for origins, count in parts:
+        shared = min(at + count, end) - max(at, start)
+        if shared > 0:
+            found.append((origins, shared))
+        at += count
+    return found
