@@ -8,11 +8,14 @@ counters began at zero again.
 Source: Flink, `MeterView` and its 60 seconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from django.db.models import OuterRef, Subquery
+
+from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 
 
@@ -96,6 +99,9 @@ METER_SPAN = timedelta(seconds=60)
 TREND_POINTS_MAX = 300
 """How many of a run's samples a trend reads, evenly spread: each holds every subtask."""
 
+TREND_ENTRIES_MAX = 15_000
+"""Of subtasks, in all those samples: a wide run has fewer points, but never less than a sixth."""
+
 Number = TypeVar("Number", int, float)
 Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
 
@@ -166,10 +172,22 @@ def run_loads(run_id: str) -> RunLoads | None:
     )
 
 
-def newest_loads(run_pk: int) -> list[SubtaskLoad]:
-    """From the newest sample alone, so without rates; cheap."""
-    newest = Sample.objects.filter(run=run_pk).order_by("-sequence").first()
-    return _subtasks(newest, None) if newest else []
+def most_backpressured(runs: Collection[int]) -> dict[int, tuple[str, float]]:
+    """By primary key of the run: the operator with the most backpressure in the newest sample, and
+    its mean over the subtasks. A run without a sample has no entry."""
+    newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence").values("pk")[:1]
+    keys = Run.objects.filter(pk__in=runs).order_by().annotate(newest=Subquery(newest))
+    samples = Sample.objects.filter(pk__in=list(keys.values_list("newest", flat=True)))
+    found: dict[int, tuple[str, float]] = {}
+    for run, entries in samples.order_by().values_list("run_id", "subtasks"):
+        ratios: dict[str, list[float]] = {}
+        for entry in entries:
+            ratios.setdefault(entry["vertex"], []).append(entry["backpressured_ratio"])
+        means = {vertex: sum(each) / len(each) for vertex, each in ratios.items()}
+        if means:
+            worst = max(means, key=lambda vertex: means[vertex])
+            found[run] = (worst, means[worst])
+    return found
 
 
 def trends(run_id: str) -> dict[str, list[VertexMoment]]:
@@ -211,7 +229,11 @@ def _a_minute_before(newest: Sample) -> Sample | None:
 def _spread_out(run_id: str) -> list[Sample]:
     kept = Sample.objects.filter(run__run_id=run_id).order_by("sequence")
     keys = list(kept.values_list("pk", flat=True))
-    step = -(-len(keys) // TREND_POINTS_MAX) or 1
+    newest = kept.last()
+    entries = len(newest.subtasks) if newest else 0
+    points = TREND_ENTRIES_MAX // max(1, entries)
+    points = max(TREND_POINTS_MAX // 6, min(TREND_POINTS_MAX, points))
+    step = -(-len(keys) // points) or 1
     chosen = keys[::-1][::step]  # from the newest back, so that the newest is always included
     return list(kept.filter(pk__in=chosen))
 

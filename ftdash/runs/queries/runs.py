@@ -1,30 +1,23 @@
 """Reads runs: those of all pipelines, for programs, and one run with all that its page shows.
 
 A listed run has its shape and its times. A pipeline's newest run comes with the token that changes
-whenever its pages do, and with the few numbers of its recent past that fit the page of all
-pipelines. Those are a handful of small reads for each run, all by an index, once per news of the
-run: all viewers get the same answer.
+whenever its pages do.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 
 from django.db.models import Max, OuterRef, Subquery
-from django.utils import timezone
 
-from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, ShownState, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Recovery, Run, StatusChange
+from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Run, StatusChange
 from ftdash.metrics.models import Sample
-from ftdash.metrics.queries.loads import by_vertex, newest_loads
-from ftdash.runs.fleet_answers import RunPulse
 from ftdash.runs.queries.freshness import Observation, fresh_driver_note, observe, shown_state
 from ftdash.runs.queries.planning import measured
 from ftdash.times import watermark_moment
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.gaps import Gap
 from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import CheckpointingMode
@@ -88,11 +81,15 @@ def records_to_replay(run: Run) -> int | None:
     """
     if run.is_terminal:
         return None
+    newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
+    return behind(run, newest.source_records if newest else run.restored_records)
+
+
+def behind(run: Run, since: int | None) -> int | None:
+    """`since`: what the sources of a living run had read at the point to go back to."""
     mode = run.settings_now.get("execution.checkpointing.mode", "")
     if mode.strip().upper().replace("-", "_") == CheckpointingMode.AT_MOST_ONCE:
         return 0  # records that were read are lost, and not read again
-    newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
-    since = newest.source_records if newest else run.restored_records
     if run.reached_records is None or since is None:
         return None
     return max(0, run.reached_records - since)
@@ -115,70 +112,6 @@ def subtasks_of(sample: Sample | None) -> list[SubtaskView]:
         SubtaskView(watermark_at=watermark_moment(entry.pop("watermark_ms")), **entry)
         for entry in entries
     ]
-
-
-DURATIONS_MAX = 30
-PULSES_MAX = 256
-"""How many runs' pulses are kept, each until the run's next news."""
-
-RECENT = timedelta(minutes=10)
-WITH_THE_ATTEMPT = {
-    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.name,
-    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name,
-}
-"""Such a checkpoint did not fail by itself: its attempt did, which is reported elsewhere."""
-
-
-def run_pulse(run: Run) -> RunPulse:
-    """As of the run's last report."""
-    return _pulse(run, run.version, run.last_event_at)
-
-
-@lru_cache(maxsize=PULSES_MAX)
-def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
-    """A run always equals itself; the other two arguments distinguish its news."""
-    del version
-    now = timezone.now() if heard_at is None else heard_at
-    durations, failed = _checkpoints(run)
-    operator, ratio = _most_backpressured(run)
-    known, to_replay = measured(run.pipeline), records_to_replay(run)
-    recent = Recovery.objects.filter(run=run, started_at__gt=now - RECENT)
-    return RunPulse(
-        durations_ms=durations,
-        failed_in_row=len(failed),
-        failed_why=CheckpointFailureReason[failed[0]].value if failed else "",
-        backpressured_operator=operator,
-        backpressured_ratio=ratio,
-        recent_recovery_count=recent.count(),
-        records_to_replay=to_replay,
-        to_recover_ms=known.until_caught_up_ms(to_replay),
-        recovery_count=len(known.recoveries_ms),
-    )
-
-
-def _checkpoints(run: Run) -> tuple[list[float], list[str]]:
-    """Durations oldest first; reasons of those that failed since, newest first."""
-    ended = Checkpoint.objects.filter(run=run).exclude(status=CheckpointStatus.IN_PROGRESS)
-    newest = ended.order_by("-sequence").values_list("status", "end_to_end_ms", "reason_name")
-    durations: list[float] = []
-    failed: list[str] = []
-    for status, end_to_end_ms, reason in newest[:DURATIONS_MAX]:
-        if status in COMPLETE and end_to_end_ms is not None:
-            durations.append(end_to_end_ms)
-        elif status == CheckpointStatus.FAILED and not (durations or reason in WITH_THE_ATTEMPT):
-            failed.append(reason)
-    return durations[::-1], failed
-
-
-def _most_backpressured(run: Run) -> tuple[str | None, float | None]:
-    if run.is_terminal:
-        return None, None
-    ratios = {
-        vertex: sum(load.backpressured_ratio for load in loads) / len(loads)
-        for vertex, loads in by_vertex(newest_loads(run.pk)).items()
-    }
-    worst = max(ratios, key=lambda vertex: ratios[vertex], default=None)
-    return worst, None if worst is None else ratios[worst]
 
 
 ENDED_MAX = 50

@@ -21,8 +21,16 @@ from ftdash.checkpoints.queries.completed_history import (
     known_of,
 )
 from ftdash.formats import UNKNOWN, count, duration, plural, size
-from ftdash.ui.figures.style import Figure, Json, axis, in_both_zones, layout, moment, time_axis
-from ftdash.ui.pipelines.page import Chart
+from ftdash.ui.figures.style import (
+    Chart,
+    Figure,
+    Json,
+    axis,
+    in_both_zones,
+    layout,
+    moment,
+    time_axis,
+)
 
 
 def extremes(values: NDArray[np.float64], points_max: int) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "pv": "a keyed count, exactly once, against the machine's limit",
     "overhead": "what checkpoints every second cost",
     "dashboard": "every page over a history of 10,000 checkpoints, signed in",
+    "pages": "size and time of pages at parallelism 64, and with 500 pipelines",
     "viewers": "what 200 people who watch cost a pipeline's checkpoints",
     "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
     "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
