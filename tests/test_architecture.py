@@ -149,6 +149,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     "ftdash.gameday.injection": {"KillDriver", "KillSlot", "SlowSlot"},  # faults of a game day
     "ftdash.gameday.queries": {"KillSlot"},  # a game day needs what a kill needs
     "ftdash.gameday.services": {"KillSlot"},
+    "ftdash.runs.queries.pipelines": {"ChangeSettings"},  # charts mark when it was done
     "ftdash.ui.gameday.page": {"KillSlot"},
     "ftdash.ui.pipelines.page": {"RestorePipeline"},  # pages that offer a restore at each point
     "ftdash.ui.recovery.page": {"RestorePipeline"},

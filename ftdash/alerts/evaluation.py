@@ -49,7 +49,8 @@ from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample
 from ftdash.runs.queries.freshness import checkpoint_interval_s, late_after_s
-from ftdash.runs.queries.runs import WITH_THE_ATTEMPT, newest_runs
+from ftdash.runs.queries.pulses import WITH_THE_ATTEMPT
+from ftdash.runs.queries.runs import newest_runs
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)

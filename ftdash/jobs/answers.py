@@ -195,6 +195,14 @@ class RequestView:
     deadline_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that was deployed or changed; charts mark it on their time axes."""
+
+    at: datetime
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePage:
     """A pipeline with its newest run (None before the first) and what can be done to it."""
@@ -207,11 +215,13 @@ class PipelinePage:
     parameters: dict[str, str]
     settings: dict[str, str]
     allows_faults: bool
+    labels: list[str]  # what people group it by
     version: str
     run: RunView | None
     runs: list[RunBrief]
     actions: dict[RequestKind, ActionOffer]
     open_requests: list[RequestView]
+    marks: list[Mark]  # the newest, oldest first
     projector: Liveness
     reconcile: Liveness
 

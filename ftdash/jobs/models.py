@@ -65,6 +65,7 @@ class Pipeline(RunsCode):
     parameters = models.JSONField(default=dict)  # str to str, validated by the flow
     settings = models.JSONField(default=dict)  # str to str, Flink's keys
     allows_faults = models.BooleanField(default=False)  # on purpose, to see that it recovers
+    labels = models.JSONField(default=list)  # texts that people group pipelines by, sorted
     created_at = models.DateTimeField()
     version = models.PositiveBigIntegerField(default=0)  # grows with every change by a service
 

@@ -9,6 +9,7 @@ for the person. What is stored survives an outage of the broker: reconcile deliv
 import msgspec
 from django.conf import settings as configuration
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from ftdash.checkpoints.queries.checkpoints import recovery_points
@@ -198,3 +199,9 @@ def check_start_over(name: str, *, is_confirmed: bool, request_id: str | None) -
 def _code_so_far(name: str, flow: str) -> ShippedCode | None:
     known = Pipeline.objects.filter(name=name, flow=flow).first()
     return None if known is None else known.shipped_code
+
+
+def label_pipeline(name: str, labels: list[str]) -> None:
+    """What people group it by; replaces what it had."""
+    changed = {"labels": sorted(labels), "version": F("version") + 1}
+    Pipeline.objects.filter(name=name).update(**changed)

@@ -84,6 +84,7 @@ class PipelineSummary:
     concern: Concern
     attention: str  # why a person should look, empty if no person needs to
     pulse: RunPulse | None  # None: it never ran
+    labels: list[str]  # what people group it by, in alphabetical order
     version: str
 
 
@@ -95,3 +96,8 @@ class Fleet:
     projector: Liveness
     reconcile: Liveness
     pipelines: list[PipelineSummary]
+
+    @property
+    def is_new(self) -> bool:
+        """True if no person has used this installation: no process that has never run is missed."""
+        return not self.pipelines and (self.projector.at is None or self.reconcile.at is None)

@@ -12,6 +12,7 @@ depends only on the address and on whether the person may act.
 """
 
 import asyncio
+import gzip
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,6 +26,7 @@ from asgiref.sync import sync_to_async
 from cachetools import TTLCache, cached
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
+from django.utils.cache import patch_vary_headers
 
 POLL_S = 0.5
 BEAT_S = 2.0
@@ -150,6 +152,7 @@ def board_of_this_loop(read_versions: Callable[[], Versions]) -> VersionBoard:
 
 View = Callable[..., HttpResponse]
 RENDERINGS_MAX = 128
+COMPRESSION = 6
 FRESH_S = 1.0
 
 
@@ -162,7 +165,12 @@ def shared(regions: View) -> View:
         if told is None:
             return regions(request, **of_address)
         may_act = request.user.has_perm("jobs.operate")
-        return HttpResponse(_content(told, may_act, regions, request, of_address))
+        plain, compressed = _content(told, may_act, regions, request, of_address)
+        response = HttpResponse(plain)
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            response = HttpResponse(compressed, headers={"Content-Encoding": "gzip"})
+        patch_vary_headers(response, ("Accept-Encoding",))
+        return response
 
     return answer
 
@@ -179,5 +187,8 @@ def _content(
     regions: View,
     request: HttpRequest,
     of_address: dict[str, Any],
-) -> bytes:
-    return regions(request, **of_address).content
+) -> tuple[bytes, bytes]:
+    """Plain and compressed, so that many viewers cost one compression. Regions hold no secret of
+    a viewer that the length of the answer could give away."""
+    plain = regions(request, **of_address).content
+    return plain, gzip.compress(plain, COMPRESSION)

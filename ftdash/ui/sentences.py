@@ -7,7 +7,7 @@ from ftdash.formats import count, duration, percent, plural, rate, size
 from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
 from ftdash.metrics.queries.loads import SamplePoint
 from ftdash.runs.fleet_answers import Fleet
-from ftdash.ui.checkpoint.part_rows import held_channels
+from ftdash.ui.checkpoint.part_rows import fullest_channels
 
 MEAN_OF = 10
 """Samples come once a second; one of them says little about a source that reads in batches."""
@@ -68,13 +68,18 @@ def held_back(timeline: AlignmentTimeline | None) -> str:
     """How much waited behind this checkpoint's barriers, where most of it did, and since when."""
     if timeline is None or not timeline.subtasks:
         return "What waited behind the barriers is not kept."
-    held = held_channels(timeline)
-    if not held:
+    waiting = [
+        channel.buffered_records
+        for subtask in timeline.subtasks
+        for channel in subtask.held_back
+        if channel.blocked_ms > 0 and channel.buffered_records
+    ]
+    if not waiting:
         return "No record waited behind a barrier."
-    subtask, fullest = max(held, key=lambda each: each[1].buffered_records)
-    records = sum(channel.buffered_records for _, channel in held)
+    subtask, fullest = fullest_channels(timeline, 1)[0]
     found = (
-        f"{plural(records, 'record')} waited behind the barriers of {plural(len(held), 'channel')}"
+        f"{plural(sum(waiting), 'record')} waited behind the barriers of"
+        f" {plural(len(waiting), 'channel')}"
         f" in the end; most of them, {count(fullest.buffered_records)}, from {upstream(fullest)} at"
         f" {subtask.vertex}[{subtask.subtask}]"
     )

@@ -15,6 +15,8 @@ from ftdash.ui.incidents import page as incidents_page
 from ftdash.ui.lab import page as lab
 from ftdash.ui.lineage import page as lineage_page
 from ftdash.ui.metrics import page as metrics_page
+from ftdash.ui.palette import page as palette_page
+from ftdash.ui.pipelines import fleet_page
 from ftdash.ui.pipelines import page as views
 from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
@@ -26,8 +28,9 @@ from ftdash.ui.watching import page as watching_page
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", auth_views.LogoutView.as_view(), name="logout"),
-    path("", views.fleet, name="fleet"),
-    path("regions/", views.fleet_regions, name="fleet-regions"),
+    path("", fleet_page.fleet, name="fleet"),
+    path("palette/", palette_page.palette, name="palette"),
+    path("regions/", fleet_page.fleet_regions, name="fleet-regions"),
     path("changes/", views.event_stream, name="events"),
     path("events/", event_log.event_log, name="event-log"),
     path("events/csv/", event_log.as_csv, name="event-log-csv"),
@@ -60,6 +63,7 @@ urlpatterns = [
     path("game-day/<int:key>/regions/", game_day.game_day_regions, name="game-day-regions"),
     path("pipelines/<slug:name>/", views.pipeline, name="pipeline"),
     path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
+    path("pipelines/<slug:name>/labels/", fleet_page.labels, name="pipeline-labels"),
     path("pipelines/<slug:name>/restore/verdict/", start_forms.verdict, name="verdict"),
     path("pipelines/<slug:name>/restore/reading/", start_forms.reading, name="reading"),
     path("pipelines/<slug:name>/metrics/", metrics_page.metrics, name="pipeline-metrics"),
@@ -93,6 +97,11 @@ urlpatterns = [
         "pipelines/<slug:name>/checkpoints/<int:checkpoint_id>/regions/",
         checkpoint_page.regions,
         name="checkpoint-regions",
+    ),
+    path(
+        "pipelines/<slug:name>/checkpoints/<int:checkpoint_id>/subtasks.csv",
+        checkpoint_page.subtasks_csv,
+        name="checkpoint-subtasks-csv",
     ),
     path("pipelines/<slug:name>/guarantee/", guarantee.page, name="guarantee"),
     path("pipelines/<slug:name>/guarantee/regions/", guarantee.regions, name="guarantee-regions"),

@@ -1,7 +1,7 @@
 // Draws the figures of a page with Plotly, again only when their values or the theme change.
 //
 // Values come as JSON beside each chart; "@name" in them is a colour of the style sheet. A chart
-// under the pointer is left alone until the pointer has gone. When the window becomes wider or
+// under the pointer is left alone until the pointer has gone. All time axes of a page show one range. When the window becomes wider or
 // narrower all are drawn again: what Plotly does by itself then forgets how high they are.
 "use strict";
 
@@ -30,13 +30,88 @@
     else show(plot, timeAxes.readable(figure));
   }
 
-  async function show(plot, { data, layout }) {
+  // --- one range for all time axes: chosen, or zoomed to; the address keeps it, so a link shows it
+
+  const picker = document.getElementById("time-range");
+
+  function chosenRange() {
+    const address = new URLSearchParams(location.search);
+    const [from, to, last] = ["from", "to", "last"].map((name) => Number(address.get(name)) || 0);
+    if (from && to > from) return [from, to];
+    const now = Date.parse(document.getElementById("pulse")?.dataset.now); // the server's clock
+    return last && now ? [now - last * 1000, now] : null;
+  }
+
+  function keepRange(changes) {
+    const address = new URL(location.href);
+    for (const name of ["from", "to", "last"]) address.searchParams.delete(name);
+    for (const [name, value] of Object.entries(changes)) address.searchParams.set(name, value);
+    history.replaceState(null, "", address);
+    showChoice();
+    drawAnew();
+  }
+
+  function showChoice() {
+    if (!picker) return;
+    const address = new URLSearchParams(location.search);
+    picker.closest("label").hidden = false; // it needs this script
+    picker.value = address.has("from") ? "chosen" : address.get("last") ?? "";
+  }
+
+  picker?.addEventListener("change", () => keepRange(picker.value ? { last: picker.value } : {}));
+  addEventListener("popstate", () => { showChoice(); drawAnew(); });
+
+  // A person has zoomed into a chart, or out again: the others follow.
+  function zoomed(plot, change) {
+    if (plot.layout.xaxis.type !== "date") return;
+    if (change["xaxis.autorange"]) keepRange({});
+    else if ("xaxis.range[0]" in change) {
+      const [from, to] = plot.layout.xaxis.range.map(timeAxes.instant);
+      keepRange({ from: Math.round(from), to: Math.round(to) });
+    }
+  }
+
+  // What was deployed or changed: a line at its time, its words in the hover label and in the text.
+  function withMarks(data, layout, range) {
+    const times = data.flatMap((trace) => trace.x ?? []).filter(Boolean).map((at) => Date.parse(at));
+    if (!times.length) return layout;
+    const [from, to] = range ?? [times.reduce((a, b) => Math.min(a, b)), times.reduce((a, b) => Math.max(a, b))];
+    const marks = [...document.querySelectorAll("#region-marks [data-mark]")]
+      .map((each) => ({ text: each.dataset.mark, at: Date.parse(each.querySelector("time").dateTime) }))
+      .filter(({ at }) => at >= from && at <= to);
+    const line = JSON.parse(colored('{"color":"@accent","width":1,"dash":"dot"}'));
+    return {
+      ...layout,
+      shapes: [...(layout.shapes ?? []), ...marks.map(({ at }) => ({ type: "line", x0: timeAxes.utc(at), x1: timeAxes.utc(at), y0: 0, y1: 1, yref: "paper", line }))],
+      annotations: [...(layout.annotations ?? []), ...marks.map(({ at, text }) => ({ x: timeAxes.utc(at), y: 1, yref: "paper", yanchor: "top", text: "▾", hovertext: escaped(text), showarrow: false, font: { color: line.color } }))],
+    };
+  }
+
+  function escaped(text) {
+    return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+  }
+
+  function onTime(data, layout) {
+    if (layout.xaxis?.type !== "date") return layout;
+    const range = chosenRange();
+    const chosen = range ? { range: range.map(timeAxes.utc), autorange: false } : {};
+    const xaxis = { ...layout.xaxis, ...chosen, uirevision: location.search };
+    return { ...withMarks(data, layout, range), xaxis };
+  }
+
+  async function show(plot, { data, layout: sent }) {
     const isNew = !plot.on;
+    const layout = onTime(data, sent);
     const height = layout.height + heightOfLegend(plot, data, layout);
     const width = plot.clientWidth || undefined; // said anew: drawn again, it keeps the one it had
     await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
     timeAxes.fit(plot);
-    if (isNew) plot.on("plotly_relayout", (change) => "xaxis.tickvals" in change || timeAxes.fit(plot)); // zoomed
+    if (!isNew) return;
+    plot.on("plotly_relayout", (change) => {
+      if ("xaxis.tickvals" in change) return; // the ticks that follow from what is shown
+      timeAxes.fit(plot);
+      zoomed(plot, change);
+    });
   }
 
   // On a phone it has several rows, which would leave little of the drawing.
@@ -78,5 +153,6 @@
     clearTimeout(pulled);
     pulled = setTimeout(drawAnew, SETTLED_MS);
   });
+  showChoice();
   drawAll();
 })();

@@ -106,33 +106,36 @@
     } else {
       failedSince = failedSince ?? performance.now();
     }
-    if (askAgain) { askAgain = false; refresh(); }
+    if (askAgain) { askAgain = false; refresh(); } else asksForIt = false;
     tick();
   });
 
   // --- taking in an answer
 
+  // htmx hands over each region of the answer; what changed in it is changed in place, so that what
+  // a person points at, has focused, opened or scrolled is still the same element.
   body.addEventListener("htmx:oobBeforeSwap", (event) => {
+    event.detail.shouldSwap = false;
     const old = event.detail.target;
     const fresh = event.detail.fragment.querySelector("#" + CSS.escape(old.id));
     const sent = fresh ? fresh.innerHTML : "";
-    if (old.id !== "pulse" && (html.get(old.id) === sent || isInUse(old))) {
-      event.detail.shouldSwap = false;
-      return;
-    }
+    if (!fresh || (old.id !== "pulse" && (html.get(old.id) === sent || isInUse(old) || holdsBack(old, fresh)))) return;
     html.set(old.id, sent);
-    places.set(old.id, placeIn(old));
-    if (fresh) keepOpen(old, fresh);
-    if (fresh) markNew(old, fresh);
+    markNew(old, fresh);
+    takeIn(old, fresh);
+    if (old.id === "pulse") readPulse();
   });
 
-  body.addEventListener("htmx:oobAfterSwap", (event) => {
-    const { id } = event.detail.target;
-    if (id === "pulse") readPulse();
-    const region = document.getElementById(id);
-    if (region && places.has(id)) takePlace(region, places.get(id));
-    places.delete(id);
-  });
+  function takeIn(old, fresh) {
+    const place = placeIn(old);
+    const pointed = body.querySelector(`:is(${ACTIONABLE}):hover`);
+    const top = pointed?.getBoundingClientRect().top;
+    morph(old, fresh);
+    htmx.process(old);
+    takePlace(old, place);
+    // What came above it would push it away from under the cursor.
+    if (pointed?.isConnected) scrollBy({ top: pointed.getBoundingClientRect().top - top, behavior: "instant" });
+  }
 
   // A region that is replaced between press and release would swallow the click.
   let pressed = null;
@@ -148,16 +151,88 @@
     return !selection.isCollapsed && region.contains(selection.anchorNode);
   }
 
-  function keepOpen(old, fresh) {
-    for (const details of old.querySelectorAll("details[open][id]")) {
-      fresh.querySelector("#" + CSS.escape(details.id))?.setAttribute("open", "");
+  // A link or a button under the cursor, or with the focus, whose place another one would take, or
+  // none. Its region waits until the person has gone on, unless the change is what they asked for.
+  const ACTIONABLE = "a, button, summary, input, select, textarea";
+  let held = null; // what the person points at or has focused
+  let asksForIt = false; // the next answer is to what they have chosen
+
+  function holdsBack(old, fresh) {
+    if (asksForIt) return false;
+    const used = [document.activeElement, old.querySelector(`:is(${ACTIONABLE}):hover`)];
+    const lost = used.find((each) => each?.matches(ACTIONABLE) && old.contains(each) && !staysIn(each, old, fresh));
+    if (lost) held = lost;
+    return Boolean(lost);
+  }
+
+  function staysIn(used, old, fresh) {
+    const name = nameOf(used);
+    const same = namesakes(fresh, name)[namesakes(old, name).indexOf(used)];
+    return Boolean(same) && namesIn(same.parentElement).join() === namesIn(used.parentElement).join();
+  }
+
+  function namesIn(parent) {
+    return [...parent.querySelectorAll(ACTIONABLE)].map(nameOf);
+  }
+
+  for (const gone of ["pointerover", "focusin"]) {
+    addEventListener(gone, (event) => {
+      if (!held || held.contains(event.target)) return;
+      held = null;
+      refresh();
+    });
+  }
+
+  // Makes `old` like `fresh`, and keeps each element that is in both: the one with the same id or
+  // link, or of the same kind in the same place. A clock or a moment was rewritten for the viewer:
+  // it is replaced, and adopted anew.
+  function morph(old, fresh) {
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
     }
+    for (const { name, value } of fresh.attributes) {
+      if (name !== "open" && name !== "hx-swap-oob" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    const there = new Map([...old.children].filter(keyOf).map((each) => [keyOf(each), each]));
+    const wanted = new Set([...fresh.children].map(keyOf));
+    let next = old.firstChild;
+    for (const child of [...fresh.childNodes]) {
+      while (next && keyOf(next) && !wanted.has(keyOf(next))) next = removed(next);
+      const match = keyOf(child) ? there.get(keyOf(child)) : next;
+      if (!match || !isAlike(match, child)) {
+        old.insertBefore(child, next);
+        continue;
+      }
+      there.delete(keyOf(child));
+      if (match === next) next = next.nextSibling;
+      else old.insertBefore(match, next);
+      if (match instanceof Element) morph(match, child);
+      else if (match.nodeValue !== child.nodeValue) match.nodeValue = child.nodeValue;
+    }
+    while (next) next = removed(next);
+  }
+
+  function removed(node) {
+    const after = node.nextSibling;
+    node.remove();
+    return after;
+  }
+
+  function keyOf(node) {
+    if (!(node instanceof Element)) return null;
+    const link = node.localName === "tr" ? node.querySelector("th [id]")?.id : node.getAttribute("href");
+    return node.id || link || null;
+  }
+
+  const REWRITTEN = ".clock, time, option, [data-moments]";
+
+  function isAlike(one, other) {
+    return one.nodeName === other.nodeName && keyOf(one) === keyOf(other) && !(one instanceof Element && one.matches(REWRITTEN));
   }
 
   // Where the keyboard was in a region, and how far its tables were scrolled. What was focused is
   // known again by the nearest id, its kind and its link: rows move down when one is added.
-  const FOCUSABLE = "a, button, summary, [tabindex]";
-  const places = new Map(); // region id -> the place in what is being replaced
+  const FOCUSABLE = "a, button, summary, input, select, textarea, [tabindex]";
 
   function placeIn(region) {
     const focused = region.contains(document.activeElement) ? document.activeElement : null;
@@ -172,7 +247,7 @@
       const [left, top] = scrolled[at] ?? [0, 0];
       each.scrollTo({ left, top, behavior: "instant" });
     });
-    if (name !== null && !region.contains(document.activeElement)) {
+    if (name !== null && !region.contains(document.activeElement)) { // it was moved, or replaced
       namesakes(region, name)[index]?.focus({ preventScroll: true });
     }
   }
@@ -244,9 +319,13 @@
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
     event.preventDefault();
     history.pushState(null, "", link.href);
+    asksForIt = true;
     refresh();
   });
-  addEventListener("popstate", refresh);
+  addEventListener("popstate", () => {
+    asksForIt = true;
+    refresh();
+  });
 
   // --- actions in the dialog
 
@@ -284,6 +363,7 @@
   body.addEventListener("requestStored", (event) => {
     dialog?.close();
     toast(event.detail.note);
+    asksForIt = true;
     refresh();
   });
 

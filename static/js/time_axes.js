@@ -98,5 +98,5 @@ window.timeAxes = (() => {
     return -new Date(at).getTimezoneOffset() * MINUTE;
   }
 
-  return { readable, fit };
+  return { readable, fit, utc, instant };
 })();

@@ -687,4 +687,32 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "test_a_directory_alone_gives_batches_points_and_findings",
         ),
     ),
+    (
+        "a page and a refresh of a pipeline at parallelism 64 stay below 300 kB and 30 kB; no"
+        " subtask is left out: a page of the table and the file have each"
+    ): (
+        Mutant(
+            "ftdash/ui/checkpoint/part_rows.py",
+            "    first = SUBTASKS_SHOWN * (min(page, pages) - 1)\n",
+            "    first = 0\n",
+            "tests/web/test_wide_pages.py::"
+            "test_the_slowest_come_first_and_every_subtask_is_on_a_page_and_in_the_file",
+        ),
+    ),
+    ("the page of all pipelines reads as many queries for many pipelines as for few"): (
+        Mutant(
+            "ftdash/runs/queries/pulses.py",
+            "if run.last_event_at and run.last_event_at > since]\n",
+            "if not run.pk]\n",
+            "tests/web/test_large_fleet.py::test_more_pipelines_need_no_more_queries",
+        ),
+    ),
+    ("the palette finds actions only for people who may act"): (
+        Mutant(
+            "ftdash/ui/palette/page.py",
+            "for name in names if may_act else ():",
+            "for name in names:",
+            "tests/web/test_palette.py::test_only_people_who_may_act_find_actions",
+        ),
+    ),
 }

@@ -28,12 +28,12 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
     """The root of the job directories; pages render without collected static files. Nothing is
     known yet of a run whose name another test has used."""
     from ftdash.checkpoints.queries import completed_history  # models: only once Django is set up
-    from ftdash.runs.queries import runs
+    from ftdash.runs.queries import pulses
     from ftdash.ui.metrics import page as metrics_page
 
     completed_history.forget()
     metrics_page.past_of.cache_clear()
-    runs._pulse.cache_clear()
+    pulses.forget()
     settings.STORAGES = {**settings.STORAGES, "staticfiles": PLAIN_STORAGE}
     settings.JOBS_ROOT = tmp_path
     settings.PASSWORD_HASHERS = [QUICK_HASH]  # the real one is slow on purpose

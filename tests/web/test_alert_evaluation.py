@@ -18,7 +18,7 @@ from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.projection.projector import Projector
-from ftdash.runs.queries.runs import WITH_THE_ATTEMPT
+from ftdash.runs.queries.pulses import WITH_THE_ATTEMPT
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCommitted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId

@@ -265,7 +265,7 @@ def checkpoint(
     request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath
 ) -> AlignmentTimeline:
     """The part of each subtask and channel, and which was the slowest."""
-    found = checkpoint_queries.alignment(run_id, checkpoint_id)
+    found = checkpoint_queries.alignment(run_id, checkpoint_id, is_whole=True)
     return known(found, f"checkpoint {checkpoint_id} of run {run_id!r}")
 
 

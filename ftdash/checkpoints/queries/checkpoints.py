@@ -5,6 +5,7 @@ use the same ones, and the same answer to the question up to which checkpoint a 
 output and since when the next one waits.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from datetime import datetime
 
 import msgspec
 from django.core.paginator import Paginator
-from django.db.models import Count, Max, OuterRef, Subquery
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models import Count, Max, OuterRef, Subquery, TextField
+from django.db.models.functions import Cast, Coalesce, Greatest
 
 from ftdash.checkpoints.answers import (
     AlignmentTimeline,
@@ -21,8 +22,8 @@ from ftdash.checkpoints.answers import (
     CheckpointRow,
     CheckpointSummary,
     RecoveryPoint,
+    StoredChannels,
     SubtaskTimeline,
-    channel_timeline,
     quantile,
     slowest_of,
 )
@@ -153,7 +154,9 @@ def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHis
     )
 
 
-def alignment(run_id: str, checkpoint_id: int | None = None) -> AlignmentTimeline | None:
+def alignment(
+    run_id: str, checkpoint_id: int | None = None, *, is_whole: bool = False
+) -> AlignmentTimeline | None:
     """Of one checkpoint, or of the newest completed one; None if there is none."""
     rows = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
     if checkpoint_id is None:
@@ -162,11 +165,19 @@ def alignment(run_id: str, checkpoint_id: int | None = None) -> AlignmentTimelin
         checkpoint = rows.filter(checkpoint_id=checkpoint_id).first()
     if checkpoint is None:
         return None
-    return timeline_of(checkpoint)
+    return timeline_of(checkpoint, is_whole=is_whole)
 
 
-def timeline_of(checkpoint: Checkpoint) -> AlignmentTimeline:
-    subtasks = _subtasks(checkpoint)
+def is_of_newest_run(pipeline: str, checkpoint_id: int) -> bool:
+    """True if the pipeline's newest run has a checkpoint with that id."""
+    newest = Run.objects.filter(pipeline__name=pipeline).order_by("-number").first()
+    found = Checkpoint.objects.filter(run=newest, checkpoint_id=checkpoint_id)
+    return newest is not None and found.exists()
+
+
+def timeline_of(checkpoint: Checkpoint, *, is_whole: bool = False) -> AlignmentTimeline:
+    """`is_whole`: with all channels read, for a program that gets all of them."""
+    subtasks = _subtasks(checkpoint, is_whole)
     return AlignmentTimeline(row_of(checkpoint), subtasks, slowest_of(subtasks))
 
 
@@ -228,17 +239,22 @@ def _summary(run: Run) -> CheckpointSummary:
     )
 
 
-def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
+def _subtasks(checkpoint: Checkpoint, is_whole: bool) -> list[SubtaskTimeline]:
     order = {vertex["uid"]: index for index, vertex in enumerate(checkpoint.run.vertices)}
-    rows = SubtaskPhase.objects.filter(checkpoint=checkpoint)
-    ordered = sorted(rows, key=lambda row: (order.get(row.vertex, len(order)), row.subtask))
-    return [
-        msgspec.convert(
-            {**vars(row), "channels": [channel_timeline(channel) for channel in row.channels]},
-            SubtaskTimeline,
-        )
-        for row in ordered
+    rows = SubtaskPhase.objects.filter(checkpoint=checkpoint).order_by()
+    # As text, which the answer reads no further than a page needs.
+    found = rows.annotate(stored=Cast("channels", TextField())).values_list("stored", *_OF_PART)
+    channels_of = (lambda stored: list(StoredChannels(stored))) if is_whole else StoredChannels
+    parts = [
+        SubtaskTimeline(channels=channels_of(stored), **dict(zip(_OF_PART, part, strict=True)))
+        for stored, *part in found
     ]
+    return sorted(parts, key=lambda part: (order.get(part.vertex, len(order)), part.subtask))
+
+
+_OF_PART = tuple(
+    each.name for each in dataclasses.fields(SubtaskTimeline) if each.name != "channels"
+)
 
 
 def _point(row: Checkpoint, request: Request | None, label: PointLabel | None) -> RecoveryPoint:

@@ -132,14 +132,16 @@ class CheckpointDetail:
         return self.found.row.acknowledged_count > 0 and not self.timeline.subtasks
 
 
-def checkpoint_detail(run_id: str, checkpoint_id: int) -> CheckpointDetail | None:
-    """None if the run has no checkpoint with that id."""
+def checkpoint_detail(
+    run_id: str, checkpoint_id: int, *, is_whole: bool = False
+) -> CheckpointDetail | None:
+    """None if the run has no checkpoint with that id. `is_whole`: with all channels read."""
     of_run = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
     row = of_run.filter(checkpoint_id=checkpoint_id).first()
     if row is None:
         return None
     ids = of_run.order_by().values_list("checkpoint_id", flat=True)
-    found, timeline = measurements_of([row])[row.pk], timeline_of(row)
+    found, timeline = measurements_of([row])[row.pk], timeline_of(row, is_whole=is_whole)
     vertices = [VertexView(**vertex) for vertex in row.run.vertices]
     return CheckpointDetail(
         found=found,
@@ -176,7 +178,8 @@ class ComparedCheckpoints:
 
 def compared(run_id: str, checkpoint_id: int, other_id: int) -> ComparedCheckpoints | None:
     """None if the run lacks one of them."""
-    shown, other = checkpoint_detail(run_id, checkpoint_id), checkpoint_detail(run_id, other_id)
+    shown = checkpoint_detail(run_id, checkpoint_id, is_whole=True)
+    other = checkpoint_detail(run_id, other_id, is_whole=True)
     if shown is None or other is None:
         return None
     quick, slow = sorted((shown, other), key=lambda each: each.found.took_ms or 0.0)

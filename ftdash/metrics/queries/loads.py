@@ -8,11 +8,14 @@ counters began at zero again.
 Source: Flink, `MeterView` and its 60 seconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from django.db.models import OuterRef, Subquery
+
+from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 
 
@@ -106,6 +109,9 @@ class HotKeys:
 METER_SPAN = timedelta(seconds=60)
 TREND_POINTS_MAX = 300
 """How many of a run's samples a trend reads, evenly spread: each holds every subtask."""
+
+TREND_ENTRIES_MAX = 15_000
+"""Of subtasks, in all those samples: a wide run has fewer points, but never less than a sixth."""
 
 Number = TypeVar("Number", int, float)
 Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
@@ -204,6 +210,46 @@ def successive_loads(run_pk: int) -> list[TimedLoads]:
     return _timed(_recent_keys(run_pk)[-SUCCESSIVE:])
 
 
+TOGETHER = timedelta(seconds=5)
+"""Of runs whose newest samples lie this close together, one query finds the samples."""
+
+
+def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
+    """`a_minute_of` each run, by its primary key: the same few queries, however many runs report.
+    A run without a sample has no entry."""
+    newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
+    rows = Run.objects.filter(pk__in=runs).order_by()
+    rows = rows.annotate(newest_at=Subquery(newest.values("at")[:1])).exclude(newest_at=None)
+    heard = dict(rows.values_list("pk", "newest_at"))
+    if not heard:
+        return {}
+    last = max(heard.values())
+    together = [pk for pk, at in heard.items() if last - at <= TOGETHER]
+    silent = {pk: a_minute_of(pk) for pk in heard.keys() - set(together)}
+    return silent | _minutes_up_to(last, together)
+
+
+def _minutes_up_to(last: datetime, runs: list[int]) -> dict[int, list[TimedLoads]]:
+    newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
+    same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
+    first_since = {
+        name: Subquery(same.filter(at__gte=last - span).order_by("at").values("pk")[:1])
+        for name, span in (("first", METER_SPAN), ("middle", METER_SPAN / 2))
+    }
+    rows = Run.objects.filter(pk__in=runs).order_by()
+    rows = rows.annotate(
+        newest=Subquery(newest.values("pk")[:1]),
+        newest_attempt=Subquery(newest.values("attempt")[:1]),
+    ).annotate(**first_since)
+    keys = {pk: each for pk, *each in rows.values_list("pk", "first", "middle", "newest")}
+    samples = Sample.objects.in_bulk([key for each in keys.values() for key in each if key])
+    found: dict[int, list[TimedLoads]] = {}
+    for pk, each in keys.items():
+        moments = [samples[key] for key in dict.fromkeys(each) if key in samples]
+        found[pk] = [TimedLoads(moment.at, _subtasks(moment, None)) for moment in moments]
+    return found
+
+
 def _recent_keys(run_pk: int) -> list[int]:
     newest = Sample.objects.filter(run=run_pk).order_by("-sequence").only("at", "attempt").first()
     if newest is None:
@@ -257,7 +303,11 @@ def _a_minute_before(newest: Sample) -> Sample | None:
 def _spread_out(run_id: str) -> list[Sample]:
     kept = Sample.objects.filter(run__run_id=run_id).order_by("sequence")
     keys = list(kept.values_list("pk", flat=True))
-    step = -(-len(keys) // TREND_POINTS_MAX) or 1
+    newest = kept.last()
+    entries = len(newest.subtasks) if newest else 0
+    points = TREND_ENTRIES_MAX // max(1, entries)
+    points = max(TREND_POINTS_MAX // 6, min(TREND_POINTS_MAX, points))
+    step = -(-len(keys) // points) or 1
     chosen = keys[::-1][::step]  # from the newest back, so that the newest is always included
     return list(kept.filter(pk__in=chosen))
 

@@ -5,10 +5,12 @@ pipeline does no work, and the state of a silent one is unknown: they come befor
 run late, and that before one that recovers by itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
+from django.db.models import OuterRef, Subquery
 
 from ftdash.formats import age
 from ftdash.jobs.answers import ShownState
@@ -22,7 +24,8 @@ from ftdash.runs.queries.freshness import (
     observe,
     shown_state,
 )
-from ftdash.runs.queries.runs import newest_runs, run_pulse, version
+from ftdash.runs.queries.pulses import run_pulses
+from ftdash.runs.queries.runs import newest_runs, version
 from pipelines.domain.status import JobStatus
 
 RESTARTS_OFTEN = 3
@@ -132,16 +135,24 @@ def _of_pulse(pulse: RunPulse | None) -> Attention | None:
 
 
 def fleet() -> Fleet:
-    seen = observe()
-    summaries = [_summary(pipeline, run, seen) for pipeline, run in newest_runs()]
+    seen, found = observe(), newest_runs()
+    pulses, changed = run_pulses([run for _, run in found if run]), _changed_at(found)
+    summaries = [_summary(pipeline, run, seen, pulses, changed) for pipeline, run in found]
     summaries.sort(key=lambda summary: rank(summary.concern, summary.name))
     return Fleet(seen.now, seen.projector, seen.reconcile, summaries)
 
 
-def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> PipelineSummary:
+def _summary(
+    pipeline: Pipeline,
+    run: Run | None,
+    seen: Observation,
+    pulses: Mapping[int, RunPulse],
+    changed: Mapping[int, datetime],
+) -> PipelineSummary:
     state, reason = shown_state(run, seen)
-    pulse = run_pulse(run) if run else None
-    found = attention(_signs(run, state, reason, pulse, seen.now))
+    pulse = pulses[run.pk] if run else None
+    in_state_s = (seen.now - changed[run.pk]).total_seconds() if run and run.pk in changed else 0.0
+    found = attention(_signs(run, state, reason, pulse, seen.now, in_state_s))
     return PipelineSummary(
         name=pipeline.name,
         flow=pipeline.flow,
@@ -161,12 +172,18 @@ def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> Pipeline
         concern=found.concern,
         attention=found.text,
         pulse=pulse,
+        labels=pipeline.labels,
         version=version(pipeline, run, seen),
     )
 
 
 def _signs(
-    run: Run | None, state: ShownState, reason: str, pulse: RunPulse | None, now: datetime
+    run: Run | None,
+    state: ShownState,
+    reason: str,
+    pulse: RunPulse | None,
+    now: datetime,
+    in_state_s: float,
 ) -> Signs:
     interval_s = checkpoint_interval_s(run) if run else None
     return Signs(
@@ -174,7 +191,7 @@ def _signs(
         reason=reason,
         since_completed_s=_age_s(run.last_completed_at if run else None, now),
         since_committed_s=_age_s(run.last_committed_at if run else None, now),
-        in_state_s=_in_state_s(run, now),
+        in_state_s=in_state_s,
         since_started_s=_age_s(run.started_at if run else None, now),
         late_after_s=late_after_s(interval_s, settings.CHECKPOINT_LATE_AFTER_S),
         is_periodic=interval_s is not None,
@@ -182,12 +199,19 @@ def _signs(
     )
 
 
-def _in_state_s(run: Run | None, now: datetime) -> float:
-    """Since its driver reported it; before its first report, since a person asked for the run."""
-    if run is None or run.is_terminal or run.status == JobStatus.RUNNING.value:
-        return 0.0
-    changed = StatusChange.objects.filter(run=run).order_by("-sequence").first()
-    return (now - (changed.at if changed else run.created_at)).total_seconds()
+def _changed_at(found: list[tuple[Pipeline, Run | None]]) -> dict[int, datetime]:
+    """Of runs that start, end or recover: since when, by primary key. Since its driver reported it;
+    before its first report, since a person asked for the run."""
+    moving = {
+        run.pk: run.created_at
+        for _, run in found
+        if run and not run.is_terminal and run.status != JobStatus.RUNNING.value
+    }
+    if not moving:
+        return {}
+    changes = StatusChange.objects.filter(run=OuterRef("pk")).order_by("-sequence").values("at")
+    rows = Run.objects.filter(pk__in=moving).annotate(changed=Subquery(changes[:1]))
+    return {pk: changed or moving[pk] for pk, changed in rows.values_list("pk", "changed")}
 
 
 def _age_s(since: datetime | None, now: datetime) -> float | None:

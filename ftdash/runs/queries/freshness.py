@@ -7,6 +7,7 @@ monitors and estimates share the rule for lateness and the formula for the lengt
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -152,10 +153,18 @@ def _liveness(
 LATE_AFTER_INTERVALS = 3
 """For a run whose interval is so long that the general bound would always be exceeded."""
 
+SETTINGS_MAX = 1_024
+"""How many runs' settings are kept as parsed."""
+
 
 def checkpoint_interval_s(run: Run) -> float | None:
     """None: it completes checkpoints only on request."""
-    interval_ms = parse_settings(run.settings_now).checkpointing.interval_ms
+    return _interval_s(tuple(sorted(run.settings_now.items())))
+
+
+@lru_cache(maxsize=SETTINGS_MAX)
+def _interval_s(given: tuple[tuple[str, str], ...]) -> float | None:
+    interval_ms = parse_settings(dict(given)).checkpointing.interval_ms
     return None if interval_ms is None else interval_ms / 1000
 
 

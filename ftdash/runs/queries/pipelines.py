@@ -4,6 +4,7 @@ import msgspec
 from django.db.models import QuerySet
 
 from ftdash.jobs.answers import (
+    Mark,
     PipelinePage,
     QuarantinedView,
     QuarantineView,
@@ -24,11 +25,13 @@ from ftdash.runs.queries.fleet import fleet
 from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.recovery_axis import recovery_axis
 from ftdash.runs.queries.runs import newest_runs, run_view, version
+from pipelines.domain.commands import ChangeSettings
 
 __all__ = [
     "fleet",
     "newest_runs",
     "observe",
+    "pipeline_labels",
     "pipeline_names",
     "pipeline_page",
     "quarantine",
@@ -40,6 +43,7 @@ __all__ = [
 
 RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20
+MARKS_MAX = 5
 DELIVERY_LATE_AFTER_S = 3.0
 RECORDS_REPLAYED = "records_replayed"
 """A source's counter; its value is for the whole lineage."""
@@ -64,14 +68,29 @@ def pipeline_page(name: str) -> PipelinePage | None:
         parameters=pipeline.parameters,
         settings=pipeline.settings,
         allows_faults=pipeline.allows_faults,
+        labels=pipeline.labels,
         version=version(pipeline, newest, seen),
         run=view,
         runs=[_brief(run, seen) for run in runs],
         actions=offers(pipeline, newest, view),
         open_requests=_request_views(waiting, seen, OPEN_REQUESTS_MAX),
+        marks=_marks(pipeline, runs),
         projector=seen.projector,
         reconcile=seen.reconcile,
     )
+
+
+def _marks(pipeline: Pipeline, runs: list[Run]) -> list[Mark]:
+    changes = Request.objects.filter(
+        pipeline=pipeline, kind=ChangeSettings.kind, phase=RequestPhase.SUCCEEDED
+    )
+    changed = changes.order_by("-id").values_list("ended_at", "requester")[:MARKS_MAX]
+    found = [Mark(at, f"{person} changed settings") for at, person in changed if at]
+    for run in runs[:MARKS_MAX]:
+        if run.started_at is not None:
+            code = f" with {run.code_described}" if run.code_described else ""
+            found.append(Mark(run.started_at, f"run {run.number} started{code}"))
+    return sorted(found, key=lambda mark: mark.at)[-MARKS_MAX:]
 
 
 def requests(pipeline: str | None = None, limit: int = 50) -> list[RequestView]:
@@ -96,6 +115,12 @@ def quarantine(run_id: str, limit: int) -> QuarantineView | None:
         return None
     most = newest[0].limit if newest else 0
     return QuarantineView(rows.count(), most, [_quarantined(row) for row in newest], replays)
+
+
+def pipeline_labels(name: str) -> list[str] | None:
+    """What people group it by; None: there is no such pipeline."""
+    found = Pipeline.objects.filter(name=name).values_list("labels", flat=True).first()
+    return None if found is None else list(found)
 
 
 def pipeline_names() -> list[str]:

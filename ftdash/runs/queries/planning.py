@@ -4,11 +4,13 @@ Reads rows only. What was never measured is None; nothing is guessed here. The p
 from the same measurements.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from statistics import fmean, median, quantiles
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, SubtaskPhase
@@ -268,6 +270,22 @@ def _read_by(run: Run) -> int | None:
     newest = completed.order_by("-sequence").first()
     positions = (run.reached_records, newest.source_records if newest else None)
     return max((position for position in positions if position is not None), default=None)
+
+
+def recoveries_ms_of(pipelines: Collection[int]) -> dict[int, tuple[float, ...]]:
+    """By primary key of the pipeline: from the failure to all subtasks running, the newest ones."""
+    ranked = (
+        Recovery.objects.filter(run__pipeline__in=pipelines, running_at__isnull=False)
+        .annotate(rank=Window(RowNumber(), F("run__pipeline"), F("pk").desc()))
+        .filter(rank__lte=RECOVERIES_MAX)
+    )
+    found: dict[int, list[float]] = {}
+    rows = ranked.order_by("rank").values_list("run__pipeline", "running_at", "phases")
+    for pipeline, running_at, phases in rows:
+        took_ms = to_running_ms(running_at, phases)
+        if took_ms is not None:
+            found.setdefault(pipeline, []).append(took_ms)
+    return {pipeline: tuple(times_ms) for pipeline, times_ms in found.items()}
 
 
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:

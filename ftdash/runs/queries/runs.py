@@ -1,39 +1,23 @@
 """Reads runs: those of all pipelines, for programs, and one run with all that its page shows.
 
 A listed run has its shape and its times. A pipeline's newest run comes with the token that changes
-whenever its pages do, and with the few numbers of its recent past that fit the page of all
-pipelines. Those are a handful of small reads for each run, all by an index, once per news of the
-run: all viewers get the same answer.
+whenever its pages do.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 
 from django.db.models import Max, OuterRef, Subquery
-from django.utils import timezone
 
-from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, ShownState, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Recovery, Run, StatusChange
-from ftdash.metrics.load_rules import (
-    Finding,
-    LoadMoment,
-    behind,
-    skew,
-    skewed_now,
-    slow_checkpoints,
-    watermark_still,
-)
+from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Run, StatusChange
 from ftdash.metrics.models import Sample
-from ftdash.metrics.queries.loads import TimedLoads, a_minute_of, by_vertex, successive_loads
-from ftdash.runs.fleet_answers import RunPulse
 from ftdash.runs.queries.freshness import Observation, fresh_driver_note, observe, shown_state
 from ftdash.runs.queries.planning import measured
 from ftdash.times import watermark_moment
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.gaps import Gap
 from pipelines.domain.run import SnapshotPlaces
 from pipelines.domain.settings import CheckpointingMode
@@ -106,11 +90,15 @@ def records_to_replay(run: Run) -> int | None:
     """
     if run.is_terminal:
         return None
+    newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
+    return behind(run, newest.source_records if newest else run.restored_records)
+
+
+def behind(run: Run, since: int | None) -> int | None:
+    """`since`: what the sources of a living run had read at the point to go back to."""
     mode = run.settings_now.get("execution.checkpointing.mode", "")
     if mode.strip().upper().replace("-", "_") == CheckpointingMode.AT_MOST_ONCE:
         return 0  # records that were read are lost, and not read again
-    newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
-    since = newest.source_records if newest else run.restored_records
     if run.reached_records is None or since is None:
         return None
     return max(0, run.reached_records - since)
@@ -134,105 +122,6 @@ def subtasks_of(sample: Sample | None) -> list[SubtaskView]:
         SubtaskView(watermark_at=watermark_moment(entry.pop("watermark_ms")), **entry)
         for entry in entries
     ]
-
-
-DURATIONS_MAX = 30
-PULSES_MAX = 256
-"""How many runs' pulses are kept, each until the run's next news."""
-
-RECENT = timedelta(minutes=10)
-BACKPRESSURED_FOR = timedelta(seconds=20)
-WITH_THE_ATTEMPT = {
-    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.name,
-    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name,
-}
-"""Such a checkpoint did not fail by itself: its attempt did, which is reported elsewhere."""
-
-
-def run_pulse(run: Run) -> RunPulse:
-    """As of the run's last report."""
-    return _pulse(run, run.version, run.last_event_at)
-
-
-@lru_cache(maxsize=PULSES_MAX)
-def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
-    """A run always equals itself; the other two arguments distinguish its news."""
-    del version
-    now = timezone.now() if heard_at is None else heard_at
-    durations, failed = _checkpoints(run)
-    minute = [] if run.is_terminal else a_minute_of(run.pk)
-    operator, ratio = _most_backpressured(minute)
-    known, to_replay = measured(run.pipeline), records_to_replay(run)
-    recent = Recovery.objects.filter(run=run, started_at__gt=now - RECENT)
-    return RunPulse(
-        durations_ms=durations,
-        failed_in_row=len(failed),
-        failed_why=CheckpointFailureReason[failed[0]].value if failed else "",
-        backpressured_operator=operator,
-        backpressured_ratio=ratio,
-        is_backpressured_long=bool(minute) and minute[-1].at - minute[0].at >= BACKPRESSURED_FOR,
-        findings=_findings(run, minute, durations, now),
-        recent_recovery_count=recent.count(),
-        records_to_replay=to_replay,
-        to_recover_ms=to_recover_ms(run, known, to_replay),
-        recovery_count=len(known.recoveries_ms),
-    )
-
-
-def _checkpoints(run: Run) -> tuple[list[float], list[str]]:
-    """Durations oldest first; reasons of those that failed since, newest first."""
-    ended = Checkpoint.objects.filter(run=run).exclude(status=CheckpointStatus.IN_PROGRESS)
-    newest = ended.order_by("-sequence").values_list("status", "end_to_end_ms", "reason_name")
-    durations: list[float] = []
-    failed: list[str] = []
-    for status, end_to_end_ms, reason in newest[:DURATIONS_MAX]:
-        if status in COMPLETE and end_to_end_ms is not None:
-            durations.append(end_to_end_ms)
-        elif status == CheckpointStatus.FAILED and not (durations or reason in WITH_THE_ATTEMPT):
-            failed.append(reason)
-    return durations[::-1], failed
-
-
-def _most_backpressured(minute: list[TimedLoads]) -> tuple[str | None, float | None]:
-    """Over the last minute: a source that catches up is held up for moments, and all is well."""
-    ratios: dict[str, list[float]] = {}
-    for moment in minute:
-        for vertex, loads in by_vertex(moment.subtasks).items():
-            mean = sum(load.backpressured_ratio for load in loads) / len(loads)
-            ratios.setdefault(vertex, []).append(mean)
-    least = {vertex: min(of_moments) for vertex, of_moments in ratios.items()}
-    worst = max(least, key=lambda vertex: least[vertex], default=None)
-    return worst, None if worst is None else least[worst]
-
-
-def _findings(
-    run: Run, minute: list[TimedLoads], durations: list[float], now: datetime
-) -> list[Finding]:
-    """The most pressing first. Only a suspicion makes it read more samples."""
-    if not minute:
-        return []
-    moments = _moments(minute)
-    uneven = skewed_now(minute[-1].subtasks)
-    found = [
-        skew(_moments(successive_loads(run.pk))) if uneven else None,
-        behind(moments),
-        slow_checkpoints(durations, _under_way_ms(run, now)),
-        watermark_still(moments),
-    ]
-    return [each for each in found if each is not None]
-
-
-def _moments(samples: list[TimedLoads]) -> list[LoadMoment]:
-    return [LoadMoment(each.at.timestamp(), each.subtasks) for each in samples]
-
-
-def _under_way_ms(run: Run, now: datetime) -> float | None:
-    """The age of the oldest checkpoint that is under way; None: there is none."""
-    going_on = Checkpoint.objects.filter(run=run, status=CheckpointStatus.IN_PROGRESS)
-    oldest = going_on.filter(attempt=run.attempt).order_by("sequence").first()
-    if oldest is None or oldest.trigger_at is None:
-        return None
-    return max(0.0, (now - oldest.trigger_at).total_seconds() * 1000)
 
 
 ENDED_MAX = 50

@@ -4,7 +4,7 @@ The comparison shows two checkpoints side by side, in a sentence and in the line
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from csp.constants import SELF, UNSAFE_INLINE
@@ -27,18 +27,27 @@ from ftdash.jobs.answers import PipelinePage, RunBrief
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui import sentences
 from ftdash.ui.checkpoint.part_rows import (
+    MEASURES,
+    SUBTASKS_SHOWN,
     Heading,
     Held,
     OperatorRow,
+    SubtaskFigures,
     SubtaskOrder,
+    all_figures,
+    bands_of,
     held_back,
     held_channels,
+    is_wide,
     operator_rows,
     type_words,
 )
+from ftdash.ui.downloads import csv_parts
 from ftdash.ui.events import shared
-from ftdash.ui.figures.alignment import alignment
-from ftdash.ui.pipelines.page import Address, Chart, data_at, shown_run
+from ftdash.ui.figures.alignment import alignment, channels_to_draw, subtasks_to_draw
+from ftdash.ui.figures.heat import Measure, chosen_measure, heat_map, heat_sentence
+from ftdash.ui.figures.style import Chart
+from ftdash.ui.pipelines.page import Address, data_at, number_or_none, shown_run
 
 SUBTASKS_LISTED = 50
 Write = Callable[[float], str]
@@ -212,9 +221,29 @@ class CheckpointView:
     alignment_chart: Chart
     held_back_chart: Chart
     held_channels: list[Held]
+    drawn_subtasks: list[SubtaskTimeline]  # those of the alignment chart
+    drawn_channels: list[Held]
+    is_wide: bool
+    measure: Measure
+    heat_chart: Chart
     form: CompareForm
     comparison: Comparison | None
     other_chart: Chart
+
+    measures = MEASURES
+
+    @property
+    def last_row(self) -> int:
+        """Of this page, in the operator that has most subtasks."""
+        return max((row.last for row in self.operators), default=0)
+
+    @property
+    def subtask_count(self) -> int:
+        return max((row.part.subtask_count for row in self.operators), default=0)
+
+    @property
+    def row_page(self) -> int:
+        return max((row.first for row in self.operators), default=1) // SUBTASKS_SHOWN + 1
 
     @property
     def is_newest_run(self) -> bool:
@@ -242,7 +271,22 @@ def regions(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse
     return render(request, "checkpoint/regions.html", {"view": view, "is_refresh": True})
 
 
-def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> CheckpointView:
+@require_GET
+@never_cache
+def subtasks_csv(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse:
+    """Every subtask's figures: what the tables of a wide pipeline show in pages."""
+    _, run, detail = _found(name, checkpoint_id, request.GET)
+    columns = [each.name for each in fields(SubtaskFigures)]
+    parts = csv_parts(columns, [all_figures(detail.timeline)])
+    response = HttpResponse(b"".join(parts), content_type="text/csv; charset=utf-8")
+    file_name = f"{name}-run-{run.number}-checkpoint-{checkpoint_id}-subtasks.csv"
+    response["Content-Disposition"] = f'attachment; filename="{file_name}"'
+    return response
+
+
+def _found(
+    name: str, checkpoint_id: int, query: QueryDict
+) -> tuple[PipelinePage, RunBrief, CheckpointDetail]:
     """Raises Http404 if the pipeline, its run or the run's checkpoint does not exist."""
     found = job_queries.pipeline_page(name)
     if found is None:
@@ -251,6 +295,15 @@ def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> Checkpoi
     detail = checkpoint_detail(run.run_id, checkpoint_id) if run else None
     if run is None or detail is None:
         raise Http404(f"{name} has no checkpoint {checkpoint_id} in this run.")
+    return found, run, detail
+
+
+def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> CheckpointView:
+    """Raises Http404 as `_found` does."""
+    found, run, detail = _found(name, checkpoint_id, query)
+    measure = chosen_measure(MEASURES, query.get("figure"))
+    wide, bands = is_wide(detail), bands_of(detail, measure)
+    drawn = subtasks_to_draw(detail.timeline.subtasks)
     form, order = CompareForm(query), SubtaskOrder.parse(query.get("order", ""))
     compared = _compared(run.run_id, detail, form)
     return CheckpointView(
@@ -259,13 +312,22 @@ def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> Checkpoi
         shown_run=run,
         detail=detail,
         type=type_words(detail.found),
-        operators=operator_rows(detail, order),
+        operators=operator_rows(detail, order, number_or_none(query.get("rows")) or 1),
         subtask_headings=order.headings(),
         alignment_chart=_chart("alignment", detail.timeline),
         held_back_chart=Chart(
             "held-back", sentences.held_back(detail.timeline), held_back(detail.timeline)
         ),
         held_channels=held_channels(detail.timeline),
+        drawn_subtasks=drawn,
+        drawn_channels=[(each, channel) for each in drawn for channel in channels_to_draw(each)],
+        is_wide=wide,
+        measure=measure,
+        heat_chart=Chart(
+            "heat",
+            heat_sentence(bands, measure, f"in checkpoint {checkpoint_id}"),
+            heat_map(bands, measure) if wide else None,
+        ),
         form=form,
         comparison=compared,
         other_chart=_chart("other", compared.other.timeline if compared else None),

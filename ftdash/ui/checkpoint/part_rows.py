@@ -3,7 +3,7 @@
 The chart shows what the subtasks held back while they aligned.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,6 +18,7 @@ from ftdash.checkpoints.answers import (
 from ftdash.checkpoints.queries.detail import CheckpointDetail, SubtaskSpread, VertexPart
 from ftdash.checkpoints.queries.statistics import MeasuredCheckpoint
 from ftdash.formats import duration, plural, size
+from ftdash.ui.figures.heat import Bands, Measure
 from ftdash.ui.figures.style import (
     DASHES,
     MILLISECONDS,
@@ -34,25 +35,45 @@ from pipelines.domain.status import CheckpointKind
 CHANNELS_MAX = 10
 """As many as colours and dashes can distinguish; the table below the chart has all of them."""
 
+CHANNELS_LISTED = 60
+"""In a table; the file of all subtasks has the rest."""
+
+SUBTASKS_SHOWN = 20
+"""Of each operator at once, the worst first; the next page has the next."""
+
 Held = tuple[SubtaskTimeline, ChannelTimeline]
 
 
 def held_back(timeline: AlignmentTimeline | None) -> Figure | None:
     """One line per channel, the fullest first: a step at each measured arrival, and no line beyond
     the last barrier, when the channel was read again."""
-    fullest = sorted(
-        (held for held in held_channels(timeline) if held[1].steps),
-        key=lambda held: -held[1].buffered_records,
-    )
+    fullest = [held for held in fullest_channels(timeline, CHANNELS_MAX) if held[1].steps]
     if not fullest:
         return None
-    traces = [line(index, *held) for index, held in enumerate(fullest[:CHANNELS_MAX])]
+    traces = [line(index, *held) for index, held in enumerate(fullest)]
     return {"data": traces, "layout": held_back_layout(len(traces))}
 
 
 def held_channels(timeline: AlignmentTimeline | None) -> list[Held]:
-    """The channels that made records wait, in the order of the timeline."""
+    """The channels that made records wait, in the order of the timeline: all of them, or the
+    fullest `CHANNELS_LISTED`."""
     subtasks = timeline.subtasks if timeline else []
+    if sum(len(subtask.channels) for subtask in subtasks) <= CHANNELS_LISTED:
+        return waiting_channels(subtasks)
+    return fullest_channels(timeline, CHANNELS_LISTED)
+
+
+def fullest_channels(timeline: AlignmentTimeline | None, count: int) -> list[Held]:
+    """The `count` channels that held back most, the fullest first.
+
+    They lie in the `count` subtasks whose fullest channel holds most: only these are read.
+    """
+    subtasks = sorted(timeline.subtasks if timeline else [], key=lambda each: -each.fullest)
+    found = sorted(waiting_channels(subtasks[:count]), key=lambda held: -held[1].buffered_records)
+    return found[:count]
+
+
+def waiting_channels(subtasks: Iterable[SubtaskTimeline]) -> list[Held]:
     return [(s, c) for s in subtasks for c in s.channels if c.blocked_ms > 0 and c.buffered_records]
 
 
@@ -104,6 +125,10 @@ class Column:
     write: Callable[[float], str]
 
     @property
+    def measure(self) -> Measure:
+        return Measure(self.label, "B" if self.write is size else "ms")
+
+    @property
     def key(self) -> str:
         """Its name in addresses."""
         return slugify(self.label)
@@ -125,6 +150,72 @@ COLUMNS = [
     Column("Held back", lambda each: each.buffered_bytes, lambda s: s.buffered_bytes, size),
     Column("In flight, kept", lambda each: each.persisted_bytes, lambda s: s.persisted_bytes, size),
 ]
+
+
+MEASURES = [column.measure for column in COLUMNS]
+
+
+def is_wide(detail: CheckpointDetail) -> bool:
+    """True if an operator has more subtasks than one page of its table."""
+    return any(part.subtask_count > SUBTASKS_SHOWN for part in detail.parts)
+
+
+def bands_of(detail: CheckpointDetail, measure: Measure) -> Bands:
+    column = COLUMNS[MEASURES.index(measure)]
+    return {
+        part.vertex.uid: [
+            column.of(part.subtasks[index]) if index in part.subtasks else None
+            for index in range(part.subtask_count)
+        ]
+        for part in detail.parts
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskFigures:
+    """One subtask's line in the file of a checkpoint."""
+
+    operator: str
+    subtask: int
+    acknowledged_ms: float
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    uploaded_bytes: int
+    state_bytes: int
+    buffered_records: int
+    buffered_bytes: int
+    persisted_bytes: int
+    is_unaligned: bool
+    waited_for: str  # whose barrier came last; empty for a source
+
+
+def all_figures(timeline: AlignmentTimeline) -> list[SubtaskFigures]:
+    return [
+        SubtaskFigures(
+            operator=each.vertex,
+            subtask=each.subtask,
+            acknowledged_ms=each.acknowledged_ms,
+            start_delay_ms=each.start_delay_ms,
+            alignment_ms=each.alignment_ms,
+            sync_ms=each.sync_ms,
+            async_ms=each.async_ms,
+            uploaded_bytes=each.uploaded_bytes,
+            state_bytes=each.state_bytes,
+            buffered_records=each.buffered_records,
+            buffered_bytes=each.buffered_bytes,
+            persisted_bytes=each.persisted_bytes,
+            is_unaligned=each.is_unaligned,
+            waited_for=_last_sender(each),
+        )
+        for each in timeline.subtasks
+    ]
+
+
+def _last_sender(subtask: SubtaskTimeline) -> str:
+    last = max(subtask.channels, key=lambda each: each.arrived_ms, default=None)
+    return f"{last.upstream}[{last.upstream_subtask}]" if last else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,26 +277,40 @@ class SpreadRow:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
+    """`subtasks` are those of one page, which `first` begins, counted from 1."""
+
     part: VertexPart
     at: datetime | None  # of its newest acknowledgement
     subtasks: list[SubtaskRow]
-    spread: list[SpreadRow]  # empty before the first acknowledgement
+    spread: list[SpreadRow]  # over all subtasks; empty before the first acknowledgement
+    first: int
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.subtasks) - 1
 
 
-def operator_rows(detail: CheckpointDetail, order: SubtaskOrder) -> list[OperatorRow]:
-    trigger_at = detail.found.row.trigger_at
-    return [
-        OperatorRow(
-            part=part,
-            at=_after(trigger_at, part.last_acknowledged_ms),
-            subtasks=[
-                _subtask_row(index, part.subtasks.get(index), trigger_at)
-                for index in order.indices(part.subtasks, part.subtask_count)
-            ],
-            spread=spread_rows(part.spread) if part.subtasks else [],
-        )
-        for part in detail.parts
-    ]
+def operator_rows(detail: CheckpointDetail, order: SubtaskOrder, page: int) -> list[OperatorRow]:
+    """`page` from 1, of each operator that has so many. Wide operators begin with the slowest."""
+    return [_operator_row(part, detail.found.row.trigger_at, order, page) for part in detail.parts]
+
+
+def _operator_row(
+    part: VertexPart, trigger_at: datetime, order: SubtaskOrder, page: int
+) -> OperatorRow:
+    is_wide = part.subtask_count > SUBTASKS_SHOWN
+    slowest = SubtaskOrder(COLUMNS[0], is_descending=True)
+    chosen = slowest if is_wide and order.column is None else order
+    pages = -(-part.subtask_count // SUBTASKS_SHOWN)
+    first = SUBTASKS_SHOWN * (min(page, pages) - 1)
+    indices = chosen.indices(part.subtasks, part.subtask_count)[first : first + SUBTASKS_SHOWN]
+    return OperatorRow(
+        part=part,
+        at=_after(trigger_at, part.last_acknowledged_ms),
+        subtasks=[_subtask_row(each, part.subtasks.get(each), trigger_at) for each in indices],
+        spread=spread_rows(part.spread) if part.subtasks else [],
+        first=first + 1,
+    )
 
 
 def _subtask_row(index: int, part: SubtaskTimeline | None, trigger_at: datetime) -> SubtaskRow:

@@ -23,6 +23,7 @@ from ftdash.checkpoints.queries.completed_history import (
 from ftdash.formats import UNKNOWN, count, duration, plural, size
 from ftdash.ui.figures.style import (
     WHOLE_NUMBERS,
+    Chart,
     Figure,
     Json,
     axis,
@@ -31,7 +32,6 @@ from ftdash.ui.figures.style import (
     moment,
     time_axis,
 )
-from ftdash.ui.pipelines.page import Chart
 
 
 def extremes(values: NDArray[np.float64], points_max: int) -> NDArray[np.int64]:

@@ -7,7 +7,10 @@ from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import MILLISECONDS, Figure, Json, axis, escaped, layout, pattern_of
 
 ROWS_MAX = 64
-"""Above it, only the slowest subtasks are drawn; the table below the chart has all."""
+"""Above it, only the slowest subtasks are drawn; a heat map and a file have all."""
+
+CHANNELS_OF_EACH_MAX = 8
+"""Of a subtask with more channels, those are drawn that say what it waited for."""
 
 ROW_PX = 22
 
@@ -17,7 +20,7 @@ def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
     if timeline is None or not timeline.subtasks:
         return None
     subtasks = subtasks_to_draw(timeline.subtasks)
-    channels = [(s, c) for s in subtasks for c in s.channels]
+    channels = [(s, c) for s in subtasks for c in channels_to_draw(s)]
     rows = [row for s in subtasks for row in subtask_rows(s)]
     traces = [
         phase_bar(subtasks, "start delay", "@phase-delay", "", lambda s: (0.0, s.start_delay_ms)),
@@ -36,18 +39,29 @@ def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
     room = ROWS_MAX
     drawn: set[tuple[str, int]] = set()
     for subtask in sorted(subtasks, key=lambda s: -s.acknowledged_ms):
-        room -= 1 + len(subtask.channels)
+        room -= 1 + min(len(subtask.channels), CHANNELS_OF_EACH_MAX)
         if room < 0 and drawn:
             break
         drawn.add((subtask.vertex, subtask.subtask))
     return [s for s in subtasks if (s.vertex, s.subtask) in drawn]
 
 
+def channels_to_draw(subtask: SubtaskTimeline) -> list[ChannelTimeline]:
+    """All of them, or those whose barriers came last and the one that was held back longest."""
+    channels = list(subtask.channels)
+    if len(channels) <= CHANNELS_OF_EACH_MAX:
+        return channels
+    by_arrival = sorted(channels, key=lambda each: -each.arrived_ms)
+    held_longest = max(channels, key=lambda each: each.blocked_ms)
+    last = [each for each in by_arrival if each is not held_longest]
+    return [held_longest, *last[: CHANNELS_OF_EACH_MAX - 1]]
+
+
 def subtask_rows(subtask: SubtaskTimeline) -> list[tuple[str, str]]:
     """Category and label of each row; a category is unique, a label need not be."""
     channels = [
         (escaped(c.channel), f"from {escaped(c.upstream)}[{c.upstream_subtask}]")
-        for c in subtask.channels
+        for c in channels_to_draw(subtask)
     ]
     return [(row_of(subtask), f"<b>{row_of(subtask)}</b>"), *channels]
 

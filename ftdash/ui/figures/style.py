@@ -4,7 +4,11 @@ Figures share layout, axes, patterns, and the form of times and texts. The small
 value per second.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median_low
+
+import msgspec
 
 from ftdash.formats import rate, size
 from ftdash.metrics.queries.loads import SamplePoint
@@ -12,6 +16,24 @@ from ftdash.times import epoch_ms
 
 Json = dict[str, object]
 Figure = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure and the sentence above it; None if there is nothing to draw."""
+
+    name: str
+    sentence: str
+    figure: Figure | None
+
+    @property
+    def element_id(self) -> str:
+        return f"values-{self.name}"
+
+    @property
+    def json(self) -> str:
+        return msgspec.json.encode(self.figure).decode()
+
 
 POINTS_MAX = 2_000
 """Per trace; no screen can show more, and every redraw costs time."""
@@ -121,8 +143,25 @@ def memory(samples: list[SamplePoint]) -> Figure | None:
     if len(kept) < LINE_POINTS_MIN:
         return None
     slots = sorted({slot for sample in kept for slot in sample.resident_bytes})
+    if len(slots) > SLOTS_DRAWN_MAX:
+        traces = [memory_spread_line(index, kept) for index in range(len(SPREAD))]
+        return {"data": traces, "layout": sample_layout("MB", showlegend=True)}
     traces = [memory_line(slot, kept) for slot in slots]
     return {"data": traces, "layout": sample_layout("MB", showlegend=len(slots) > 1)}
+
+
+SLOTS_DRAWN_MAX = 8
+"""With more lines than that, the legend takes the place of the drawing."""
+
+SPREAD = (("greatest slot", max), ("median slot", median_low), ("least slot", min))
+
+
+def memory_spread_line(index: int, samples: list[SamplePoint]) -> Json:
+    name, of = SPREAD[index]
+    sizes = [of(sample.resident_bytes.values()) for sample in samples]
+    megabytes = [round(each / 1e6, 1) for each in sizes]
+    written = [size(each) for each in sizes]
+    return line(name, SERIES[index], DASHES[index], samples, megabytes, written)
 
 
 def memory_line(slot: int, samples: list[SamplePoint]) -> Json:

@@ -25,8 +25,8 @@ from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.freshness import Observation
 from ftdash.ui.actions.forms import REASON_LENGTH_MAX
 from ftdash.ui.actions.page import REFUSED
-from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, pattern_of
-from ftdash.ui.pipelines.page import Chart, number_or_none
+from ftdash.ui.figures.style import Chart, Figure, Json, axis, escaped, layout, pattern_of
+from ftdash.ui.pipelines.page import number_or_none
 from pipelines.domain.errors import Rejected
 from pipelines.lab.options import MODES, NUMBERS, LabOptions
 from pipelines.lab.report import LabReport, ModeReport, comparison

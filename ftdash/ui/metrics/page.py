@@ -16,12 +16,20 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.metrics.queries.loads import RunLoads, VertexMoment, run_loads, trends
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.ui.events import shared
+from ftdash.ui.figures.style import Chart
 from ftdash.ui.metrics import operators, user_metrics
-from ftdash.ui.metrics.operators import OperatorRow, is_past, operator_rows, sentence
+from ftdash.ui.metrics.operators import (
+    OperatorRow,
+    SubtaskRow,
+    is_past,
+    operator_rows,
+    sentence,
+)
 from ftdash.ui.metrics.user_metrics import MetricRow, MetricTrendRow, metric_rows, past_metrics
-from ftdash.ui.pipelines.page import Chart, data_at
+from ftdash.ui.pipelines.page import data_at
 
 TREND_ROWS_MAX = 30
+SUBTASKS_LISTED = 80
 PASTS_MAX = 16
 """How many runs' charts are kept, each until the run's next sample."""
 
@@ -50,6 +58,18 @@ class MetricsView:
     rows: list[OperatorRow]
     user_metrics: list[MetricRow]
     past: Past
+
+    @property
+    def subtask_count(self) -> int:
+        return sum(len(row.subtasks) for row in self.rows)
+
+    @property
+    def subtasks_listed(self) -> list[SubtaskRow]:
+        """All of them in their order, or the busiest; the pipeline's page maps all."""
+        found = [subtask for row in self.rows for subtask in row.subtasks]
+        if len(found) <= SUBTASKS_LISTED:
+            return found
+        return sorted(found, key=lambda each: -each.load.busy_ratio)[:SUBTASKS_LISTED]
 
     @property
     def is_past(self) -> bool:

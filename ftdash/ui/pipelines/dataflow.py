@@ -10,7 +10,7 @@ Source: Sugiyama, Tagawa and Toda 1981, with the barycenter rule.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from ftdash.jobs.answers import RunView, VertexView
 from ftdash.metrics.queries.loads import RunLoads
@@ -102,10 +102,41 @@ def _sort_column(
     stops[:] = [stop for _, stop in sorted(enumerate(stops), key=mean_row)]
 
 
-BOX_WIDTH, BOX_HEIGHT = 216, 140
+BOX_WIDTH, BOX_HEIGHT = 216, 152
 GAP_X, GAP_Y = 84, 22
 MARGIN = 8
 PADDING = 12
+
+
+HEAT_CELLS_MAX = 48
+"""In a box; of more subtasks, a cell shows the busiest of its neighbours."""
+
+HEAT_LEVELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """Neighbours that are equally busy are one cell. `level` is from 0 to `HEAT_LEVELS` - 1."""
+
+    x: float
+    width: float
+    level: int
+
+
+def heat_cells(busy: Sequence[float], width: float) -> list[HeatCell]:
+    """Of one operator's subtasks, by index; `width` is that of all cells, in pixels."""
+    if not busy:
+        return []
+    each = -(-len(busy) // HEAT_CELLS_MAX)
+    groups = [max(busy[start : start + each]) for start in range(0, len(busy), each)]
+    levels = [min(HEAT_LEVELS - 1, int(HEAT_LEVELS * share)) for share in groups]
+    found: list[HeatCell] = []
+    at, step = 0, width / len(levels)
+    for level, run in groupby(levels):
+        count = len(list(run))
+        found.append(HeatCell(round(at * step, 1), round(count * step, 1), level))
+        at += count
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +157,12 @@ class Box:
     @property
     def bar_backpressured(self) -> float:
         return self._bar(self.row.backpressured_ratio if self.row else 0.0)
+
+    @property
+    def heat(self) -> list[HeatCell]:
+        """How busy each subtask is; empty where the bar says it all."""
+        busy = [each.load.busy_ratio for each in self.row.subtasks] if self.row else []
+        return heat_cells(busy, self.bar_width) if len(busy) > 1 else []
 
     @property
     def bar_width(self) -> int:

@@ -5,11 +5,9 @@ without a choice the page follows the newest. All regions of one refresh come fr
 the numbers on a page belong together. Decides nothing: the queries supply what is shown.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import msgspec
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
@@ -18,7 +16,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.alerts import queries as alert_queries
-from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.answers import (
+    AlignmentTimeline,
+    ChannelTimeline,
+    CheckpointHistory,
+    RecoveryPoint,
+    SubtaskTimeline,
+)
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import words
 from ftdash.incidents import queries as incident_queries
@@ -32,19 +36,22 @@ from ftdash.jobs.answers import (
     RequestView,
     RunBrief,
     ShownState,
+    SlotView,
+    SubtaskView,
     grouped,
 )
 from ftdash.metrics.queries import loads as metric_queries
 from ftdash.metrics.queries.loads import SamplePoint, run_loads
-from ftdash.runs.fleet_answers import Concern, Fleet
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import events, sentences
 from ftdash.ui.actions.page import ACTIONS
 from ftdash.ui.events import shared
-from ftdash.ui.figures.alignment import alignment
+from ftdash.ui.figures.alignment import alignment, channels_to_draw, subtasks_to_draw
+from ftdash.ui.figures.heat import Measure, chosen_measure
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
-from ftdash.ui.figures.style import Figure, memory, throughput
+from ftdash.ui.figures.style import Chart, memory, throughput
 from ftdash.ui.pipelines.dataflow import Dataflow, dataflow
+from ftdash.ui.pipelines.subtask_loads import LOAD_MEASURES, SubtaskLoads
 from ftdash.watching import queries as watched_queries
 from pipelines.domain.commands import Needs, RestorePipeline
 from pipelines.domain.status import RecoveryPhase
@@ -63,23 +70,6 @@ COUNTER_LABELS = {
     "timestamps_far_ahead": "Event time too far ahead to be believed",
 }
 PHASES = tuple(phase.value for phase in RecoveryPhase)
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """One figure and the sentence above it; None if there is nothing to draw."""
-
-    name: str
-    sentence: str
-    figure: Figure | None
-
-    @property
-    def element_id(self) -> str:
-        return f"values-{self.name}"
-
-    @property
-    def json(self) -> str:
-        return msgspec.json.encode(self.figure).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +141,7 @@ CHECKPOINTS_PER_PAGE = 10
 REQUESTS_MAX = 20
 RECOVERY_POINTS_MAX = 15
 SAMPLES_LISTED = 20
+SLOTS_LISTED = 16
 NOTICES_MAX = 50
 RECENT_NOTICES_MAX = 4
 NEWS_FOR = timedelta(minutes=10)
@@ -165,6 +156,8 @@ class Address:
     run_id: str | None
     checkpoint_id: int | None
     history_page: int
+    rows_page: int = 1  # of the table of subtasks
+    figure: str | None = None  # of the heat map
 
     @classmethod
     def parse(cls, query: QueryDict) -> "Address":
@@ -172,6 +165,8 @@ class Address:
             run_id=query.get("run") or None,
             checkpoint_id=number_or_none(query.get("checkpoint")),
             history_page=number_or_none(query.get("page")) or 1,
+            rows_page=number_or_none(query.get("rows")) or 1,
+            figure=query.get("figure"),
         )
 
 
@@ -196,8 +191,43 @@ class PipelineView:
     phases_chart: Chart
     throughput_chart: Chart
     memory_chart: Chart
+    subtasks: SubtaskLoads
+    measure: Measure
+    heat_chart: Chart
 
     recovery_phase_names = PHASES
+
+    measures = LOAD_MEASURES
+
+    @property
+    def drawn_subtasks(self) -> list[SubtaskTimeline]:
+        """Those of the alignment chart."""
+        return subtasks_to_draw(self.timeline.subtasks) if self.timeline else []
+
+    @property
+    def drawn_channels(self) -> list[tuple[SubtaskTimeline, ChannelTimeline]]:
+        return [(each, c) for each in self.drawn_subtasks for c in channels_to_draw(each)]
+
+    @property
+    def listed_subtasks(self) -> list[SubtaskView]:
+        """All of them, or one page of them, the busiest first."""
+        return self.subtasks.listed(self.rows_page)
+
+    @property
+    def rows_page(self) -> int:
+        return max(1, min(self.address.rows_page, self.subtasks.pages))
+
+    @property
+    def slots_listed(self) -> list[SlotView]:
+        """All of them, or those with the most memory."""
+        found = self.page.run.slots if self.page.run else []
+        if len(found) <= SLOTS_LISTED:
+            return found
+        return sorted(found, key=lambda slot: -(slot.resident_bytes or 0))[:SLOTS_LISTED]
+
+    @property
+    def slots_unlisted(self) -> int:
+        return len(self.page.run.slots) - len(self.slots_listed) if self.page.run else 0
 
     @property
     def notices(self) -> list[Notice]:
@@ -234,6 +264,14 @@ class PipelineView:
         return run is not None and run.state in (ShownState.STALE, ShownState.UNKNOWN)
 
     @property
+    def is_empty_failure(self) -> bool:
+        """True if the shown run failed before it reported anything."""
+        run = self.page.run
+        has_failed = run is not None and run.state is ShownState.FAILED and self.is_newest_run
+        has_history = self.history is not None and bool(self.history.rows)
+        return has_failed and not self.newest_samples and not has_history
+
+    @property
     def can_restore(self) -> bool:
         return self.page.actions[RestorePipeline.kind].is_possible
 
@@ -260,6 +298,8 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
     timeline = checkpoint_queries.alignment(run_id, address.checkpoint_id)
     axis = queries.recovery_axis(run_id)
     samples = metric_queries.samples(run_id)
+    subtasks = SubtaskLoads(page.run)
+    measure = chosen_measure(LOAD_MEASURES, address.figure)
     return PipelineView(
         page=page,
         address=address,
@@ -275,6 +315,9 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
         requests=queries.requests(name, REQUESTS_MAX),
         buttons=[button(page, slug) for slug in BUTTONS if worth_showing(page, slug)],
         dataflow=dataflow(page.run, run_loads(page.run.run_id) if page.run else None),
+        subtasks=subtasks,
+        measure=measure,
+        heat_chart=subtasks.chart(measure),
         **charts(timeline, axis, samples),
     )
 
@@ -297,51 +340,6 @@ def data_at(page: PipelinePage) -> datetime | None:
 
 def number_or_none(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() and len(text) < 19 else None
-
-
-@require_GET
-@never_cache
-def fleet(request: HttpRequest) -> HttpResponse:
-    return render(request, "fleet/page.html", fleet_context())
-
-
-@require_GET
-@never_cache
-@shared
-def fleet_regions(request: HttpRequest) -> HttpResponse:
-    return render(request, "fleet/regions.html", fleet_context() | {"is_refresh": True})
-
-
-def fleet_context() -> dict[str, object]:
-    shown, found = queries.fleet(), incident_queries.open_incidents()
-    having = {each.pipeline for each in found}
-    return {
-        "fleet": shown,
-        "sentence": sentences.fleet(shown, having),
-        "firing": alert_queries.firing(),
-        "incidents": found,
-        "having_incidents": having,
-        "concerns": concerns_of(shown, having),
-        "watched": watched_queries.watched(),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class SharedConcern:
-    """What holds for several pipelines in the same words is said once."""
-
-    text: str
-    concern: Concern
-    pipelines: list[str]
-
-
-def concerns_of(shown: Fleet, having_incidents: Collection[str]) -> list[SharedConcern]:
-    """Of the pipelines without an incident, the most pressing first."""
-    found: dict[tuple[Concern, str], list[str]] = {}
-    for each in shown.pipelines:
-        if each.attention and each.name not in having_incidents:
-            found.setdefault((each.concern, each.attention), []).append(each.name)
-    return [SharedConcern(text, concern, names) for (concern, text), names in found.items()]
 
 
 # Plotly fills style elements and sets style attributes, and accepts no nonce.
@@ -376,5 +374,6 @@ async def event_stream(request: HttpRequest) -> StreamingHttpResponse:
     response = StreamingHttpResponse(
         events.messages(board), content_type="text/event-stream; charset=utf-8"
     )
+    response["Content-Encoding"] = "identity"  # compressed, messages would wait for the next ones
     response["X-Accel-Buffering"] = "no"  # a buffering proxy would hold the messages back
     return response

@@ -18,8 +18,8 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.runs.queries import pipelines as job_queries
 from ftdash.runs.queries.planning import MeasuredRecovery, PlanningFacts, planning_facts
 from ftdash.ui.events import shared
-from ftdash.ui.figures.style import Figure, Json, axis, layout
-from ftdash.ui.pipelines.page import Chart, data_at
+from ftdash.ui.figures.style import Chart, Figure, Json, axis, layout
+from ftdash.ui.pipelines.page import data_at
 from ftdash.ui.planner.estimates import (
     Estimate,
     IntervalRow,

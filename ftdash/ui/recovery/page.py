@@ -32,10 +32,10 @@ from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
 from ftdash.ui.events import shared
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
+from ftdash.ui.figures.style import Chart
 from ftdash.ui.pipelines.page import (
     PHASES,
     Address,
-    Chart,
     RecoveryRow,
     data_at,
     durations_of,

@@ -87,6 +87,11 @@ def most(values: list[float]) -> float | None:
     return max(values, default=None)
 
 
+@register.filter
+def least(values: list[float]) -> float | None:
+    return min(values, default=None)
+
+
 @register.inclusion_tag("parts/sparkline.html")
 def sparkline(values: list[float]) -> dict[str, str]:
     """From zero up, oldest on the left; the text next to it says the same."""

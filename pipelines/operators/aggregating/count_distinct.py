@@ -1,7 +1,7 @@
 """Counts the distinct values of a column, exactly.
 
-For running totals, an operator in front of the aggregation (`ranking.deduplicate`) marks the rows that
-bring a new value to their key; the aggregate counts the marks, so partial results combine like
+For running totals, an operator in front of the aggregation (`ranking.deduplicate`) marks the rows
+that bring a new value to their key; the aggregate counts the marks, so partial results combine like
 those of any count. In windows, `windowing.distinct_counts` counts.
 """
 

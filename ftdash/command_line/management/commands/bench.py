@@ -16,6 +16,7 @@ BENCHMARKS = {
     "overhead": "what checkpoints every second cost",
     "dashboard": "every page over a history of 10,000 checkpoints, signed in",
     "watch": "Structured Streaming queries: reports a second, their page, the doctor, the listener",
+    "pages": "size and time of pages at parallelism 64, and with 500 pipelines",
     "viewers": "what 200 people who watch cost a pipeline's checkpoints",
     "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
     "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",

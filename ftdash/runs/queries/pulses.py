@@ -1,0 +1,212 @@
+"""The few numbers of each run's recent past on the page of all pipelines, for many runs at once.
+
+However many runs are asked for, it is the same few queries, all by an index, once per news of a
+run: all viewers get the same answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from statistics import median_high
+
+from cachetools import LRUCache
+from django.db.models import F, Value
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.jobs.models import Recovery, Run
+from ftdash.metrics import load_rules
+from ftdash.metrics.load_rules import Finding, LoadMoment
+from ftdash.metrics.models import Sample
+from ftdash.metrics.queries.loads import TimedLoads, by_vertex, minutes_of, successive_loads
+from ftdash.runs.fleet_answers import RunPulse
+from ftdash.runs.queries.planning import SAMPLES_MAX, measured, recoveries_ms_of
+from ftdash.runs.queries.runs import behind, to_recover_ms
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.points.verdict import Measured
+
+DURATIONS_MAX = 30
+PULSES_MAX = 5_000
+"""How many runs' pulses are kept, each until the run's next news."""
+
+RECENT = timedelta(minutes=10)
+BACKPRESSURED_FOR = timedelta(seconds=20)
+WITH_THE_ATTEMPT = {
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.name,
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name,
+}
+"""Such a checkpoint did not fail by itself: its attempt did, which is reported elsewhere."""
+
+SAMPLED_FOR = timedelta(seconds=2 * SAMPLES_MAX)
+"""A run reports once a second; of one that has been silent, the samples are older."""
+
+News = tuple[int, int, datetime | None]
+_known: LRUCache[int, tuple[News, RunPulse]] = LRUCache(PULSES_MAX)
+
+
+def run_pulses(runs: Sequence[Run]) -> dict[int, RunPulse]:
+    """By primary key of the run, as of its last report."""
+    news = {run.pk: (run.pk, run.version, run.last_event_at) for run in runs}
+    kept = {pk: _known[pk] for pk in news if pk in _known}
+    new = [run for run in runs if run.pk not in kept or kept[run.pk][0] != news[run.pk]]
+    found = {pk: pulse for pk, (_, pulse) in kept.items()} | (_read(new) if new else {})
+    for run in new:
+        _known[run.pk] = (news[run.pk], found[run.pk])
+    return found
+
+
+def forget() -> None:
+    """Each is read anew."""
+    _known.clear()
+
+
+def _read(runs: list[Run]) -> dict[int, RunPulse]:
+    living = [run for run in runs if not run.is_terminal]
+    checkpoints, recoveries = _checkpoints(runs), _recent_recoveries(runs)
+    minutes = minutes_of([run.pk for run in living])
+    going_on, known = _oldest_under_way(living), _measured(living)
+    return {
+        run.pk: _pulse(
+            run,
+            checkpoints[run.pk],
+            recoveries.get(run.pk, 0),
+            minutes.get(run.pk, []),
+            going_on.get(run.pk),
+            known.get(run.pk, Measured()),
+        )
+        for run in runs
+    }
+
+
+Ended = tuple[int | None, str, float | None, str, int | None]
+"""Of a checkpoint: id, status, duration, reason, records read. Newest first."""
+
+
+def _pulse(
+    run: Run,
+    ended: list[Ended],
+    recent_recoveries: int,
+    minute: list[TimedLoads],
+    going_on_since: datetime | None,
+    known: Measured,
+) -> RunPulse:
+    durations: list[float] = []
+    failed: list[str] = []
+    for _, status, end_to_end_ms, reason, _ in ended[:DURATIONS_MAX]:
+        if status in COMPLETE and end_to_end_ms is not None:
+            durations.append(end_to_end_ms)
+        elif status == CheckpointStatus.FAILED and not (durations or reason in WITH_THE_ATTEMPT):
+            failed.append(reason)
+    read = {number: records for number, _, _, _, records in ended}
+    since = read.get(run.last_checkpoint_id, run.restored_records)
+    to_replay = None if run.is_terminal else behind(run, since)
+    operator, ratio = _most_backpressured(minute)
+    durations.reverse()
+    return RunPulse(
+        durations_ms=durations,
+        failed_in_row=len(failed),
+        failed_why=CheckpointFailureReason[failed[0]].value if failed else "",
+        backpressured_operator=operator,
+        backpressured_ratio=ratio,
+        is_backpressured_long=bool(minute) and minute[-1].at - minute[0].at >= BACKPRESSURED_FOR,
+        findings=_findings(run, minute, durations, going_on_since),
+        recent_recovery_count=recent_recoveries,
+        records_to_replay=to_replay,
+        to_recover_ms=to_recover_ms(run, known, to_replay),
+        recovery_count=len(known.recoveries_ms),
+    )
+
+
+def _most_backpressured(minute: list[TimedLoads]) -> tuple[str | None, float | None]:
+    """Over the last minute: a source that catches up is held up for moments, and all is well."""
+    ratios: dict[str, list[float]] = {}
+    for moment in minute:
+        for vertex, loads in by_vertex(moment.subtasks).items():
+            mean = sum(load.backpressured_ratio for load in loads) / len(loads)
+            ratios.setdefault(vertex, []).append(mean)
+    least = {vertex: min(of_moments) for vertex, of_moments in ratios.items()}
+    worst = max(least, key=lambda vertex: least[vertex], default=None)
+    return worst, None if worst is None else least[worst]
+
+
+def _findings(
+    run: Run, minute: list[TimedLoads], durations: list[float], going_on_since: datetime | None
+) -> list[Finding]:
+    """The most pressing first. Only a suspicion makes it read more samples."""
+    if not minute:
+        return []
+    now = run.last_event_at or timezone.now()
+    age_ms = None
+    if going_on_since is not None:
+        age_ms = max(0.0, (now - going_on_since).total_seconds() * 1000)
+    moments, uneven = _moments(minute), load_rules.skewed_now(minute[-1].subtasks)
+    found = [
+        load_rules.skew(_moments(successive_loads(run.pk))) if uneven else None,
+        load_rules.behind(moments),
+        load_rules.slow_checkpoints(durations, age_ms),
+        load_rules.watermark_still(moments),
+    ]
+    return [each for each in found if each is not None]
+
+
+def _moments(samples: list[TimedLoads]) -> list[LoadMoment]:
+    return [LoadMoment(each.at.timestamp(), each.subtasks) for each in samples]
+
+
+def _oldest_under_way(runs: list[Run]) -> dict[int, datetime]:
+    """By primary key of the run: when the oldest of its attempt's checkpoints began that has not
+    ended. A run without one has no entry."""
+    going_on = Checkpoint.objects.filter(run__in=runs, status=CheckpointStatus.IN_PROGRESS)
+    rows = going_on.filter(attempt=F("run__attempt")).order_by("-sequence")
+    return {pk: at for pk, at in rows.values_list("run_id", "trigger_at") if at is not None}
+
+
+def _checkpoints(runs: list[Run]) -> dict[int, list[Ended]]:
+    """The newest that have ended; those that were refused before they had an id are among them."""
+    ended = Checkpoint.objects.filter(run__in=runs).exclude(status=CheckpointStatus.IN_PROGRESS)
+    # By the id, which an index has, and not by their rank, which takes a look at all of them.
+    newest = Coalesce(F("run__last_checkpoint_id"), Value(0))
+    with_id = ended.filter(checkpoint_id__gt=newest - DURATIONS_MAX)
+    recent = timezone.now() - RECENT
+    without = ended.filter(checkpoint_id=None, trigger_at__gt=recent)
+    columns = ("run_id", "sequence", "checkpoint_id", "status", "end_to_end_ms", "reason_name")
+    found: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
+    for rows in (with_id, without):
+        for run, sequence, *row in rows.order_by().values_list(*columns, "source_records"):
+            found[run].append((sequence, tuple(row)))
+    return {
+        run.pk: [row for _, row in sorted(found[run.pk], key=lambda each: -each[0])] for run in runs
+    }
+
+
+def _recent_recoveries(runs: list[Run]) -> dict[int, int]:
+    now = timezone.now()
+    heard = min((run.last_event_at for run in runs if run.last_event_at), default=now)
+    rows = Recovery.objects.filter(run__in=runs, started_at__gt=heard - RECENT).order_by()
+    since = {run.pk: (run.last_event_at or now) - RECENT for run in runs}
+    counts: dict[int, int] = defaultdict(int)
+    for run, started_at in rows.values_list("run_id", "started_at"):
+        counts[run] += started_at > since[run]
+    return counts
+
+
+def _measured(runs: list[Run]) -> dict[int, Measured]:
+    """As `planning.measured`, for runs that have recovered; the others have no such estimate."""
+    recoveries = recoveries_ms_of([run.pipeline_id for run in runs])
+    recovered = [run for run in runs if recoveries.get(run.pipeline_id)]
+    since = timezone.now() - SAMPLED_FOR
+    heard = [run for run in recovered if run.last_event_at and run.last_event_at > since]
+    silent = {run.pk: measured(run.pipeline) for run in recovered if run not in heard}
+    samples = Sample.objects.filter(run__in=heard, at__gt=since, records_per_s__gt=0)
+    rates: dict[int, list[float]] = defaultdict(list)
+    for run_pk, rate in samples.order_by("-sequence").values_list("run_id", "records_per_s"):
+        if len(rates[run_pk]) < SAMPLES_MAX:
+            rates[run_pk].append(rate)
+    return silent | {
+        run.pk: Measured(
+            recoveries_ms=recoveries[run.pipeline_id],
+            records_per_s=median_high(rates[run.pk]) if rates[run.pk] else None,
+        )
+        for run in heard
+    }

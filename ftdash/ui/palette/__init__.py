@@ -1,0 +1,1 @@
+"""The command palette: every pipeline, checkpoint, page and action by its name."""

@@ -1,0 +1,175 @@
+"""The page of all pipelines with many of them: found, filtered, grouped, sorted, in few queries."""
+
+import re
+import time
+
+import pytest
+from django.db import connection
+from django.http import QueryDict
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from ftdash.jobs.models import Pipeline
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.runs.queries import pipelines as queries
+from ftdash.runs.queries import pulses
+from ftdash.ui.pipelines.fleet import ORDERS, ROWS_MAX, UNLABELLED, FleetForm, FleetRows, fleet_rows
+from ftdash.ui.pipelines.fleet_page import same_words
+from tests.web.page_words import text_of, words_of
+from tests.web.wide_site import FAILED_EVERY, fleet
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+FEW, MANY = 30, 120
+
+
+def test_more_pipelines_need_no_more_queries() -> None:
+    fleet(FEW)
+    few = queries_of_fleet(FEW)
+    fleet(MANY, first=FEW)
+
+    assert queries_of_fleet(FEW + MANY) == few <= 12
+
+
+def queries_of_fleet(count: int) -> int:
+    pulses.forget()
+    with CaptureQueriesContext(connection) as asked:
+        found = queries.fleet()
+    assert len(found.pipelines) == count
+    assert all(each.pulse and each.pulse.durations_ms for each in found.pipelines)
+    return len(asked)
+
+
+@pytest.fixture
+def many(site: object) -> int:
+    """One in 25 has failed; three have labels."""
+    for name in HeartbeatName:
+        Heartbeat.objects.create(name=name, at=timezone.now(), pid=1)
+    fleet(MANY)
+    for name, labels in (
+        ("payments-000", ["critical", "eu"]),
+        ("search-001", ["critical"]),
+        ("logistics-002", ["eu"]),
+    ):
+        Pipeline.objects.filter(name=name).update(labels=labels)
+    return MANY
+
+
+def rows_of(query: str) -> FleetRows:
+    found, address = queries.fleet(), QueryDict(query)
+    page = int(address.get("page", "1"))
+    return fleet_rows(found, FleetForm(address, found), address.get("sort", ""), page, set())
+
+
+def names(rows: FleetRows) -> list[str]:
+    return [each.name for group in rows.groups for each in group.rows]
+
+
+@pytest.mark.usefixtures("many")
+def test_a_search_finds_by_name_flow_and_label() -> None:
+    assert names(rows_of("q=payments-00")) == ["payments-000", "payments-005"]
+    assert names(rows_of("q=CRITICAL")) == ["payments-000", "search-001"]
+    assert rows_of("q=clicks").found == MANY // 3
+    assert names(rows_of("q=critical+search")) == ["search-001"]
+    assert names(rows_of("q=nothing")) == []
+
+
+@pytest.mark.usefixtures("many")
+def test_filters_leave_what_they_say() -> None:
+    failed = rows_of("state=FAILED")
+
+    assert failed.found == len(range(3, MANY, FAILED_EVERY))
+    assert {each.state.value for group in failed.groups for each in group.rows} == {"FAILED"}
+    assert names(rows_of("label=eu")) == ["logistics-002", "payments-000"]
+    assert rows_of("state=attention").found == rows_of("state=FAILED").found
+    assert rows_of("state=NONSENSE&label=none").found == MANY  # an old link still shows rows
+
+
+@pytest.mark.usefixtures("many")
+def test_groups_count_their_pipelines_and_what_waits_in_them() -> None:
+    by_label = rows_of("group=label")
+    by_flow = rows_of("group=flow")
+
+    assert [(each.name, each.count) for each in by_label.groups] == [
+        ("critical", 2),
+        ("eu", 2),
+        (UNLABELLED, MANY - 3),
+    ]
+    assert sum(each.waiting for each in by_flow.groups) <= rows_of("state=FAILED").found
+    assert {each.flow for each in by_flow.groups[0].rows} == {by_flow.groups[0].name}
+
+
+@pytest.mark.usefixtures("many")
+def test_what_needs_attention_comes_first_unless_a_column_is_chosen() -> None:
+    rows = names(rows_of(""))
+    fastest = names(rows_of("sort=-throughput"))
+
+    assert len(rows) == ROWS_MAX
+    assert rows[0] in names(rows_of("state=FAILED"))
+    assert fastest == names(rows_of("sort=-throughput&page=0"))
+    assert fastest[0] == "platform-119"
+    assert names(rows_of("sort=throughput"))[0] == "payments-000"
+    assert not set(fastest) & set(names(rows_of("sort=-throughput&page=2")))
+    assert len(names(rows_of("page=99"))) == MANY % ROWS_MAX
+
+
+@pytest.mark.usefixtures("many")
+def test_each_column_sorts_in_both_directions() -> None:
+    for order in ORDERS:
+        up, down = (
+            [
+                value
+                for group in rows_of(f"sort={sign}{order.key}").groups
+                for each in group.rows
+                if (value := order.of(each)) is not None
+            ]
+            for sign in ("", "-")
+        )
+        assert up == sorted(up), order.key  # type: ignore[type-var]
+        assert down == sorted(down, reverse=True), order.key  # type: ignore[type-var]
+
+
+@pytest.mark.usefixtures("many")
+def test_one_cause_is_one_line_and_the_address_keeps_the_choice(operator: Client) -> None:
+    page = text_of(operator, "/?q=payments&state=RUNNING&group=state&sort=-restarts")
+    notices = re.findall(r'data-incident="system-away"', text_of(operator, "/"))
+
+    assert 'value="payments"' in page
+    assert re.search(r'<option value="RUNNING" selected>', page)
+    assert 'aria-sort="descending"' in page
+    assert re.search(r'id="sort-state" href="\?q=payments&amp;state=RUNNING&amp;group=state', page)
+    assert len(notices) == 1
+    assert "and 1 more" in words_of(operator, "/")
+
+
+def test_texts_that_differ_in_numbers_have_one_cause() -> None:
+    one = "The driver was RUNNING and has reported nothing for 42 s."
+
+    assert same_words(one) == same_words(one.replace("42 s", "1 min 07 s"))
+    assert same_words(one) != same_words(one.replace("RUNNING", "CREATED"))
+
+
+def test_an_admin_labels_a_pipeline_and_an_operator_may_not(
+    admin: Client, operator: Client
+) -> None:
+    fleet(1)
+    address = "/pipelines/payments-000/labels/"
+
+    assert operator.get(address).status_code == 403
+    assert operator.post(address, {"labels": "eu"}).status_code == 403
+    assert admin.post(address, {"labels": ", ".join(map(str, range(11)))}).status_code == 422
+    assert admin.post(address, {"labels": " eu, critical,, eu"}).status_code == 302
+    assert Pipeline.objects.get().labels == ["critical", "eu"]
+    assert admin.get("/pipelines/none/labels/").status_code == 404
+
+
+@pytest.mark.usefixtures("many")
+def test_the_page_of_all_pipelines_takes_little_time(operator: Client) -> None:
+    """Processor time, of which other programs take nothing; a fifth of 500 pipelines' budget."""
+    operator.get("/")
+    pulses.forget()
+    began = time.process_time()
+    operator.get("/")
+
+    assert time.process_time() - began < 0.2
