@@ -76,7 +76,7 @@ def _cells(rows: list[Row], width: int, measure: Measure) -> Json:
         ],
         "hovertemplate": f"<b>%{{customdata}}</b><br>{written}<extra></extra>",
         "hoverongaps": False,
-        "xgap": 1,
+        "xgap": 0 if width > 32 else 1,  # on a phone, gaps would take half of a narrow cell
         "ygap": 1,
         "zmin": 0,
         "colorscale": [[0, "@heat-0"], [0.5, "@heat-1"], [1, "@heat-2"]],
