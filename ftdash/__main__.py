@@ -1,4 +1,7 @@
-"""The command line of the control plane: `ftdash COMMAND`, `python -m ftdash`, or `manage.py`."""
+"""The command line of the control plane: `ftdash COMMAND`, `python -m ftdash`, or `manage.py`.
+
+A command's name may be written with `-`, which no Python module has.
+"""
 
 import os
 import sys
@@ -8,7 +11,8 @@ from django.core.management import execute_from_command_line
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
-    execute_from_command_line(sys.argv)
+    name = sys.argv[1:2]
+    execute_from_command_line([*sys.argv[:1], *(n.replace("-", "_") for n in name), *sys.argv[2:]])
 
 
 if __name__ == "__main__":

@@ -186,6 +186,8 @@ def address_of(pattern: URLPattern) -> str:
         "action": "make-rule" if pattern.name == "settings-action" else "savepoint",
         "checkpoint_id": 1,
         "key": GameDay.objects.latest("pk").pk,
+        "pk": 1,
+        "provider_id": "company",
         "savepoint_key": "flights-1-2",
         "request_id": "upgraded",
         "path": "index.html",  # of the documentation, which is not built here
