@@ -1,8 +1,8 @@
 """`python -m tests.bill_of_materials FILE`: what an installation is made of, as CycloneDX.
 
 cyclonedx-bom reads the installed packages with their versions, licences and dependencies. It does
-not check the file against the schema, which takes 20 s and checks only itself. Fails if a package that requirements.txt pins is
-not in it in that version: the file would tell of another installation than the one that is tested.
+not check the file against the schema, which takes 20 s. Fails if a package that requirements.txt
+pins is not in it in that version: the file would tell of another installation than the tested one.
 """
 
 import json

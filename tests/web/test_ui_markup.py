@@ -34,8 +34,9 @@ MARKUP = "'\"><script>alert(1)</script>{{ 7 }}"
 TOLD = ("join", "gone", "killed")
 """Words of a story that operators, failures and machines have chosen; markup is added to each."""
 
+DATA = r'type="application/json"'  # a block that no browser runs
 INLINE = re.compile(
-    r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE
+    rf"<script(?![^>]*(?:\bsrc=|{DATA}))|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE
 )
 CHART = re.compile(r'<div id="values-[a-z-]+" hidden>(.*?)</div>', re.DOTALL)
 SHOWING = {
