@@ -1,4 +1,7 @@
-"""The command line of the control plane: `ftdash COMMAND`, `python -m ftdash`, or `manage.py`."""
+"""The command line of the control plane: `ftdash COMMAND`, `python -m ftdash`, or `manage.py`.
+
+A command's name may be written with `-`, which no Python module has.
+"""
 
 import os
 import sys
@@ -13,7 +16,8 @@ def main() -> None:
         print(f"ftdash {__version__}")
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
-    execute_from_command_line(sys.argv)
+    name = sys.argv[1:2]
+    execute_from_command_line([*sys.argv[:1], *(n.replace("-", "_") for n in name), *sys.argv[2:]])
 
 
 if __name__ == "__main__":

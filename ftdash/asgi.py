@@ -9,7 +9,7 @@ answer, so a slow client delays no other.
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -17,9 +17,11 @@ from typing import Any
 
 import django
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import get_resolver
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ftdash.jobs.fresh_code import stay
 
@@ -71,6 +73,31 @@ class PageHandler(ASGIHandler):
         return await sync_to_async(self.get_response)(request)
 
 
+class TrustsProxies:
+    """An ASGI application around another: believes headers about the client from trusted proxies.
+
+    `trusted`: addresses and networks, separated by commas. From others it removes the headers that
+    name a person, so that no client can name itself. It looks at the address of the peer, so the
+    server in front must not have replaced that: `uvicorn --no-proxy-headers`.
+    """
+
+    def __init__(self, application: Any, trusted: str, naming: Iterable[str]) -> None:
+        self._forwarding = ProxyHeadersMiddleware(application, trusted_hosts=trusted)
+        self._naming = {each.lower().encode() for each in naming if each}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        peer = scope.get("client")
+        is_trusted = peer is not None and peer[0] in self._forwarding.trusted_hosts
+        if self._naming and not is_trusted and "headers" in scope:
+            kept = [each for each in scope["headers"] if not self._names_a_person(each[0])]
+            scope = {**scope, "headers": kept}
+        await self._forwarding(scope, receive, send)
+
+    def _names_a_person(self, header: bytes) -> bool:
+        """Django takes `_` for `-`."""
+        return header.lower().replace(b"_", b"-") in self._naming
+
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
 
 YOUNG_OBJECTS_MAX = 10_000
@@ -93,5 +120,9 @@ def load_pages() -> None:
 
 
 django.setup(set_prefix=False)
-application = PageHandler()
+application = TrustsProxies(
+    PageHandler(),
+    settings.TRUSTED_PROXIES,
+    (settings.REMOTE_USER_HEADER, settings.REMOTE_GROUPS_HEADER),
+)
 load_pages()

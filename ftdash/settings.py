@@ -67,6 +67,25 @@ def installation_id() -> str:
     return path.read_text()
 
 
+def secret_of(name: str, credential: str) -> str:
+    """A secret from the variable `name`, from the file that `name`_FILE names, or from a credential
+    that systemd hands to this service. Empty if there is none, or this process may not read it."""
+    if value := os.environ.get(name):
+        return value
+    path = os.environ.get(f"{name}_FILE")
+    if path is None and (directory := os.environ.get("CREDENTIALS_DIRECTORY")):
+        path = str(Path(directory) / credential)
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except OSError:
+        return ""
+
+
+def names_of(variable: str) -> frozenset[str]:
+    """Names that are separated by commas."""
+    return frozenset(filter(None, map(str.strip, os.environ.get(variable, "").split(","))))
+
+
 SECRET_KEY = secret_key()
 INSTALLATION_ID = installation_id()
 DEBUG = os.environ.get("FTDASH_DEBUG") == "1"
@@ -82,6 +101,12 @@ INSTALLED_APPS = [
     "django_htmx",
     "csp",
     "axes",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.mfa",
+    "allauth.usersessions",
     "ftdash.jobs",
     "ftdash.checkpoints",
     "ftdash.metrics",
@@ -113,12 +138,14 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "ftdash.accounts.authentication.ProxySignInMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "ftdash.accounts.authentication.FirstSignInMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
     "ftdash.django_hooks.impatient",
 ]
@@ -189,6 +216,34 @@ AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_LOCKOUT_TEMPLATE = "registration/locked_out.html"
 AXES_DISABLE_ACCESS_LOG = True  # the person's row has the last sign-in
 AXES_VERBOSE = False
+# Sign-in by OpenID Connect. `ftdash.accounts.openid` makes allauth's provider from these.
+OIDC_ISSUER = os.environ.get("FTDASH_OIDC_ISSUER", "").rstrip("/")
+OIDC_CLIENT_ID = os.environ.get("FTDASH_OIDC_CLIENT_ID", "")
+OIDC_SECRET = secret_of("FTDASH_OIDC_SECRET", "ftdash-oidc-secret")
+OIDC_LABEL = os.environ.get("FTDASH_OIDC_LABEL", "your company's account")
+OIDC_SCOPES = os.environ.get("FTDASH_OIDC_SCOPES", "openid profile email").split()
+OIDC_NAME_CLAIM = os.environ.get("FTDASH_OIDC_NAME_CLAIM", "preferred_username")
+OIDC_GROUPS_CLAIM = os.environ.get("FTDASH_OIDC_GROUPS_CLAIM", "groups")
+REMOTE_USER_HEADER = os.environ.get("FTDASH_REMOTE_USER_HEADER", "")
+"""Names who has signed in at a proxy; only the proxies of FTDASH_TRUSTED_PROXIES may send it."""
+
+REMOTE_GROUPS_HEADER = os.environ.get("FTDASH_REMOTE_GROUPS_HEADER", "")
+"""The groups of that person, separated by commas."""
+
+OPERATOR_GROUPS = names_of("FTDASH_OPERATOR_GROUPS")
+ADMIN_GROUPS = names_of("FTDASH_ADMIN_GROUPS")
+"""Groups of the company whose members are operators and admins here."""
+
+SOCIALACCOUNT_ADAPTER = "ftdash.accounts.openid.CompanyAdapter"
+SOCIALACCOUNT_LOGIN_ON_GET = True  # a form could not: `form-action` forbids it to lead elsewhere
+ACCOUNT_ADAPTER = "ftdash.accounts.openid.PlainAdapter"
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_LOGIN_METHODS = {"username"}
+MFA_ADAPTER = "ftdash.accounts.second_factor.FactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_TOTP_ISSUER = "ftdash"
+MFA_TOTP_TOLERANCE = 1  # steps of 30 s that a telephone's clock may be off
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"

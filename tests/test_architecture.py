@@ -172,6 +172,8 @@ READERS = {  # module -> why it reads rows, and is neither `queries` nor `servic
 }
 WRITERS = {  # module -> why it writes rows, and is no `services`
     "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",
+    "ftdash.accounts.company": "makes the account of a person of the company at the first sign-in",
+    "ftdash.accounts.second_factor": "requires a second factor, and resets one",
     "ftdash.alerts.delivery": "how far each delivery has come",
     "ftdash.alerts.evaluation": "alerts that fire and clear",
     "ftdash.checkpoints.projector": "folds journals",

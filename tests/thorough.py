@@ -18,6 +18,8 @@ SLOW = (
     "test_random_dataflows_keep_every_promise_under_random_faults",
     "tests/unit/audit/test_kafka_audit.py",
     "tests/unit/audit/test_kafka_log_audit.py",
+    "tests/web/test_audit_log.py::"
+    "test_an_upgrade_chains_the_entries_that_are_there_and_then_protects_them",
     "tests/web/test_backups.py",
     "tests/web/test_browser.py",
     "tests/web/test_documentation_in_browser.py",
@@ -25,6 +27,7 @@ SLOW = (
     "tests/web/test_flink_page_in_browser.py",
     "tests/web/test_pages_in_browser.py",
     "tests/web/test_projector_process.py",
+    "tests/web/test_second_factor_in_browser.py",
     "tests/web/test_tasks.py",
     "tests/web/test_time_axes.py",
     "tests/web/test_trusted_proxies.py",

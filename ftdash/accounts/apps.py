@@ -1,4 +1,4 @@
-"""Registers accounts with Django, and listens for sign-ins."""
+"""Registers accounts with Django, and listens for sign-ins and second factors."""
 
 from django.apps import AppConfig
 
@@ -7,6 +7,7 @@ class AccountsConfig(AppConfig):
     name = "ftdash.accounts"
 
     def ready(self) -> None:
-        from ftdash.accounts import authentication
+        from ftdash.accounts import authentication, second_factor
 
         authentication.connect()
+        second_factor.connect()

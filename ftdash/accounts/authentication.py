@@ -15,8 +15,13 @@ They never lock out a right one; otherwise one broken script behind a proxy woul
 A token of the scope `listen` lies in the code of jobs: it reports, and opens nothing else. No other
 token and no session reports, so that every report names a token made for it.
 
-A person who signed in with a one-time password is sent to the page where they choose their own. The
-sign-in notes this in the session; a new one-time password ends all sessions, so none is older.
+A person who signed in with a one-time password is sent to the page where they choose their own, and
+one who lacks a second factor that is required to the page where they add it. The sign-in notes both
+in the session. A new one-time password, and a new requirement, end sessions, so none is older.
+
+A proxy that signs people in names them in a header. `ftdash.asgi` removes the header from requests
+that do not come from a trusted proxy. The session lasts as long as the proxy names the same person
+with the same groups.
 """
 
 import logging
@@ -25,18 +30,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser
+from allauth.usersessions.models import UserSession
+from django.conf import settings
+from django.contrib.auth import login, logout
+from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_logged_in
 from django.core.cache import cache
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
+from ftdash.accounts import second_factor
+from ftdash.accounts.company import Door, Identity, let_in
 from ftdash.accounts.models import ApiToken, OneTimePassword, TokenScope
-from ftdash.accounts.services import digest_of
+from ftdash.accounts.services import MODEL_BACKEND, digest_of
+from pipelines.domain.errors import Rejected
 
 log = logging.getLogger("ftdash.accounts")
 
@@ -199,6 +210,10 @@ def _unused(_: HttpRequest) -> HttpResponse:
 
 MUST_CHOOSE = "must-choose-password"
 _STAYS_OPEN = ("password", "logout")
+_FOR_A_FACTOR = (
+    *("mfa_index", "mfa_activate_totp", "mfa_add_webauthn", "mfa_view_recovery_codes"),
+    *("mfa_reauthenticate", "mfa_reauthenticate_webauthn", "account_reauthenticate"),
+)
 
 
 class FirstSignInMiddleware(MiddlewareMixin):
@@ -212,14 +227,79 @@ class FirstSignInMiddleware(MiddlewareMixin):
         named: dict[str, Any],
     ) -> HttpResponse | None:
         match = request.resolver_match
-        if MUST_CHOOSE not in request.session or (match and match.view_name in _STAYS_OPEN):
+        name = match.view_name if match else ""
+        if MUST_CHOOSE in request.session:
+            return None if name in _STAYS_OPEN else redirect("password")
+        if second_factor.MUST_ADD in request.session:
+            user: Any = request.user
+            second_factor.note_missing(request, user)  # one was added here, or in another session
+        if second_factor.MUST_ADD in request.session:
+            is_open = name in _STAYS_OPEN or name in _FOR_A_FACTOR
+            return None if is_open else redirect("mfa_index")
+        return None
+
+
+NAMED_BY_PROXY = "named-by-proxy"
+"""In the session: the name and the groups that the proxy gave when it was opened."""
+
+
+class ProxySignInMiddleware(MiddlewareMixin):
+    """Runs after the session's and before the sign-in is required."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., HttpResponse],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> HttpResponse | None:
+        if not settings.REMOTE_USER_HEADER or "Authorization" in request.headers:
             return None
-        return redirect("password")
+        identity = _named_by_proxy(request)
+        opened_for = request.session.get(NAMED_BY_PROXY)
+        now = [identity.name, sorted(identity.groups)] if identity else None
+        if opened_for == now:
+            return None
+        if opened_for is not None:
+            logout(request)
+        elif request.user.is_authenticated:
+            return None  # by a password of ours
+        return _sign_in(request, identity, now, view) if identity else None
 
 
-def note_sign_in(*, request: HttpRequest, user: AbstractBaseUser, **_: Any) -> None:
+def _named_by_proxy(request: HttpRequest) -> Identity | None:
+    name = request.headers.get(settings.REMOTE_USER_HEADER, "").strip()
+    listed = request.headers.get(settings.REMOTE_GROUPS_HEADER or "-", "").split(",")
+    groups = frozenset(filter(None, map(str.strip, listed)))
+    return Identity(Door.PROXY, name, name, groups) if name else None
+
+
+def _sign_in(
+    request: HttpRequest, identity: Identity, now: Any, view: Callable[..., HttpResponse]
+) -> HttpResponse | None:
+    """Addresses that need no sign-in answer strangers, too."""
+    try:
+        user = let_in(identity)
+    except Rejected as refusal:
+        if not getattr(view, "login_required", True):
+            return None
+        return render(request, "registration/refused.html", {"sentence": str(refusal)}, status=403)
+    login(request, user, backend=MODEL_BACKEND)
+    request.session[NAMED_BY_PROXY] = now
+    return None
+
+
+def note_sign_in(*, request: HttpRequest, user: User, **_: Any) -> None:
     if OneTimePassword.objects.filter(user_id=user.pk).exists():
         request.session[MUST_CHOOSE] = True
+    second_factor.note_missing(request, user)
+    note_session(request)
+
+
+def note_session(request: HttpRequest) -> None:
+    """Lists the session of this request among those that its person, and admins, can end."""
+    if "REMOTE_ADDR" in request.META:
+        UserSession.objects.create_from_request(request)
 
 
 def has_chosen(request: HttpRequest) -> None:

@@ -48,6 +48,15 @@ class OneTimePassword(models.Model):
         return f"one-time password of {self.user_id}"
 
 
+class RequiredFactor(models.Model):
+    """While it exists, everyone with a local account needs a second factor."""
+
+    since = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"a second factor is required since {self.since}"
+
+
 class SentForm(models.Model):
     """A form that was carried out; kept for as long as it could be sent again."""
 
@@ -61,7 +70,9 @@ class SentForm(models.Model):
 class AdminAction(models.Model):
     """A change to something other than a pipeline, or its refusal: who, when, why.
 
-    Rows are only ever added.
+    Rows are only ever added, each with the digest of the row before it (`audit_chain`). Triggers of
+    the database refuse to update and delete them; on SQLite a migration that makes the table again
+    has to make the triggers again.
     """
 
     SUBJECT_LENGTH_MAX = 200
@@ -73,6 +84,8 @@ class AdminAction(models.Model):
     detail = models.TextField(default="")
     reason = models.TextField()
     refusal = models.TextField(default="")  # why it was refused; empty: it was done
+    previous = models.CharField(max_length=64, default="")  # digest of the row before; "" at first
+    digest = models.CharField(max_length=64, default="")  # of this row and `previous`
 
     class Meta:
         ordering = ("-pk",)

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from allauth.socialaccount.models import SocialAccount
+from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.utils import timezone
 
+from ftdash.accounts import audit_chain
 from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, TokenScope
 from ftdash.accounts.services import Role, with_role_admin
 
@@ -24,12 +28,13 @@ class TokenView:
     revoked_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PersonView:
     name: str
     role: Role
     is_active: bool
     must_choose_password: bool  # has not yet signed in with the one-time password
+    is_of_company: bool  # signs in there, and has the role of the groups there
     invited_at: datetime
     last_signed_in_at: datetime | None  # None: never
 
@@ -48,6 +53,37 @@ class AdminActionView:
     refusal: str = ""  # empty: it was done
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """A browser in which a person is signed in. `address` is the client's at the sign-in."""
+
+    key: int
+    person: str
+    opened_at: datetime
+    address: str
+    browser: str  # as it calls itself
+    is_this: bool  # the one that asks
+
+
+def sessions(person: str | None = None, this: str | None = None) -> list[SessionView]:
+    """Open ones, newest first; of one person, or of all. `this`: the key of the asking session."""
+    alive = Session.objects.filter(expire_date__gt=timezone.now()).values("session_key")
+    rows = UserSession.objects.filter(session_key__in=alive).select_related("user")
+    if person is not None:
+        rows = rows.filter(user__username=person)
+    return [
+        SessionView(
+            key=row.pk,
+            person=row.user.get_username(),
+            opened_at=row.created_at,
+            address=row.ip,
+            browser=row.user_agent,
+            is_this=row.session_key == this,
+        )
+        for row in rows.order_by("-created_at")
+    ]
+
+
 def tokens() -> list[TokenView]:
     """By name, including revoked ones."""
     now = timezone.now()
@@ -63,6 +99,7 @@ def tokens() -> list[TokenView]:
 def people() -> list[PersonView]:
     """By name, deactivated ones last."""
     admins = set(with_role_admin(is_active=None).values_list("pk", flat=True))
+    of_company = set(SocialAccount.objects.values_list("user_id", flat=True))
     waiting = set(OneTimePassword.objects.values_list("user_id", flat=True))
     return [
         PersonView(
@@ -70,6 +107,7 @@ def people() -> list[PersonView]:
             role=Role.ADMIN if user.pk in admins else Role.OPERATOR,
             is_active=user.is_active,
             must_choose_password=user.pk in waiting,
+            is_of_company=user.pk in of_company,
             invited_at=user.date_joined,
             last_signed_in_at=user.last_login,
         )
@@ -83,6 +121,11 @@ def person(name: str) -> PersonView | None:
 
 def token(name: str) -> TokenView | None:
     return next((each for each in tokens() if each.name == name), None)
+
+
+def verify_log(noted: str = "") -> audit_chain.Verified:
+    """Reads the whole log, a part at a time. `noted`: a digest that an earlier call gave."""
+    return audit_chain.verify(AdminAction.objects.order_by("pk").iterator(), noted)
 
 
 def admin_actions(limit: int = 50) -> list[AdminActionView]:

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from allauth.socialaccount.models import SocialAccount
+from allauth.usersessions.models import UserSession
 from django.contrib.auth.models import Permission, User
 from django.core.signing import BadSignature, TimestampSigner
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ftdash.accounts.audit_chain import BEGINNING, digest_after
 from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, SentForm, TokenScope
 from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
@@ -32,17 +35,33 @@ from pipelines.domain.errors import Rejected
 
 def record(*, who: str, what: str, subject: str, reason: str, detail: str = "") -> None:
     """Call it in the transaction of the change, so that neither exists without the other."""
-    AdminAction.objects.create(
-        at=timezone.now(), who=who, what=what, subject=subject, detail=detail, reason=reason
-    )
+    _append(AdminAction(who=who, what=what, subject=subject, detail=detail, reason=reason))
 
 
 def record_refusal(*, who: str, what: str, subject: str, reason: str, refusal: str) -> None:
     """`what` begins with "tried to". The subject is what a person wrote, at any length."""
     kept = subject[: AdminAction.SUBJECT_LENGTH_MAX]
-    AdminAction.objects.create(
-        at=timezone.now(), who=who, what=what, subject=kept, reason=reason, refusal=refusal
-    )
+    _append(AdminAction(who=who, what=what, subject=kept, reason=reason, refusal=refusal))
+
+
+def _append(entry: AdminAction) -> None:
+    """One writer at a time: two entries must not follow the same one."""
+    with one_at_a_time():
+        newest = AdminAction.objects.order_by("-pk").values_list("digest", flat=True).first()
+        entry.at = timezone.now()
+        entry.previous = newest or BEGINNING
+        entry.digest = digest_after(entry.previous, entry)
+        entry.save(force_insert=True)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """A transaction that waits for others of its kind to end."""
+    with transaction.atomic():
+        Permission.objects.select_for_update().get(
+            content_type__app_label="jobs", codename="operate"
+        )
+        yield
 
 
 PREFIX = "ftd_"
@@ -130,7 +149,7 @@ def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
 
 
 PASSWORD_BYTES = 15
-_MODEL_BACKEND = "django.contrib.auth.backends.ModelBackend"
+MODEL_BACKEND = "django.contrib.auth.backends.ModelBackend"
 _PERSON_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9@.+_-]{0,79}")
 
 
@@ -141,7 +160,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewPassword:
-    """`password` is known only here and now; its person must change it at first use."""
+    """`password` is known only here and now; its person must change it at first use. Empty for an
+    account of the company, which has none here."""
 
     name: str
     password: str
@@ -152,77 +172,110 @@ def with_role_admin(*, is_active: bool | None = True) -> QuerySet[User]:
     return User.objects.with_perm(
         "jobs.operate",
         is_active=is_active,  # type: ignore[arg-type]  # None is documented
-        backend=_MODEL_BACKEND,
+        backend=MODEL_BACKEND,
     )
 
 
 def invite(*, name: str, role: Role, requester: str, reason: str) -> NewPassword:
     """Raises Rejected if the name cannot be used or is taken, ignoring case."""
     reason = check_reason(reason)
-    if not _PERSON_NAME.fullmatch(name):
-        raise Rejected(
-            f"The name {name!r} cannot be used; take up to 80 letters, digits and '@.+_-', and"
-            " begin with a letter or digit."
-        )
+    check_person_name(name)
     if User.objects.filter(username__iexact=name).exists():
         raise Rejected(f"There is or was a person named {name!r}; choose another name.")
     try:
-        with _logged(requester, "invited", name, reason, detail=f"as {role.value}"):
+        with logged(requester, "invited", name, reason, detail=f"as {role.value}"):
             user = User.objects.create_user(name)
-            _give_role(user, role)
+            give_role(user, role)
             return _give_one_time_password(user)
     except IntegrityError as error:
         raise Rejected(f"Another admin has just invited a person named {name!r}.") from error
 
 
+def check_person_name(name: str) -> None:
+    """Raises Rejected."""
+    if not _PERSON_NAME.fullmatch(name):
+        raise Rejected(
+            f"The name {name!r} cannot be used; take up to 80 letters, digits and '@.+_-', and"
+            " begin with a letter or digit."
+        )
+
+
 def change_role(*, name: str, role: Role, requester: str, reason: str) -> None:
     """Raises Rejected for the last admin, and if nothing would change."""
     reason = check_reason(reason)
-    with _logged(requester, f"made {role.value}", name, reason):
-        user = _person(name)
+    with logged(requester, f"made {role.value}", name, reason):
+        user = _local_person(name, "role")
         if role is role_of(user):
             raise Rejected(f"{name} has the role {role.value} already.")
         if role is Role.OPERATOR:
             _check_another_admin(user)
-        _give_role(user, role)
+        give_role(user, role)
 
 
 def deactivate(*, name: str, requester: str, reason: str) -> None:
     """Ends access at once, sessions included; what they did stays in the log, with their name."""
     reason = check_reason(reason)
-    with _logged(requester, "deactivated", name, reason):
+    with logged(requester, "deactivated", name, reason):
         user = _person(name)
         if not user.is_active:
             raise Rejected(f"{name} is deactivated already.")
         _check_another_admin(user)
         User.objects.filter(pk=user.pk).update(is_active=False)
+        end_sessions(user)
 
 
 def reactivate(*, name: str, requester: str, reason: str) -> NewPassword:
-    """Restores access with the former role and a new one-time password."""
+    """Restores access with the former role, and a new one-time password for a local account."""
     reason = check_reason(reason)
-    with _logged(requester, "reactivated", name, reason):
+    with logged(requester, "reactivated", name, reason):
         user = _person(name)
         if user.is_active:
             raise Rejected(f"{name} is active already.")
         User.objects.filter(pk=user.pk).update(is_active=True)
         user.is_active = True
+        if is_of_company(user):
+            return NewPassword(name, "")
         return _give_one_time_password(user)
 
 
 def reset_password(*, name: str, requester: str, reason: str) -> NewPassword:
     """Ends their sessions. Raises Rejected for the last admin, whom it would lock out."""
     reason = check_reason(reason)
-    with _logged(requester, "gave a new one-time password to", name, reason):
-        user = _person(name)
+    with logged(requester, "gave a new one-time password to", name, reason):
+        user = _local_person(name, "password")
         _check_another_admin(user)
+        end_sessions(user)
         return _give_one_time_password(user)
 
 
-def note_own_password(user: User) -> None:
-    """Notes that they have chosen a password themselves."""
-    with _logged(user.get_username(), "changed the password of", user.get_username(), "their own"):
+def note_own_password(user: User, session_key: str | None) -> None:
+    """Notes that they have chosen a password themselves; only the session given stays open."""
+    with logged(user.get_username(), "changed the password of", user.get_username(), "their own"):
         OneTimePassword.objects.filter(user=user).delete()
+        end_sessions(user, but=session_key)
+
+
+def is_of_company(user: User) -> bool:
+    """Such a person has no password here, and the role of their groups in the company."""
+    return bool(SocialAccount.objects.filter(user=user).exists())
+
+
+def end_sessions(user: User, *, but: str | None = None) -> int:
+    """Signs them out everywhere but in the session with the key `but`. Says how many have ended."""
+    ending = list(UserSession.objects.filter(user=user).exclude(session_key=but))
+    for session in ending:
+        session.end()
+    return len(ending)
+
+
+def end_session(*, name: str, key: int, requester: str, reason: str) -> None:
+    """Signs a person out of one browser. `key` as `queries.sessions` gives it."""
+    reason = check_reason(reason)
+    session = UserSession.objects.filter(pk=key, user__username=name).first()
+    if session is None:
+        raise Rejected("This session has ended already.")
+    with logged(requester, "ended a session of", name, reason):
+        session.end()
 
 
 def role_of(user: User) -> Role:
@@ -231,12 +284,9 @@ def role_of(user: User) -> Role:
 
 
 @contextmanager
-def _logged(who: str, what: str, name: str, reason: str, detail: str = "") -> Iterator[None]:
+def logged(who: str, what: str, name: str, reason: str, detail: str = "") -> Iterator[None]:
     """Serializes changes of people: if two admins demote each other, one remains."""
-    with transaction.atomic():
-        Permission.objects.select_for_update().get(
-            content_type__app_label="jobs", codename="operate"
-        )
+    with one_at_a_time():
         yield
         record(who=who, what=what, subject=f"person {name}", reason=reason, detail=detail)
 
@@ -248,9 +298,17 @@ def _person(name: str) -> User:
     return user
 
 
+def _local_person(name: str, what: str) -> User:
+    user = _person(name)
+    if is_of_company(user):
+        raise Rejected(f"The {what} of {name} is the company's to change: {name} signs in there.")
+    return user
+
+
 def _check_another_admin(user: User) -> None:
-    """A person who has not yet replaced the one-time password does not count as an admin."""
-    settled = with_role_admin().filter(one_time_password=None)
+    """Only local accounts count, so that an admin can sign in while the company's sign-in is away,
+    and only those of people who have replaced their one-time password."""
+    settled = with_role_admin().filter(one_time_password=None, socialaccount=None)
     if settled.filter(pk=user.pk).exists() and not settled.exclude(pk=user.pk).exists():
         raise Rejected(
             f"{user.username} is the last admin who has signed in; make another person admin first,"
@@ -258,7 +316,7 @@ def _check_another_admin(user: User) -> None:
         )
 
 
-def _give_role(user: User, role: Role) -> None:
+def give_role(user: User, role: Role) -> None:
     acting = Permission.objects.get(content_type__app_label="jobs", codename="operate")
     if role is Role.ADMIN:
         user.user_permissions.add(acting)

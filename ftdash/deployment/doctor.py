@@ -22,6 +22,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from ftdash.accounts import openid
 from ftdash.accounts import queries as accounts
 from ftdash.accounts.services import Role
 from ftdash.celery import application
@@ -90,6 +91,8 @@ def examine() -> Iterator[Diagnosis]:
         yield beat(seen.reconcile)
         yield projector(seen.projector)
         yield people()
+    if openid.is_configured() or settings.REMOTE_USER_HEADER:
+        yield company_sign_in()
     yield drivers_java()
     yield static_files()
     yield addresses()
@@ -241,11 +244,30 @@ def _alive(part: str, seen: Liveness, cure: str) -> Diagnosis:
 def people() -> Diagnosis:
     part = "people"
     present = [each for each in accounts.people() if each.is_active]
-    if not any(each.role is Role.ADMIN for each in present):
+    if not any(each.role is Role.ADMIN and not each.is_of_company for each in present):
         return warning(
-            part, "No admin can sign in to this installation.", "Run `ftdash createsuperuser`."
+            part,
+            "No admin can sign in to this installation with a password.",
+            "Run `ftdash createsuperuser`.",
         )
     return well(part, f"{len(present)} can sign in.")
+
+
+def company_sign_in() -> Diagnosis:
+    """Whether the company's sign-in works, by OpenID Connect or by a header of a proxy."""
+    part = "company sign-in"
+    if not openid.is_configured():
+        if not settings.OPERATOR_GROUPS | settings.ADMIN_GROUPS:
+            return broken(part, "No group opens ftdash.", "Set FTDASH_ADMIN_GROUPS.")
+        return well(
+            part, f"{settings.TRUSTED_PROXIES} may say in {settings.REMOTE_USER_HEADER} who asks."
+        )
+    try:
+        openid.probe()
+    except openid.Unwell as unwell:
+        finding, _, cure = str(unwell).partition("; ")
+        return broken(part, f"{finding}.", cure[:1].upper() + cure[1:])
+    return well(part, f"{settings.OIDC_ISSUER} answers and accepts the secret of ftdash.")
 
 
 def drivers_java() -> Diagnosis:

@@ -84,7 +84,7 @@ def beat() -> Service:
 
 def web(port: int) -> Service:
     options = ("--host", LOOPBACK, "--port", str(port), "--log-level", "warning")
-    believed = ("--forwarded-allow-ips", settings.TRUSTED_PROXIES)
+    believed = ("--no-proxy-headers",)  # `ftdash.asgi` believes those of FTDASH_TRUSTED_PROXIES
     graceful = ("--lifespan", "off", "--timeout-graceful-shutdown", str(STREAM_END_S))
     return Service(
         name="web",

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SECRETS = ("FTDASH_SECRET_KEY", "FTDASH_DATABASE_URL", "FTDASH_REDIS_URL", "FTDASH_MAIL_PASSWORD")
+SECRETS = (
+    *("FTDASH_SECRET_KEY", "FTDASH_DATABASE_URL", "FTDASH_REDIS_URL", "FTDASH_MAIL_PASSWORD"),
+    *("FTDASH_OIDC_SECRET", "FTDASH_OIDC_SECRET_FILE"),
+)
 """Variables with which the control plane signs, or opens its own servers."""
 
 _staying: list[bool] = []

@@ -1,7 +1,7 @@
 """The addresses of the dashboard. All need a sign-in; acting needs the admin role."""
 
 from django.contrib.auth import views as auth_views
-from django.urls import path
+from django.urls import include, path
 
 from ftdash.ui.actions import page, start_forms
 from ftdash.ui.actions import page as actions
@@ -22,11 +22,13 @@ from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
 from ftdash.ui.savepoints import page as savepoints
 from ftdash.ui.settings import page as settings_page
+from ftdash.ui.sign_in.page import SignIn
 from ftdash.ui.upgrades import page as upgrades_page
 from ftdash.ui.watching import page as watching_page
 
 urlpatterns = [
-    path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("login/", SignIn.as_view(), name="login"),
+    path("", include("ftdash.ui.sign_in.page")),
     path("logout/", auth_views.LogoutView.as_view(), name="logout"),
     path("", fleet_page.fleet, name="fleet"),
     path("palette/", palette_page.palette, name="palette"),
@@ -56,6 +58,7 @@ urlpatterns = [
     path("password/", settings_page.password, name="password"),
     path("settings/", settings_page.settings, name="settings"),
     path("settings/regions/", settings_page.settings_regions, name="settings-regions"),
+    path("sessions/<int:key>/end/", settings_page.end_own_session, name="end-own-session"),
     path("settings/<slug:action>/", settings_page.act, name="settings-action"),
     path("game-day/", game_day.game_days, name="game-days"),
     path("game-day/regions/", game_day.game_days_regions, name="game-days-regions"),

@@ -3,6 +3,110 @@
 from tests.mutants.mutant import Mutant
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    "the company's sign-in gives the role of today's groups, and opens no local account": (
+        Mutant(
+            "ftdash/accounts/company.py",
+            "if role_of(user) is not role:",
+            "if False:",
+            ("tests/web/test_company_sign_in.py::test_the_groups_of_today_decide_the_role"),
+        ),
+        Mutant(
+            "ftdash/accounts/company.py",
+            "            end_sessions(account.user)\n",
+            "            pass\n",
+            (
+                "tests/web/test_company_sign_in.py"
+                "::test_who_lost_all_groups_stays_out_and_is_signed_out_elsewhere"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/company.py",
+            "filter(username__iexact=identity.name).exists()",
+            "filter(username=identity.name).exists()",
+            (
+                "tests/web/test_company_sign_in.py"
+                "::test_no_name_of_the_company_opens_a_local_account"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/openid.py",
+            "!= AuthProcess.LOGIN:",
+            "is None:",
+            (
+                "tests/web/test_company_sign_in.py"
+                "::test_a_link_that_asks_for_more_than_a_sign_in_gets_nothing"
+            ),
+        ),
+    ),
+    "a header names a person only if a trusted proxy sent it": (
+        Mutant(
+            "ftdash/asgi.py",
+            "if self._naming and not is_trusted and",
+            "if False and",
+            (
+                "tests/web/test_proxy_sign_in.py"
+                "::test_a_client_that_is_no_trusted_proxy_cannot_name_itself"
+            ),
+        ),
+        Mutant(
+            "ftdash/asgi.py",
+            '.replace(b"_", b"-") in self._naming',
+            " in self._naming",
+            (
+                "tests/web/test_proxy_sign_in.py"
+                "::test_a_client_that_is_no_trusted_proxy_cannot_name_itself"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "        if opened_for is not None:\n            logout(request)\n        elif",
+            "        if",
+            (
+                "tests/web/test_proxy_sign_in.py"
+                "::test_a_session_lasts_as_long_as_the_proxy_names_its_person"
+            ),
+        ),
+    ),
+    "a required second factor is there before any other page is": (
+        Mutant(
+            "ftdash/accounts/second_factor.py",
+            "        for user in _without_one():\n            end_sessions(user)\n",
+            "",
+            (
+                "tests/web/test_second_factor.py"
+                "::test_what_an_admin_requires_holds_for_everyone_with_a_password"
+            ),
+        ),
+        Mutant(
+            "ftdash/accounts/authentication.py",
+            "    second_factor.note_missing(request, user)\n    note_session",
+            "    note_session",
+            (
+                "tests/web/test_second_factor.py"
+                "::test_what_an_admin_requires_holds_for_everyone_with_a_password"
+            ),
+        ),
+    ),
+    "no entry of the audit log is changed or removed unnoticed": (
+        Mutant(
+            "ftdash/accounts/audit_chain.py",
+            "if entry.previous != before:",
+            "if False:",
+            ("tests/web/test_audit_log.py::test_the_entry_behind_one_that_was_removed_is_named"),
+        ),
+        Mutant(
+            "ftdash/accounts/audit_chain.py",
+            "entry.detail, entry.reason, entry.refusal)",
+            "entry.reason, entry.refusal)",
+            "tests/web/test_audit_log.py::test_an_entry_that_was_changed_is_named",
+        ),
+        Mutant(
+            "ftdash/accounts/services.py",
+            "entry.previous = newest or BEGINNING",
+            "entry.previous = BEGINNING",
+            "tests/web/test_audit_log.py::test_each_entry_holds_the_digest_of_the_one_before",
+        ),
+    ),
     (
         "a package of an author is not deleted while a pipeline, a run, an upgrade or a recovery"
         " point names it"

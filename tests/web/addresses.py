@@ -43,7 +43,23 @@ PAGES = (
     "watched-batch",
     "watched-query",
 )
+FACTOR = "asks for the password first; test_second_factor_in_browser"
 NO_PAGES = {
+    "account_login": "the sign-in under the name that allauth looks for",
+    "account_reauthenticate": FACTOR,
+    "mfa_activate_totp": FACTOR,
+    "mfa_add_webauthn": FACTOR,
+    "mfa_authenticate": "a step of the sign-in; test_second_factor_in_browser",
+    "mfa_deactivate_totp": FACTOR,
+    "mfa_generate_recovery_codes": FACTOR,
+    "mfa_index": "a page of the person; test_second_factor_in_browser",
+    "mfa_reauthenticate": FACTOR,
+    "mfa_reauthenticate_webauthn": FACTOR,
+    "mfa_remove_webauthn": FACTOR,
+    "mfa_view_recovery_codes": FACTOR,
+    "end-own-session": "is posted",
+    "openid_connect_callback": "redirects; test_company_sign_in",
+    "openid_connect_login": "redirects; test_company_sign_in",
     "documentation": "built by MkDocs; test_documentation_in_browser",
     "documentation-page": "built by MkDocs; test_documentation_in_browser",
     "login": "redirects who is signed in; test_the_way_in_is_clean",

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -38,10 +37,11 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[str]:
-    """The address of a web server."""
+def serving(home: Path, trusted: str) -> Iterator[str]:
+    """The address of a web server that believes these proxies."""
     port = free_port()
-    process = subprocess.Popen(stack.web(port).command, cwd=ROOT, env=environment(home))
+    told = {**environment(home), "FTDASH_TRUSTED_PROXIES": trusted}
+    process = subprocess.Popen(stack.web(port).command, cwd=ROOT, env=told)
     try:
         wait_until(lambda: stack.web_answers(port))
         yield stack.web_address(port)
@@ -59,9 +59,8 @@ def tries(address: str, client: str) -> int:
         return browser.post("login/", data=form, headers={"X-CSRFToken": token}).status_code
 
 
-def test_behind_a_trusted_proxy_a_client_locks_out_itself_alone(home: Path, settings: Any) -> None:
-    settings.TRUSTED_PROXIES = "127.0.0.1"
-    with serving(home) as address:
+def test_behind_a_trusted_proxy_a_client_locks_out_itself_alone(home: Path) -> None:
+    with serving(home, "127.0.0.1") as address:
         for _ in range(FAILURES):
             tries(address, "203.0.113.1")
 
@@ -70,10 +69,9 @@ def test_behind_a_trusted_proxy_a_client_locks_out_itself_alone(home: Path, sett
 
 
 def test_without_one_a_client_gains_nothing_by_another_address_for_each_try(
-    home: Path, settings: Any
+    home: Path,
 ) -> None:
-    settings.TRUSTED_PROXIES = "192.0.2.1"
-    with serving(home) as address:
+    with serving(home, "192.0.2.1") as address:
         for number in range(FAILURES):
             tries(address, f"203.0.113.{number + 10}")
 

@@ -21,7 +21,9 @@ from tests.web.people import admin_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
-OPEN_ADDRESSES = {"login"}  # this is where one signs in
+OPEN_ADDRESSES = {  # these are where one signs in
+    *("login", "account_login", "openid_connect_login", "openid_connect_callback"),
+}
 PAGES = {
     "fleet",
     "fleet-regions",
@@ -56,12 +58,17 @@ PAGES = {
     "compare-savepoints",
     "savepoint-state",
 }
-OWN_BUSINESS = ("logout", "password")  # of whoever is signed in
+OWN_BUSINESS = (  # of whoever is signed in
+    *("logout", "password", "end-own-session", "mfa_authenticate", "mfa_activate_totp"),
+    *("mfa_deactivate_totp", "mfa_add_webauthn", "mfa_remove_webauthn"),
+    "mfa_generate_recovery_codes",
+)
 ARGUMENTS = {
     "name": "flights",
     "action": "savepoint",
     "checkpoint_id": 1,
     "key": 1,
+    "pk": 1,
     "savepoint_key": "flights-1-2",
     "path": "index.html",
     "request_id": "of-an-upgrade",

@@ -34,8 +34,9 @@ MARKUP = "'\"><script>alert(1)</script>{{ 7 }}"
 TOLD = ("join", "gone", "killed")
 """Words of a story that operators, failures and machines have chosen; markup is added to each."""
 
+DATA = r'type="application/json"'  # a block that no browser runs
 INLINE = re.compile(
-    r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE
+    rf"<script(?![^>]*(?:\bsrc=|{DATA}))|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE
 )
 CHART = re.compile(r'<div id="values-[a-z-]+" hidden>(.*?)</div>', re.DOTALL)
 SHOWING = {
@@ -186,6 +187,8 @@ def address_of(pattern: URLPattern) -> str:
         "action": "make-rule" if pattern.name == "settings-action" else "savepoint",
         "checkpoint_id": 1,
         "key": GameDay.objects.latest("pk").pk,
+        "pk": 1,
+        "provider_id": "company",
         "savepoint_key": "flights-1-2",
         "request_id": "upgraded",
         "path": "index.html",  # of the documentation, which is not built here

@@ -20,9 +20,9 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from ftdash.accounts import authentication, queries, services
+from ftdash.accounts import authentication, queries, second_factor, services
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.services import NewPassword, Role, new_mark, sent_once
 from ftdash.alerts import queries as alert_queries
@@ -90,7 +90,54 @@ def revoke_token(of: str, values: Values, who: str) -> Done:
     return Done(f"The token {of} opens nothing any more.")
 
 
+def reset_factor(of: str, values: Values, who: str) -> Done:
+    second_factor.reset(name=of, requester=who, reason=values["reason"])
+    return Done(f"{of} has no second factor now, and was signed out.")
+
+
+def require_factor(_: str, values: Values, who: str) -> Done:
+    second_factor.require(requester=who, reason=values["reason"])
+    return Done("Everyone with a password needs a second factor from now on.")
+
+
+def require_no_factor(_: str, values: Values, who: str) -> Done:
+    second_factor.require_no_more(requester=who, reason=values["reason"])
+    return Done("A second factor is each person's choice now.")
+
+
+def end_session(of: str, values: Values, who: str) -> Done:
+    session = _session(of)
+    services.end_session(
+        name=session.person, key=session.key, requester=who, reason=values["reason"]
+    )
+    return Done(f"{session.person} is signed out there.")
+
+
+def _session(of: str) -> queries.SessionView:
+    found = next((each for each in queries.sessions() if str(each.key) == of), None)
+    if found is None:
+        raise Http404("This session has ended.")
+    return found
+
+
+def _before_ending_session(of: str) -> str:
+    session = _session(of)
+    return (
+        f"{session.person} signed in at {utc(session.opened_at)} from {session.address} with"
+        f" {session.browser or 'an unnamed program'}. They are signed out there at the next click."
+    )
+
+
+def _before_reset_factor(of: str) -> str:
+    return (
+        f"{_of_person(of).name} is signed out, and signs in with the password alone. Make sure that"
+        " it is they who ask you."
+    )
+
+
 def _password(made: NewPassword) -> Done:
+    if not made.password:
+        return Done(f"{made.name} can sign in with the company's account again.")
     return Done(f"The password of {made.name}, to be changed at the first sign-in", made.password)
 
 
@@ -170,6 +217,38 @@ PEOPLE_ACTIONS = {
         consequence=_before_reactivating,
         carry_out=reactivate,
         shows_secret=True,
+    ),
+    "reset-factor": SettingsAction(
+        title="Reset the second factor",
+        button="Reset",
+        form=ConfirmedSettingsForm,
+        consequence=_before_reset_factor,
+        carry_out=reset_factor,
+    ),
+    "require-factor": SettingsAction(
+        title="Require a second factor",
+        button="Require it",
+        form=SettingsForm,
+        consequence=lambda _: (
+            "People with a password and without a second factor are signed out. After the next"
+            " sign-in they add one before they see anything else. Tokens keep working."
+        ),
+        carry_out=require_factor,
+    ),
+    "require-no-factor": SettingsAction(
+        title="Require no second factor",
+        button="Require none",
+        form=SettingsForm,
+        consequence=lambda _: "People who have one keep it, and may remove it.",
+        carry_out=require_no_factor,
+    ),
+    "end-session": SettingsAction(
+        title="End a session",
+        button="End session",
+        form=SettingsForm,
+        consequence=_before_ending_session,
+        carry_out=end_session,
+        subject=lambda of: _session(of).person,
     ),
     "make-token": SettingsAction(
         title="Make an API token",
@@ -252,18 +331,25 @@ LOG_MAX = 50
 @never_cache
 def settings(request: HttpRequest) -> HttpResponse:
     """Reads counts over all rows once, and not again with every refresh."""
-    context = settings_context() | {"history": history_queries.kept()}
+    context = settings_context(request) | {"history": history_queries.kept()}
     return render(request, "settings/page.html", context)
 
 
 @require_GET
 @never_cache
 def settings_regions(request: HttpRequest) -> HttpResponse:
-    return render(request, "settings/regions.html", settings_context() | {"is_refresh": True})
+    context = settings_context(request) | {"is_refresh": True}
+    return render(request, "settings/regions.html", context)
 
 
-def settings_context() -> dict[str, object]:
+def settings_context(request: HttpRequest) -> dict[str, object]:
+    """An operator sees the sessions of their own."""
+    is_admin = request.user.has_perm("jobs.operate")
+    whose = None if is_admin else request.user.get_username()
     return {
+        "sessions": queries.sessions(whose, request.session.session_key),
+        "with_factor": second_factor.people_with_one(),
+        "is_factor_required": second_factor.is_required(),
         "seen": job_queries.observe(),
         "people": queries.people(),
         "tokens": queries.tokens(),
@@ -293,9 +379,23 @@ def password(request: HttpRequest) -> HttpResponse:
 def _keep(request: HttpRequest, form: OwnPasswordForm) -> None:
     with transaction.atomic():
         user = form.save()
-        services.note_own_password(user)
+        services.note_own_password(user, request.session.session_key)
     update_session_auth_hash(request, user)
     authentication.has_chosen(request)
+    authentication.note_session(request)
+
+
+@require_POST
+def end_own_session(request: HttpRequest, key: int) -> HttpResponse:
+    """Needs no reason and no role: it is theirs."""
+    name = request.user.get_username()
+    try:
+        services.end_session(name=name, key=key, requester=name, reason="their own")
+    except Rejected as refusal:
+        messages.error(request, str(refusal))
+    else:
+        messages.success(request, "The session has ended.")
+    return redirect("settings")
 
 
 ACTIONS = PEOPLE_ACTIONS | alert_actions.ACTIONS | HISTORY_ACTIONS

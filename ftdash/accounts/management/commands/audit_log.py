@@ -1,0 +1,49 @@
+"""`ftdash audit-log verify`: checks that no entry of the audit log was changed or removed.
+
+Prints the digest of the newest entry. Note it elsewhere, and give it to a later check with
+`--noted`: that also finds entries that were cut off at the end, and a log that was written anew.
+Exit status 1: the log was tampered with.
+"""
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+import msgspec
+
+from ftdash.accounts import queries
+from ftdash.formats import plural
+from ftdash.installed_command import InstalledCommand
+
+
+class Command(InstalledCommand):
+    help = "Check that no entry of the audit log was changed or removed."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        verify = actions.add_parser("verify", help="name the first entry that does not fit")
+        verify.add_argument(
+            "--noted", default="", metavar="DIGEST", help="which an earlier check printed"
+        )
+        verify.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = queries.verify_log(options["noted"])
+        if options["json"]:
+            self.stdout.write(msgspec.json.encode(found).decode())
+        elif found.broken:
+            self.stdout.write(
+                f"{found.broken} The {plural(found.entries, 'entry', 'entries')} before it fit."
+                " Compare the log with a backup."
+            )
+        elif not found.has_noted:
+            self.stdout.write(
+                "No entry has the digest that you noted: entries were cut off, or the log was"
+                " written anew. Compare it with a backup."
+            )
+        else:
+            self.stdout.write(
+                f"{plural(found.entries, 'entry', 'entries')} fit. Newest: {found.newest or 'none'}"
+            )
+        if found.broken or not found.has_noted:
+            sys.exit(1)
