@@ -131,6 +131,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "ftdash.logs.named_request",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.gzip.GZipMiddleware",  # it pads each answer, against BREACH
@@ -248,13 +249,21 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
 
+LOG_JSON_VARIABLE = "FTDASH_LOG_JSON"
+LOG_JSON = os.environ.get(LOG_JSON_VARIABLE) == "1"
 # Each process writes to its standard error; its starter decides where that goes.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+        "json": {"()": "ftdash.logs.JsonLines"},
+    },
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "json" if LOG_JSON else "line"}
+    },
     "root": {"handlers": ["stderr"], "level": "WARNING"},
+    "loggers": {"ftdash.requests": {"level": "INFO" if LOG_JSON else "WARNING"}},
 }
 
 LANGUAGE_CODE = "en"

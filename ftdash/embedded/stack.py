@@ -1,6 +1,7 @@
 """The services of one embedded installation: their commands, and when each counts as ready."""
 
 import sys
+from pathlib import Path
 
 import httpx
 import redis
@@ -24,6 +25,8 @@ from pipelines.domain.errors import Rejected
 
 READY_WITHIN_S = 60.0
 ANSWER_TIMEOUT_S = 2.0
+NO_LOG_SETTINGS = Path(__file__).with_name("uvicorn_log.json")
+"""Keeps uvicorn from making handlers of its own: Django's settings say how a line looks."""
 STREAM_END_S = 2  # open event streams are cut when the server ends
 
 
@@ -50,8 +53,8 @@ def redis_service(name: str, address: RedisAddress, purpose: tuple[str, ...]) ->
     )
 
 
-def control_plane(web_port: int) -> list[Service]:
-    return [projector(), worker(), beat(), web(web_port)]
+def control_plane(web_port: int, web_host: str = LOOPBACK) -> list[Service]:
+    return [projector(), worker(), beat(), web(web_port, web_host)]
 
 
 def projector() -> Service:
@@ -82,13 +85,17 @@ def beat() -> Service:
     )
 
 
-def web(port: int) -> Service:
-    options = ("--host", LOOPBACK, "--port", str(port), "--log-level", "warning")
+def web(port: int, host: str = LOOPBACK) -> Service:
+    """`host` is the address to listen on. Its log lines are those of all our processes."""
+    options = ("--host", host, "--port", str(port))
+    logged = ("--log-level", "warning", "--log-config", str(NO_LOG_SETTINGS))
     believed = ("--no-proxy-headers",)  # `ftdash.asgi` believes those of FTDASH_TRUSTED_PROXIES
     graceful = ("--lifespan", "off", "--timeout-graceful-shutdown", str(STREAM_END_S))
     return Service(
         name="web",
-        command=module("uvicorn", "ftdash.asgi:application", *options, *believed, *graceful),
+        command=module(
+            "uvicorn", "ftdash.asgi:application", *options, *logged, *believed, *graceful
+        ),
         is_ready=lambda: web_answers(port),
         ready_within_s=READY_WITHIN_S,
     )

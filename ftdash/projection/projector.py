@@ -32,6 +32,7 @@ from ftdash.metrics.projector import SampleFold
 from ftdash.projection import incident_fold, run_fold
 from ftdash.projection.incident_fold import IncidentFold
 from ftdash.projection.run_fold import RunFold
+from ftdash.telemetry import RunSpans, tracer
 from pipelines.bus.journal import (
     JournalCutShort,
     UndecodableEvent,
@@ -88,6 +89,10 @@ READ_BYTES_MAX = 1 << 20
 HEARTBEAT_PERIOD_S = 1.0
 
 log = logging.getLogger("ftdash.projector")
+
+
+_spans: dict[str, RunSpans] = {}
+"""Of the runs that this process has folded."""
 
 
 class ProjectionRaced(Exception):
@@ -162,6 +167,9 @@ def _fold_next(run: Run) -> int:
     if envelopes:
         with transaction.atomic():
             fold(run, envelopes, offset, expected_offset=run.journal_offset)
+        spans = _spans.setdefault(run.run_id, RunSpans(run.pipeline.name, run.run_id))
+        for envelope in envelopes if tracer() is not None else ():
+            spans.on(envelope)
     return len(envelopes)
 
 

@@ -14,6 +14,7 @@ from ftdash.ui.guarantee import page as guarantee
 from ftdash.ui.incidents import page as incidents_page
 from ftdash.ui.lab import page as lab
 from ftdash.ui.lineage import page as lineage_page
+from ftdash.ui.logs import page as logs_page
 from ftdash.ui.metrics import page as metrics_page
 from ftdash.ui.palette import page as palette_page
 from ftdash.ui.pipelines import fleet_page
@@ -106,6 +107,8 @@ urlpatterns = [
         checkpoint_page.subtasks_csv,
         name="checkpoint-subtasks-csv",
     ),
+    path("pipelines/<slug:name>/logs/", logs_page.page, name="logs"),
+    path("pipelines/<slug:name>/logs/regions/", logs_page.regions, name="logs-regions"),
     path("pipelines/<slug:name>/guarantee/", guarantee.page, name="guarantee"),
     path("pipelines/<slug:name>/guarantee/regions/", guarantee.regions, name="guarantee-regions"),
     path("pipelines/<slug:name>/guarantee/audit/", guarantee.start_audit, name="guarantee-audit"),

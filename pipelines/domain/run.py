@@ -90,6 +90,7 @@ class RunDirectory:
 
     runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log, beginning.json}
     runs/<run id>/{targets.json, alive.json, lease.guard}
+    runs/<run id>/log/{<number>.jsonl, ...}
     runs/<run id>/{journal-<where it begins>.jsonl, ...}, once the journal is long
     runs/<run id>/{requests/<request id>.json, attempts/<n>}
 
@@ -168,7 +169,13 @@ class RunDirectory:
 
     @property
     def driver_log(self) -> Path:
+        """What the driver's process and Spark print."""
         return self.path / "driver.log"
+
+    @property
+    def log(self) -> Path:
+        """The directory of what driver, slots and the author's code log: see `bus.run_log`."""
+        return self.path / "log"
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):

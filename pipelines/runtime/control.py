@@ -20,6 +20,7 @@ from pipelines.domain.errors import UNDECODABLE, FailureKind, ProtocolError, Rej
 from pipelines.domain.events import RestoreProgress, SubtaskSample
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.log_lines import LogLine
 from pipelines.domain.poison import Isolation
 from pipelines.domain.run import ShippedCode
 from pipelines.domain.settings import (
@@ -142,6 +143,13 @@ class Sampled(Message, frozen=True, kw_only=True):
     counters: dict[str, int]
 
 
+class Logged(Message, frozen=True, kw_only=True):
+    """What the slot, its subtasks and the author's code have logged since the last one."""
+
+    lines: list[LogLine]
+    dropped: int  # before them, because there were too many
+
+
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
     slot: int
     host: str
@@ -236,6 +244,7 @@ FromSlot = (
     | StrangerTurnedAway
     | Ended
     | Sampled
+    | Logged
     | Beat
 )
 FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die | SlowUploads | Beat

@@ -221,6 +221,23 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a run's log is bounded and slows no subtask; what is dropped is counted": (
+        Mutant(
+            "pipelines/bus/run_log.py",
+            "self._path(old).unlink(missing_ok=True)",
+            "pass",
+            ("tests/unit/bus/test_run_log.py::test_a_log_never_takes_more_than_its_files"),
+        ),
+        Mutant(
+            "pipelines/runtime/logged_lines.py",
+            "self._dropped += 1",
+            "pass",
+            (
+                "tests/unit/bus/test_run_log.py::"
+                "test_a_slot_that_logs_too_much_drops_lines_and_counts_them"
+            ),
+        ),
+    ),
     "a revealed secret is in no log, journal, page or snapshot": (
         Mutant(
             "pipelines/domain/texts.py",

@@ -32,7 +32,7 @@ class AskingFunction(KeyedProcessFunction):
     def open(self, runtime: RuntimeContext) -> None:
         self._revealed = self._token.reveal()
         self._seen = runtime.get_state(ValueStateDescriptor("seen", pa.int64()))
-        log.warning("It asks with %s.", self._revealed)
+        log.info("It asks with %s.", self._revealed)
 
     def process_element(self, row: Row, context: RowContext) -> list[Row]:
         self._seen.update((self._seen.value() or 0) + 1)

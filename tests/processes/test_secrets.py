@@ -1,11 +1,15 @@
 """A function that fails with its secret in the error: no file of the run, and no log, holds it."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from pipelines.bus.run_log import newest_lines
 from pipelines.domain.events import CheckpointCompleted, FailureOccurred
+from pipelines.domain.log_lines import DRIVER
 from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.secretive import FAILS_AT
 
@@ -57,3 +61,20 @@ def test_no_file_and_no_log_holds_the_secret(
     assert len(files) > len(completed)
     told = "".join(capfd.readouterr())
     assert SECRET not in told
+    check_log(run)
+
+
+def check_log(run: StartedRun) -> None:
+    """What the function said at INFO is there, of each attempt, with the subtask that said it."""
+    lines = [line for _, line in newest_lines(run.directory.log, lambda _: True, 10_000)]
+    asked = [line for line in lines if line.message == "It asks with ***."]
+    failed = [line for line in lines if line.message == "It fails with ***."]
+
+    opened = [(line.attempt, line.level) for line in asked if line.subtask == "slot 0"]
+    assert opened == [(1, "INFO"), (2, "INFO")]
+    # Sent before the slot died of it.
+    assert [(line.attempt, line.subtask) for line in failed] == [(1, "asking[0]"), (2, "asking[0]")]
+    assert [line.message for line in lines if line.subtask == DRIVER][-1].startswith(
+        f"The run is {JobStatus.FAILED.value}."
+    )
+    assert all(line.time.utcoffset() == timedelta(0) for line in lines)

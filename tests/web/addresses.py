@@ -22,6 +22,7 @@ PAGES = (
     "incidents",
     "lab",
     "lineage",
+    "logs",
     "password",
     "pipeline",
     "pipeline-game-days",

@@ -20,6 +20,7 @@ from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease, LeaseLost
+from pipelines.bus.run_log import RunLog
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.connectors.in_process import Collect
 from pipelines.domain.clock import Clock
@@ -38,6 +39,7 @@ from pipelines.packages.store import CodeStore
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
+from pipelines.runtime.logged_lines import kept_log
 from pipelines.runtime.master.job_events import JobEvent, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.run_context import (
@@ -105,14 +107,17 @@ def drive(
         return ended.status
     clock = SystemClock()
     loop = ControlLoop(clock)
-    run_id = directory.run_id
+    run_id, fence = directory.run_id, AttemptFence()
     with (
+        kept_log(directory, lambda: fence.current) as run_log,
         SignsOfLife(lease, loop, on_lost),
         announcer_from_environment() as announce,
         JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal,
     ):
         try:
-            return _host(directory, lease, journal, loop, clock, open_stages)
+            return _host(
+                directory, lease, journal, loop, clock, open_stages, fence=fence, run_log=run_log
+            )
         except Rejected as refusal:
             if lease.attempts_so_far() and _may_pass(refusal):
                 raise Retryable(str(refusal)) from refusal
@@ -128,6 +133,9 @@ def _host(
     loop: ControlLoop,
     clock: Clock,
     open_stages: OpenStages,
+    *,
+    fence: AttemptFence,
+    run_log: RunLog,
 ) -> JobStatus:
     spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
     spec = msgspec.structs.replace(spec, settings=given_settings(spec, journal))
@@ -161,7 +169,6 @@ def _host(
     )
     events: EventQueue = SimpleQueue()
     pool = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
-    fence = AttemptFence()
     context = RunContext(
         spec=spec,
         pipeline=pipeline,
@@ -182,6 +189,7 @@ def _host(
         faults=Faults(plan),
         beginning=beginning,
         loop=loop,
+        keep_lines=run_log.keep,
     )
     master = JobMaster(context)
     try:

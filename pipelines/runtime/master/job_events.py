@@ -24,6 +24,7 @@ from pipelines.runtime.control import (
     Ended,
     FromSlot,
     Hello,
+    Logged,
     Restoring,
     Sampled,
     SourcesEnded,
@@ -160,7 +161,7 @@ def claim_of(message: FromSlot) -> str | None:
 def text_of(event: JobEvent) -> str | None:
     """For a report of the last events; None: it comes too often, and says nothing there."""
     match event:
-        case SlotSpoke(message=Beat() | Sampled() | Restoring()):
+        case SlotSpoke(message=Beat() | Sampled() | Restoring() | Logged()):
             return None
         case SlotSpoke(attempt, slot, message):
             what = claim_of(message) or type(message).__name__

@@ -9,6 +9,7 @@ the sources were given when the run began, for all of its attempts and drivers; 
 directory before slots get it, so no later driver finds something else.
 """
 
+import logging
 import math
 import queue
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,15 @@ from pipelines.connectors.source import AnySource, BeginsOnce
 from pipelines.disk.files import make_durable, replace_atomically
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import UNDECODABLE, LastEvents, Rejected
-from pipelines.domain.events import CheckpointCompleted, Event, JobStatusChanged
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    Event,
+    FailureOccurred,
+    JobStatusChanged,
+)
 from pipelines.domain.ids import Uid
+from pipelines.domain.log_lines import LogLine
 from pipelines.domain.run import MEMORY, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
@@ -100,6 +108,7 @@ class RunRecord:
 
     def emit(self, event: Event) -> None:
         self._journal.append(event, self._fence.current)
+        _log(event)
 
     def move_to(self, status: JobStatus, reason: str = "") -> None:
         """Raises InvariantViolated for a move that no run makes."""
@@ -109,6 +118,19 @@ class RunRecord:
     def end(self, status: JobStatus, reason: str) -> None:
         """The job master's loop ends after its current step; `status` is reached by then."""
         self._outcome = (status, reason)
+
+
+def _log(event: Event) -> None:
+    """What a reader of the log needs in order to place the lines around it."""
+    match event:
+        case JobStatusChanged(status=status, reason=reason):
+            log.info("The run is %s. %s", status.value, reason)
+        case FailureOccurred(cause=cause, detail=detail):
+            log.warning("A failure: %s", f"{cause}\n{detail}" if detail else cause)
+        case CheckpointFailed(checkpoint_id=checkpoint_id, reason=reason, message=message):
+            log.warning("Checkpoint %s failed: %s: %s", checkpoint_id, reason.value, message)
+        case _:
+            pass
 
 
 def newest_completed(journal: JournalWriter) -> CheckpointCompleted | None:
@@ -169,8 +191,14 @@ def _read(file: Path) -> Beginning:
         raise Rejected(f"{file} does not say what the sources began with: {error}.") from error
 
 
+log = logging.getLogger("ftdash.driver")
+
 EventQueue = queue.SimpleQueue[JobEvent]
 """What the job master takes its events from; any thread may put one."""
+
+
+def keep_no_lines(lines: list[LogLine], dropped: int) -> None:
+    """For a run without a log."""
 
 
 def unwatched_loop() -> ControlLoop:
@@ -201,6 +229,7 @@ class RunContext:
     faults: Faults = NO_FAULTS
     beginning: RunBeginning = field(default_factory=RunBeginning)
     loop: ControlLoop = field(default_factory=unwatched_loop)
+    keep_lines: Callable[[list[LogLine], int], None] = keep_no_lines  # that slots have logged
     last: LastEvents = field(default_factory=LastEvents)  # of the driver, for what breaks a rule
 
     @property

@@ -28,6 +28,7 @@ from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.faults import FaultPoint
+from pipelines.domain.log_lines import LogLine
 from pipelines.domain.status import KillMoment
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
@@ -40,9 +41,11 @@ from pipelines.runtime.control import (
     Deploy,
     Deployed,
     Die,
+    Failed,
     FromMaster,
     Hello,
     Inject,
+    Logged,
     Message,
     PeerLost,
     Pulse,
@@ -53,6 +56,7 @@ from pipelines.runtime.control import (
     prepare,
 )
 from pipelines.runtime.faults import Faults
+from pipelines.runtime.logged_lines import SlotLog
 from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.subtask_reports import Sampler, SubtaskReports, deliver
@@ -150,11 +154,13 @@ class SlotHost:
         self._reports = SubtaskReports(self._try_send, self.reach)
         self._faults = Faults()
         self._meter = RestoreMeter()
+        self._logged = SlotLog(slot, address.attempt, self._tell_logged)
         self._orders: queue.SimpleQueue[FromMaster | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
         host, port = self._network.address
         self._link.send(Hello(slot=self._slot, pid=os.getpid(), host=host, data_port=port))
+        self._logged.begin()
         self._watch.start()
         self._pulse.start()
         threading.Thread(target=self._hear, name="hearing", daemon=True).start()
@@ -163,6 +169,7 @@ class SlotHost:
                 self._obey(order)
             except Exception as error:
                 self._reports.slot_failed(error)
+        self._logged.end()
         self._watch.close()
         self._pulse.close()
         self._network.close()
@@ -292,7 +299,12 @@ class SlotHost:
                 timeout_ms=FAREWELL_TIMEOUT_MS,
             )
 
+    def _tell_logged(self, lines: list[LogLine], dropped: int) -> None:
+        self._try_send(Logged(lines=lines, dropped=dropped))
+
     def _try_send(self, message: Message) -> None:
         """The thread that hears notices a lost connection, and ends the process."""
+        if isinstance(message, Failed):
+            self._logged.send_held()  # they say why, and the answer ends this process
         with contextlib.suppress(OSError):
             self._link.send(message)

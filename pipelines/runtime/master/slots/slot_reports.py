@@ -17,6 +17,7 @@ from pipelines.runtime.control import (
     Ended,
     Failed,
     FromSlot,
+    Logged,
     PeerLost,
     ReservationWanted,
     Restoring,
@@ -51,6 +52,7 @@ class SlotReports:
         end: RunEnd,
     ) -> None:
         self._record = context.record
+        self._keep_lines = context.keep_lines
         self._attempts = attempts
         self._failures = failures
         self._faults = faults
@@ -83,6 +85,9 @@ class SlotReports:
         self._faults.on_slot_gone(event.attempt, event.slot)
 
     def _on_spoke(self, event: SlotSpoke) -> None:
+        if isinstance(event.message, Logged):  # also of an attempt that is over: they say why
+            self._keep_lines(event.message.lines, event.message.dropped)
+            return
         host = self._attempts.admit(event.attempt, claim_of(event.message))
         if host is not None:
             self._on_message(event.slot, event.message)
@@ -109,8 +114,8 @@ class SlotReports:
             case Sampled():
                 board.on_sampled(slot, message)
                 self._watchers.recovery.on_source_records(board.source_records)
-            case Beat():
-                pass  # it only shows that the slot lives
+            case Beat() | Logged():
+                pass  # the one only shows that the slot lives, the other is kept already
             case Failed():
                 self._failures.on_subtask_failed(slot, message)
             case PeerLost(problem=problem):

@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0033_run_gaps")]
+    dependencies = [("jobs", "0034_pipeline_labels")]
 
     operations = [
         migrations.AddField(

@@ -55,7 +55,7 @@ def unprotect(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("accounts", "0006_refusals")]
+    dependencies = [("accounts", "0007_listen_scope")]
 
     operations = [
         migrations.CreateModel(

@@ -1,0 +1,1 @@
+"""The page of a pipeline's log lines."""

