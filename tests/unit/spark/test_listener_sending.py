@@ -56,7 +56,9 @@ def test_events_arrive_in_order_with_the_token() -> None:
 def test_what_a_sick_dashboard_did_not_take_arrives_when_it_is_well(status: int | None) -> None:
     with Dashboard(status=status).serving() as dashboard:
         reporter = reporter_to(dashboard)
-        longest = put(reporter, 50)
+        put(reporter, 1)
+        wait_until(lambda: dashboard.asked >= 1)
+        longest = put(reporter, 49, begin=1)  # while a request is under way
         wait_until(lambda: dashboard.asked >= 2)
 
         dashboard.status = 200
