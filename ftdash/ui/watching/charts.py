@@ -14,6 +14,7 @@ from ftdash.formats import UNKNOWN, count, duration, plural, rate, size, utc
 from ftdash.ui.figures.style import (
     DASHES,
     SERIES,
+    Chart,
     Figure,
     Json,
     axis,
@@ -22,7 +23,6 @@ from ftdash.ui.figures.style import (
     pattern_of,
     short_legend,
 )
-from ftdash.ui.pipelines.page import Chart
 from ftdash.watching.progress import TOTAL, BatchFigures
 from ftdash.watching.queries import BatchView
 

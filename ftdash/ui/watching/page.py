@@ -22,7 +22,8 @@ from ftdash.runs.queries.freshness import Observation, observe
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.events import shared
-from ftdash.ui.pipelines.page import Chart, number_or_none
+from ftdash.ui.figures.style import Chart
+from ftdash.ui.pipelines.page import number_or_none
 from ftdash.ui.watching.charts import PHASE_NAMES, BatchRow, batch_row, charts
 from ftdash.watching import queries
 from ftdash.watching.progress import TOTAL, BatchFigures
