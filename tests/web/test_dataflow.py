@@ -79,7 +79,7 @@ class TestPage:
         assert drawing.count('class="flow-edge is-held-up"') == 3
         assert "flights source, 2 subtasks How busy each subtask is" in words
         assert "the busiest is flights[0], 50 % 50 % busy, 10 % backpressured 40 % idle" in words
-        assert "4.00 k/s in watermark 2013-01-01 00:26" in words
+        assert "4.00 k/s in busiest [0]: 50 %, least 50 % watermark 2013-01-01 00:26" in words
         assert "flights to join, hash; held up" in words
 
     def test_the_bottleneck_is_marked_in_words(self, operator: Client) -> None:
