@@ -3,6 +3,7 @@ browser before a dashboard that lives."""
 
 from collections.abc import Iterator
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,27 @@ if TYPE_CHECKING:
 QUICK_HASH = "django.contrib.auth.hashers.MD5PasswordHasher"
 PATIENCE_S = 60.0
 PLAIN_STORAGE = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> None:
+    """After a test with transactions of its own, Django deletes all rows; the triggers of the audit
+    log would refuse that."""
+    from django.db import connection
+
+    chain = import_module("ftdash.accounts.migrations.0008_factors_and_chain")
+    operations = type(connection.ops)
+    flush = operations.execute_sql_flush
+
+    def flush_unprotected(self: Any, sql_list: list[str]) -> None:
+        with connection.cursor() as cursor:
+            for statement in chain.UNDO[connection.vendor]:
+                cursor.execute(statement)
+            flush(self, sql_list)
+            for statement in chain.SQLITE:
+                cursor.execute(statement)
+
+    operations.execute_sql_flush = flush_unprotected
 
 
 @pytest.fixture

@@ -216,11 +216,11 @@ def test_dialogs_are_walked_through_and_give_the_keyboard_back(
     for action in actions:
         opener = page.locator(f"main a[data-dialog][href*='/{action}/']").first
         opener.press("Enter")
-        expect(page.locator("dialog #id_reason")).to_be_focused()
+        expect(page.locator("#dialog #id_reason")).to_be_focused()
         page.wait_for_function(NOTHING_IS_ASKED, timeout=PATIENCE_MS)
         assert walk(page, "dialog") == [], action
         page.keyboard.press("Escape")
-        expect(page.locator("dialog")).to_be_hidden()
+        expect(page.locator("#dialog")).to_be_hidden()
         expect(opener).to_be_focused()
     page.close()
 
@@ -337,7 +337,7 @@ def test_an_open_dialog_is_whole_and_for_everybody(signed_in: BrowserContext) ->
 
     page.click("#act-kill")
 
-    dialog = page.locator("dialog")
+    dialog = page.locator("#dialog")
     expect(dialog.locator("#id_reason")).to_be_visible()
     for size in WIDTHS.values():
         page.set_viewport_size(size)
