@@ -1,6 +1,7 @@
 """The log of a run: lines of JSON in a few files of its directory, each of bounded length.
 
-Only the driver that holds the lease writes. It begins a new file when the newest is full, and
+Only the driver that holds the lease writes; what a replaced one logs is in its own `driver.log`
+alone. The writer begins a new file when the newest is full, and
 deletes the oldest. So a log never takes more than `FILES_MAX` times `FILE_BYTES_MAX`. Lines are not
 synced: a loss of power may cost the last ones, and a torn line is skipped. Readers need no lock.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipelines.bus.lease import LeaseLost
 from pipelines.domain.errors import UNDECODABLE
 from pipelines.domain.ids import Attempt
 from pipelines.domain.log_lines import DRIVER, LinePlace, LogLine
@@ -32,9 +34,15 @@ class RunLog:
     """Writes on a thread of its own, so a slow disk delays no caller. Thread-safe."""
 
     def __init__(
-        self, directory: Path, file_bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX
+        self,
+        directory: Path,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        files_max: int = FILES_MAX,
+        check_held: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check_held` raises LeaseLost once another driver has taken the run over."""
         self._directory = directory
+        self._check_held = check_held
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
         self._waiting: queue.Queue[list[LogLine] | None] = queue.Queue(WAITING_MAX)
@@ -76,7 +84,10 @@ class RunLog:
             if dropped:
                 lines = [_lost(dropped), *lines]
             try:
+                self._check_held()
                 self._write(lines)
+            except LeaseLost:  # the log is the successor's
+                continue
             except OSError:  # a full disk must not end a run
                 self._drop(dropped + sum(line.logger != __name__ for line in lines))
 

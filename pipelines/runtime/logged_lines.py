@@ -128,9 +128,11 @@ class _DriverLog(logging.Handler):
 
 
 @contextmanager
-def kept_log(directory: RunDirectory, attempt: Callable[[], Attempt]) -> Iterator[RunLog]:
-    """What this process logs meanwhile is kept in the run's log."""
-    log = RunLog(directory.log)
+def kept_log(
+    directory: RunDirectory, attempt: Callable[[], Attempt], check_held: Callable[[], None]
+) -> Iterator[RunLog]:
+    """What this process logs meanwhile is kept in the run's log, while it holds the lease."""
+    log = RunLog(directory.log, check_held=check_held)
     handler = _DriverLog(log, attempt)
     logging.getLogger().addHandler(handler)
     try:

@@ -109,7 +109,7 @@ def drive(
     loop = ControlLoop(clock)
     run_id, fence = directory.run_id, AttemptFence()
     with (
-        kept_log(directory, lambda: fence.current) as run_log,
+        kept_log(directory, lambda: fence.current, lease.check_held) as run_log,
         SignsOfLife(lease, loop, on_lost),
         announcer_from_environment() as announce,
         JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal,
