@@ -84,8 +84,9 @@ def patient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> float:
 
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """For all that asks Django what time it is."""
+    """For all that asks Django what time it is. Reports have whole milliseconds, so it has too."""
     now = timezone.now()
+    now = now.replace(microsecond=now.microsecond // 1000 * 1000)
     monkeypatch.setattr(timezone, "now", lambda: now)
     return now
 

@@ -48,6 +48,7 @@ MADE_BY_A_DRIVER = {
     "checkpoints-regions",
     "guarantee-regions",
     "lineage-regions",
+    "logs-regions",
     "pipeline-metrics-regions",
     "pipeline-planner-regions",
     "pipeline-regions",

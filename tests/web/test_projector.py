@@ -367,6 +367,7 @@ def test_a_recovery_is_one_row_with_all_its_phases() -> None:
         "detect",
         "decide",
         "stop",
+        "backoff",
         "start",
         "restore",
         "first_record",
@@ -392,7 +393,7 @@ def test_a_recovery_that_is_read_in_pieces_stays_one_row() -> None:
         one_by_one.run_once()
 
     (recovery,) = Recovery.objects.filter(run=run)
-    assert len(recovery.phases) == 8
+    assert len(recovery.phases) == 9
 
 
 def test_a_driver_that_vanished_is_a_failure_and_its_checkpoint_failed() -> None:

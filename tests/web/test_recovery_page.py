@@ -341,7 +341,7 @@ def test_a_refresh_carries_every_region(operator: Client) -> None:
     shown, sent = text_of(operator, PAGE), text_of(operator, PAGE + "regions/")
 
     assert regions_in(sent) == regions_in(shown)
-    assert sent.count('hx-swap-oob="true"') == len(regions_in(shown)) == 10
+    assert sent.count('hx-swap-oob="true"') == len(regions_in(shown)) == 11
 
 
 def test_a_pipeline_without_a_run_has_a_page(operator: Client) -> None:

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.usefixtures("site")
 
 MODELS = sorted(rows._registry, key=lambda model: model.__name__)
 SECRETIVE = re.compile("secret|digest|password|salt|credential|(^|_)key$|token")
+READABLE = {"AdminAction": {"digest"}}
+"""The digest of an entry of the audit log is there to be compared."""
+
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=\"|javascript:")
 
 
@@ -131,7 +134,8 @@ def test_no_column_shown_is_named_like_a_secret(admin: Client, model: type[model
 
     shown = set(flatten_fieldsets(rows._registry[model].get_fieldsets(request)))
 
-    assert {each for each in shown if SECRETIVE.search(each)} == set()
+    named = {each for each in shown if SECRETIVE.search(each)}
+    assert named == READABLE.get(model.__name__, set())
 
 
 def test_its_pages_keep_to_the_policy_of_all_pages(admin: Client) -> None:

@@ -85,8 +85,8 @@ def test_one_game_day_is_shown_with_what_was_found_and_its_phases(operator: Clie
     assert f"Game day {key}: kill a slot" in words
     assert "✓ It took effect: Slot 1 is gone." in words
     assert "✓ All subtasks ran again after 300 ms, from the beginning, with 1,234 records" in words
-    assert "Detect Decide Stop Start Restore" in words
-    assert "12 ms – – – 80 ms" in words
+    assert "Detect Decide Stop Backoff Start Restore" in words
+    assert "12 ms – – – – 80 ms" in words
 
 
 def test_one_that_no_worker_has_taken_up_says_so(operator: Client) -> None:
