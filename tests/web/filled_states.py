@@ -21,12 +21,16 @@ from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, Evaluat
 from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
+from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
 from ftdash.points.services import comparisons
 from ftdash.watching.services import registration, reports
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.reports import Report
+from pipelines.bus.run_log import RunLog
+from pipelines.domain.ids import Attempt
+from pipelines.domain.log_lines import DRIVER, LogLine
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.lab.options import MODES
 from pipelines.lab.report import LabReport
@@ -204,6 +208,37 @@ def settings() -> None:
         created_by="admin",
         created_at=timezone.now(),
     )
+
+
+def log_lines(run: Run) -> None:
+    """What driver, slot and the author's code log around a failure."""
+    lines = (
+        ("INFO", DRIVER, "pipelines.runtime", "Attempt 1 deploys 8 subtasks on 2 slots.", ""),
+        ("INFO", "weather-at-departure[0]", "flights.weather", "Read 26,115 rows of weather.", ""),
+        ("WARNING", "hourly-delay[1]", "flights.delays", "A flight without a carrier.", ""),
+        ("ERROR", "slot 1", "pipelines.runtime", "The slot ends.", TRACE),
+    )
+    log = RunLog(run_directory(run).log)
+    log.keep(
+        LogLine(
+            time=timezone.now(),
+            level=level,
+            subtask=subtask,
+            attempt=Attempt(1),
+            logger=logger,
+            message=message,
+            trace=trace,
+        )
+        for level, subtask, logger, message, trace in lines
+    )
+    log.close()
+
+
+TRACE = """Traceback (most recent call last):
+  File "flights/delays.py", line 41, in mean_delay
+    return total / count
+ZeroDivisionError: division by zero
+"""
 
 
 def labels() -> None:

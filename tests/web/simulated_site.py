@@ -409,6 +409,7 @@ def fill(simulated: SimulatedRun, failed: Run) -> None:
     filled_states.alerts(failed)
     filled_states.settings()
     filled_states.labels()
+    filled_states.log_lines(run)
     filled_states.watched_queries(Path(project.FTDASH_HOME) / "watched")
     for savepoint in simulated.savepoints[:1]:
         filled_states.half_read(str(simulated.place(savepoint)))
