@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from allauth.usersessions.models import UserSession
 from django.conf import settings as project
+from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from ftdash.accounts import services
@@ -181,7 +184,15 @@ def alerts(run: Run) -> None:
 
 
 def settings() -> None:
-    """A colleague, tokens, a rule and a channel of their own."""
+    """A colleague's session, tokens, a rule and a channel of their own."""
+    session = SessionStore()
+    session.create()
+    UserSession.objects.create(
+        user=User.objects.get(username="operator"),
+        session_key=session.session_key,
+        ip="192.0.2.7",
+        user_agent="Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0",
+    )
     services.create_token(
         name="ci",
         scope=TokenScope.ACT,

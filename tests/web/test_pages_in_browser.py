@@ -82,7 +82,12 @@ WITH_MOMENTS = {  # and where on the page
     "savepoint-state": ".facts",
     "savepoint": "#shelf-life",
 }
-SHOWN_FOR = {"reactivate": "deactivate", "switch-on": "switch-off"}
+SHOWN_FOR = {
+    "reactivate": "deactivate",
+    "require-no-factor": "require-factor",
+    "reset-factor": "reset-password",
+    "switch-on": "switch-off",
+}
 """What nothing here can be done with, by what can: both forms are of the same."""
 
 WITH_SENTENCES = {  # that hold moments, by address or the page's name
