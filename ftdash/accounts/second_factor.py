@@ -71,7 +71,7 @@ def is_missing(user: User) -> bool:
 
 
 def require(*, requester: str, reason: str) -> None:
-    """From now on nobody with a local account works without one.
+    """From now on every local account needs one.
 
     Ends the sessions of people who have none. Raises Rejected for an admin without one: they would
     sign themselves out.

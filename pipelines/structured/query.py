@@ -106,7 +106,7 @@ class Operator:
 
     @cached_property
     def snapshot_bytes(self) -> Mapping[int, int]:
-        """Of versions of which every partition has a snapshot; SST files are not counted."""
+        """Of versions that have a snapshot in every partition; SST files are not counted."""
         found: defaultdict[int, list[int]] = defaultdict(list)
         for each in self.partitions:
             for version, files in each.files.items():

@@ -133,7 +133,7 @@ class TestMachine:
 
 
 def test_every_cause_has_a_button_or_a_command() -> None:
-    """A failure class without a next step is one that nobody can act on at night."""
+    """An engineer cannot act at night on a failure class without a next step."""
     for cause in Cause:
         for has_failed in (False, True):
             advice = advice_on(cause, has_failed=has_failed)

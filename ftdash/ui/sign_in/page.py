@@ -65,7 +65,7 @@ def _with_sentence(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
 @require_GET
 @never_cache
 def factors(request: HttpRequest) -> HttpResponse:
-    """What a person signs in with, besides the password."""
+    """The factors that a person adds to the password."""
     user: Any = request.user
     context = {
         "factors": second_factor.factors_of(user),

@@ -74,7 +74,7 @@ def query_regions(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def query_view(request: HttpRequest, name: str) -> QueryView:
-    """Raises Http404 if nobody watches a query of that name."""
+    """Raises Http404 if no query of that name is watched."""
     page = number_or_none(request.GET.get("page")) or 1
     detail = queries.detail(name, page=page, per_page=BATCHES_PER_PAGE)
     if detail is None:
