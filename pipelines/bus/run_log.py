@@ -1,9 +1,11 @@
 """The log of a run: lines of JSON in a few files of its directory, each of bounded length.
 
-Only the driver that holds the lease writes; what a replaced one logs is in its own `driver.log`
-alone. The writer begins a new file when the newest is full, and
-deletes the oldest. So a log never takes more than `FILES_MAX` times `FILE_BYTES_MAX`. Lines are not
-synced: a loss of power may cost the last ones, and a torn line is skipped. Readers need no lock.
+Only the driver that holds the lease writes. What a driver logs after it was replaced is in its own
+`driver.log` alone; lines that it was writing at that moment may still arrive.
+
+The writer begins a new file when the newest is full, and deletes the oldest. So a log never takes
+more than `FILES_MAX` times `FILE_BYTES_MAX`. Lines are not synced: a loss of power may cost the
+last ones, and a torn line is skipped. Readers need no lock.
 """
 
 import queue

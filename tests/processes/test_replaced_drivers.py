@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,10 @@ from django.conf import LazySettings
 from ftdash.supervision import drivers as supervision
 from ftdash.supervision import launcher
 from pipelines.bus.lease import owner_of
+from pipelines.bus.run_log import newest_lines
 from pipelines.domain.events import DriverReplaced, RunEnded, RunStarted
 from pipelines.domain.faults import FaultPoint
+from pipelines.domain.log_lines import LogLine
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.master.driving import EXIT_LEASE_HELD
 from tests.driven_run import StartedRun
@@ -42,6 +45,7 @@ SOON = {
     "heartbeat.driver-timeout": "3 s",
     "restart-strategy.exponential-delay.initial-backoff": "10 ms",
 }
+LINES = 10_000  # more than any run here logs
 NTH = 4  # by then there is a checkpoint to restore, and output to commit
 POINTS = [
     None,  # between two checkpoints
@@ -68,12 +72,13 @@ def test_a_driver_stopped_at_a_point_is_replaced_and_changes_nothing_when_it_goe
         hurry(tmp_path)
         run.wait_for(lambda es: isinstance(es[-1].event, RunEnded), STEP_S)
         wait_until(lambda: owner_of(run.directory) is None, within_s=STEP_S)
-        before = everything_in(tmp_path)
+        before, continued_at = everything_in(tmp_path), datetime.now(UTC)
 
         os.kill(run.process.pid, signal.SIGCONT)
         run.process.wait(STEP_S)
 
         assert everything_in(tmp_path) == before
+        assert [line for line in log_of(run) if line.time > continued_at] == []
         assert_ended_with_a_sentence(run)
         assert_replaced(run, was_killed=False)
         assert_exact(tmp_path / "output")
@@ -198,6 +203,15 @@ def assert_ended_with_a_sentence(run: StartedRun) -> None:
 
 
 def everything_in(root: Path) -> dict[str, str]:
-    """What is in every file, but for the log of the driver, which says that it ends."""
-    files = [path for path in root.rglob("*") if path.is_file() and path.name != "driver.log"]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    """What is in every file, but for the log of the driver, which says that it ends, and the log of
+    the run, where lines that the driver was writing when it was stopped arrive late."""
+    files = [path for path in root.rglob("*") if path.is_file()]
+    logs = [path for path in files if path.name == "driver.log" or path.parent.name == "log"]
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in set(files).difference(logs)
+    }
+
+
+def log_of(run: StartedRun) -> list[LogLine]:
+    return [line for _, line in newest_lines(run.directory.log, lambda line: True, LINES)]
