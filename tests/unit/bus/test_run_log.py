@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.bus.lease import LeaseLost
 from pipelines.bus.run_log import RunLog, lines_from, log_files, newest_lines
-from pipelines.domain.ids import Attempt
+from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.log_lines import LinePlace, LogLine, is_at_least
+from pipelines.domain.run import RunDirectory
 from pipelines.domain.texts import remember_secret
 from pipelines.runtime.logged_lines import HELD_MAX, SENT_MAX, SlotLog, line_of
 from tests.polling import wait_until
@@ -72,6 +74,17 @@ def test_a_place_names_the_same_line_for_good(tmp_path: Path) -> None:
     assert (first[0], first[1].message, second[1].message) == (place, "c", "d")
     assert [e.message for _, e in newest_lines(tmp_path, lambda _: True, 2, place)] == ["a", "b"]
     assert LinePlace.parse("1-x") is None
+
+
+def test_a_driver_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None:
+    def check_held() -> None:
+        raise LeaseLost(RunDirectory(tmp_path, RunId("run-1")), None)
+
+    log = RunLog(tmp_path / "log", check_held=check_held)
+    log.keep([line("one")])
+    log.close()
+
+    assert everything(tmp_path / "log") == []
 
 
 def test_a_full_disk_costs_lines_which_are_counted_and_ends_nothing(tmp_path: Path) -> None:
