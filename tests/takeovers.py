@@ -1,6 +1,6 @@
 """Starts of runs, as a driver makes them: hold the target first, then make it fit the point."""
 
-from pipelines.connectors.sink import HoldsTarget, Sink, Superseded
+from pipelines.connectors.contract import HoldsTarget, Sink, Superseded
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder
 

@@ -12,8 +12,8 @@ from typing import get_args
 import pytest
 
 from pipelines import connectors, local, stream, testing
-from pipelines.connectors import in_process
-from pipelines.connectors.sink import Sink
+from pipelines.connectors import contract, in_process
+from pipelines.connectors.contract import Sink
 from pipelines.domain.commands import AnyCommand, DriverCommand
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.flows.finding import installed_flows
@@ -102,8 +102,11 @@ NOT_WITHIN = {  # directory -> what of its own package lies in another process, 
 FACADE = Path("pipelines/connectors/__init__.py")
 """Names the connectors of all kinds, and imports each when it is used."""
 
-AUTHORS_DOORS = ("pipelines.stream", "pipelines.connectors", "pipelines.testing", "pipelines.local")
-"""What the author of a pipeline imports."""
+AUTHORS_DOORS = (
+    *("pipelines.stream", "pipelines.connectors", "pipelines.testing", "pipelines.local"),
+    "pipelines.connectors.contract",
+)
+"""What the author of a pipeline or of a connector imports."""
 
 BEHIND_THE_DOORS = tuple(
     f"pipelines.{each}."
@@ -286,15 +289,17 @@ def test_what_lies_behind_a_door_is_found() -> None:
     assert is_behind_a_door("pipelines.connectors.files.sink", "ExactlyOnceFiles")
     assert is_behind_a_door("pipelines.stream.declaration", "Flow")
     assert is_behind_a_door("pipelines.testing.exactly_once", "assert_exactly_once")
+    assert is_behind_a_door("pipelines.connectors.sink", "SinkContext")
     assert not is_behind_a_door("pipelines.connectors", "ExactlyOnceFiles")
+    assert not is_behind_a_door("pipelines.connectors.contract", "SinkContext")
     assert not is_behind_a_door("pipelines.connectors.kafka.sink", "KafkaSink")
 
 
 def is_behind_a_door(module: str, name: str) -> bool:
-    if not module.startswith(BEHIND_THE_DOORS):
+    if module in AUTHORS_DOORS or not module.startswith(BEHIND_THE_DOORS):
         return False
     taken = getattr(import_module(module), name, None)
-    doors = (stream, connectors, testing, local)
+    doors = (stream, connectors, testing, local, contract)
     return any(name in door.__all__ and getattr(door, name) is taken for door in doors)
 
 

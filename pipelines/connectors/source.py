@@ -97,10 +97,9 @@ class Source(Protocol):
 
         A batch without rows means that there is nothing at the moment, but the split goes on.
 
-        Raises:
-            Rejected: the split cannot be read: malformed, a column missing, or gone (the message
-            then names the missing range). Names the file.
-                MalformedRecord: one record cannot be read, and the source knows which.
+        Raises Rejected when the split cannot be read: malformed, a column missing, or gone. The
+        message names the file, and the missing range. Raises MalformedRecord when one record cannot
+        be read, and the source knows which.
         """
         ...
 

@@ -21,12 +21,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
-from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.connectors.contract import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    CheckpointId,
+    Json,
+    RunId,
+    SinkContext,
+    SinkWriter,
+    Superseded,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+)
 from pipelines.disk.files import create_if_absent
-from pipelines.domain.guarantees import AT_LEAST_ONCE, EXACTLY_ONCE
-from pipelines.domain.ids import CheckpointId, RunId
-from pipelines.domain.snapshots import Json
 from pipelines.lab.view_input import ViewInput, wall_ms
 from pipelines.operators.operator import Operator
 from pipelines.stream import (

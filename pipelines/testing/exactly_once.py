@@ -136,22 +136,34 @@ def assert_exactly_once(
 
 def run_with_kills(
     pipeline: Pipeline | Flow,
-    input: Input,
+    input: Input | None,
     *,
     kills: int,
     kill_count: int = 3,
     parallelism: int = 2,
     points: Sequence[FaultPoint] = tuple(FaultPoint),
     parameters: Mapping[str, str] | None = None,
+    own_sinks: bool = False,
 ) -> KilledRun:
     """As `assert_exactly_once`, without a comparison: returns what the run committed.
 
     A run without kills counts how often the points are passed; the seed draws among those passes.
+    It reads its input too, and writes to no sink of the pipeline.
+
+    Args:
+        input: None: the pipeline's own sources are read, to their end.
+        own_sinks: the run with kills writes to the pipeline's own sinks. Read from their targets
+            what they committed; `KilledRun.table` has rows of a `collect` only. A killed process
+            leaves its writers without `close`.
+
     Raises RunFailed when the pipeline fails by itself.
     """
-    built = _with_ends(pipeline, input, parallelism, parameters)
-    trial = _Trial(built, kills, parallelism, frozenset(points))
+    built = pipeline.build(parameters or {}) if isinstance(pipeline, Flow) else pipeline
+    replaced = _with_ends(built, {} if input is None else input, parallelism, parameters)
+    trial = _Trial(replaced, kills, parallelism, frozenset(points))
     _, passes = trial.calm()
+    if own_sinks:
+        trial = replace(trial, pipeline=replace(replaced, sinks=built.sinks))
     return trial.killed(passes, kill_count)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.connectors import SqlUpsert
-from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.contract import SinkContext
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.spark.flight_oracle import verdict
 

@@ -19,7 +19,7 @@ from pipelines.connectors import (
     RedisHashes,
     SeededGenerator,
 )
-from pipelines.connectors.sink import Sink
+from pipelines.connectors.contract import Sink
 from pipelines.connectors.source import AnySource
 from pipelines.domain.run import Parameter
 from pipelines.stream import Environment, Flow, Pipeline

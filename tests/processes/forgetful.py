@@ -5,8 +5,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.connectors.contract import (
+    SinkContext,
+    Superseded,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+)
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import Parameter
 from pipelines.domain.snapshots import Json

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.connectors import ExactlyOnceFiles
-from pipelines.connectors.sink import SinkContext, SinkWriter
+from pipelines.connectors.contract import SinkContext, SinkWriter
 from pipelines.stream import Flow, Pipeline
 from tests.processes import numbers
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.connectors import ExactlyOnceFiles
+from pipelines.connectors.contract import MalformedRecord
 from pipelines.connectors.files.quarantine import quarantined_records
-from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.run import Parameter
 from pipelines.operators.rows import Row
 from pipelines.stream import (

@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.connectors.sink import SinkContext, Superseded, newest_of
-from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.contract import MalformedRecord, SinkContext, Superseded, newest_of
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 

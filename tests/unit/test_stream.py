@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.connectors import BlackHole, ExactlyOnceFiles, JsonLinesFiles, RedisHashes, SqlUpsert
-from pipelines.connectors.sink import Sink, SinkContext, SinkWriter, Superseded
+from pipelines.connectors.contract import Sink, SinkContext, SinkWriter, Superseded
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.guarantees import Ends

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from pipelines.connectors import BlackHole
-from pipelines.connectors.sink import Sink
+from pipelines.connectors.contract import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.settings.parsing import parse_settings

@@ -15,7 +15,7 @@ from pipelines.bus.journal_segments import (
     delete_segments,
     segments_of,
 )
-from pipelines.connectors.sink import Sink, SinkContext
+from pipelines.connectors.contract import Sink, SinkContext
 from pipelines.domain.events import CheckpointCommitted, Event, JobStatusChanged
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.contract import MalformedRecord
 from pipelines.domain.elements import Origins
 from pipelines.domain.errors import (
     BrokenCode,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.sink import SinkContext, SinkWriter
+from pipelines.connectors.contract import SinkContext, SinkWriter
 from pipelines.domain.errors import OutputLost
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.lab.page_views import COUNTED, ROW, ViewLog, visible_rows

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipelines.connectors.contract import Source
 from pipelines.connectors.positions import SplitMemory
-from pipelines.connectors.source import Source
 from pipelines.connectors.split_progress import SplitPositions, initial
 from pipelines.domain.ids import CheckpointId, RunId, Uid, operator_id
 from pipelines.domain.key_groups import range_of

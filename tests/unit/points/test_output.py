@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.sink import HoldsTarget
+from pipelines.connectors.contract import HoldsTarget
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import RunId, Uid
 from pipelines.points.preflight import takeovers

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pipelines.bus.journal import JournalWriter
-from pipelines.connectors.sink import Sink
+from pipelines.connectors.contract import Sink
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.source import LoggedRecords
+from pipelines.connectors.contract import LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from tests.unit.runtime.fakes import SCHEMA, batch_of

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput
-from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.contract import SinkContext, Superseded
 from pipelines.domain.checkpoint_failures import SubtaskPhases
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.faults import FaultPoint

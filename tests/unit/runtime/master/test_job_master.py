@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.connectors.sink import Superseded
+from pipelines.connectors.contract import Superseded
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
     Cancel,

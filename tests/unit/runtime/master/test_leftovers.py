@@ -12,7 +12,7 @@ import pytest
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease, LeaseLost
-from pipelines.connectors.sink import Unfinished
+from pipelines.connectors.contract import Unfinished
 from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import (
     CheckpointCompleted,

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.connectors import BlackHole
-from pipelines.connectors.sink import Sink
+from pipelines.connectors.contract import Sink
 from pipelines.domain.elements import Barrier, RecordOrigin, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid

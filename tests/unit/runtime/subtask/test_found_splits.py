@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from pipelines.connectors import split_progress
+from pipelines.connectors.contract import LoggedRecords
 from pipelines.connectors.positions import named_problems_of
-from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected, Retryable

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.sink import PrepareRefused
+from pipelines.connectors.contract import PrepareRefused
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.ids import CheckpointId

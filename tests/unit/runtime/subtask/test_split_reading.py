@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.connectors.source import LoggedRecords
+from pipelines.connectors.contract import LoggedRecords
 from pipelines.domain.errors import InvariantViolated
 from pipelines.runtime.subtask.sources.split_reading import OpenSplit, taken_of
 from pipelines.stream import WatermarkStrategy

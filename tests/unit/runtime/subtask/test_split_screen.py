@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipelines.connectors.contract import Batch, LoggedRecords, MalformedRecord
 from pipelines.connectors.json_rows import record_text
-from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader

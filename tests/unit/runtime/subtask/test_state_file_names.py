@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.write_ahead import Segment
+from pipelines.connectors.contract import Segment
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_id

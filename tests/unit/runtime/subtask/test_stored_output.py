@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.sink import Segment
+from pipelines.connectors.contract import Segment
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
