@@ -8,6 +8,29 @@ _TRIGGERED = "tests/unit/operators/test_triggers.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
+    "a record without event time ends the run with its place and column; only a dead letter has"
+    " none": (
+        Mutant(
+            "pipelines/runtime/subtask/sources/split_reading.py",
+            "        if row < 0:\n",
+            "        if row < 1:\n",
+            (
+                "tests/unit/local/test_run_local.py::test_a_record_without_event_time_is_named_with"
+                "_its_column"
+            ),
+        ),
+    ),
+    "a split that is restored ends where its source ends in this run": (
+        Mutant(
+            "pipelines/connectors/split_progress.py",
+            "    return msgspec.structs.replace(split, end_offset=found.end_offset)\n",
+            "    return split\n",
+            (
+                "tests/contracts/test_redis_streams.py::test_a_bounded_source_ends_after_a_restore"
+                "_of_an_unbounded_point_and_the_other_way_round"
+            ),
+        ),
+    ),
     "bytes that their schema did not write cost no other record, and a schema that does not go with"
     " the columns is refused by name": (
         Mutant(

@@ -3,6 +3,26 @@
 from tests.mutants.mutant import Mutant
 
 RECOVERY: dict[str, tuple[Mutant, ...]] = {
+    "a run that a person cancels before it has slots ends at once and answers its requests": (
+        Mutant(
+            "pipelines/spark/stage.py",
+            "            if is_cancelled():\n",
+            "            if False:\n",
+            (
+                "tests/unit/spark/test_start.py::test_a_run_that_is_cancelled_does_not_wait_for"
+                "_yarn_any_more"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/driving.py",
+            "    except StartGivenUp:\n        return master.cancel_unstarted()\n",
+            "    except StartGivenUp:\n        raise\n",
+            (
+                "tests/unit/runtime/master/test_driving.py::test_a_run_that_is_cancelled_before_it"
+                "_has_slots_ends_and_answers"
+            ),
+        ),
+    ),
     (
         "a record that always fails is set aside once, with the checkpoint it "
         "belongs to, or processed"
