@@ -132,7 +132,7 @@ class _PlanHead(msgspec.Struct):
 
 class _CommitBody(msgspec.Struct):
     nextBatchWatermarkMs: int = 0  # noqa: N815
-    stateUniqueIds: dict[str, list[list[str]]] | None = None  # noqa: N815
+    stateUniqueIds: dict[int, list[list[str]]] | None = None  # noqa: N815
 
 
 class _LogLine(msgspec.Struct):
@@ -178,7 +178,7 @@ def plan_of(content: bytes) -> Plan:
     head = _decoded(_PLAN_HEAD, lines[0])
     evolves = version == "v2"
     sources = tuple(
-        _source_offset(index, line.decode(), evolves=evolves)
+        _source_offset(index, _text_of(line), evolves=evolves)
         for index, line in enumerate(lines[1:])
     )
     return Plan(version, head.batchWatermarkMs, head.batchTimestampMs, head.conf, sources)
@@ -191,7 +191,7 @@ def commit_of(content: bytes) -> Commit:
         raise Damaged(Problem.TORN, "ends after its first line")
     body = _decoded(_COMMIT, lines[0])
     ids = {
-        int(operator): tuple(tuple(stores) for stores in partitions)
+        operator: tuple(tuple(stores) for stores in partitions)
         for operator, partitions in (body.stateUniqueIds or {}).items()
     }
     return Commit(version, body.nextBatchWatermarkMs, ids)
@@ -204,7 +204,7 @@ def log_entries_of(content: bytes) -> list[LogEntry]:
     for line in lines:
         found = _decoded(_LOG_LINE, line)
         entries.append(
-            LogEntry(line.decode(), found.path, found.batchId, found.size, found.modificationTime)
+            LogEntry(_text_of(line), found.path, found.batchId, found.size, found.modificationTime)
         )
     return entries
 
@@ -352,6 +352,13 @@ def _versioned(content: bytes, known: tuple[str, ...]) -> tuple[str, list[bytes]
             Problem.UNKNOWN_VERSION, f"begins with {version[:20]!r}, not with {' or '.join(known)}"
         )
     return version, [line for line in lines if line]
+
+
+def _text_of(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise Damaged(Problem.TORN, f"is no text: {error}") from error
 
 
 def _check_filled(content: bytes) -> None:

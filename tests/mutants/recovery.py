@@ -3,6 +3,14 @@
 from tests.mutants.mutant import Mutant
 
 RECOVERY: dict[str, tuple[Mutant, ...]] = {
+    "any bytes from a peer, a file or a disk are a value or the error that callers handle": (
+        Mutant(
+            "pipelines/structured/formats.py",
+            "    except UnicodeDecodeError as error:\n",
+            "    except KeyError as error:\n",
+            ("tests/unit/test_outside_input.py::test_what_once_raised_another_error_is_damaged"),
+        ),
+    ),
     "a run that a person cancels before it has slots ends at once and answers its requests": (
         Mutant(
             "pipelines/spark/stage.py",

@@ -1,0 +1,418 @@
+"""Parsers of what comes from outside the process: any bytes give a value or the error that callers
+handle, and nothing else.
+
+Hypothesis draws both plain bytes and valid content with a few bytes changed. A failure prints its
+example, and the next run tries it first (`var/fuzz`). What was mended stays in `FOUND`.
+`FTDASH_FUZZ_EXAMPLES` sets how many are drawn.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from pipelines.bus.announce import announce_nothing
+from pipelines.bus.inbox import Inbox, submit
+from pipelines.bus.journal import (
+    JournalCutShort,
+    JournalWriter,
+    UndecodableEvent,
+    every_envelope,
+    newest_event,
+)
+from pipelines.bus.lease import Lease, give_sign, newest_sign, owner_of
+from pipelines.channels.handshake import (
+    ANSWER_BYTES,
+    HandshakeRefused,
+    prove_token,
+    verify_token,
+)
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.wire import (
+    BACKWARD,
+    FORWARD,
+    FrameReader,
+    Kind,
+    RecordsDecoder,
+    RecordsEncoder,
+    bytes_frame,
+    bytes_of,
+    grant_frame,
+    grant_of,
+    mark_frame,
+    mark_of,
+    origins_of,
+)
+from pipelines.domain.commands import Cancel
+from pipelines.domain.elements import Barrier, Watermark
+from pipelines.domain.errors import CorruptSnapshot, ProtocolError
+from pipelines.domain.events import RunEnded
+from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.run import DriverSign, RunDirectory
+from pipelines.domain.snapshots import (
+    FORMAT_VERSION,
+    CheckpointKind,
+    Manifest,
+    OperatorSnapshot,
+    SubtaskSnapshot,
+)
+from pipelines.domain.status import JobStatus
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.control import MASTER_DECODER, SLOT_DECODER, Beat, ControlLink, Inject
+from pipelines.storage.manifests import seal, unseal
+from pipelines.structured import formats
+from pipelines.structured.formats import Damaged
+
+EXAMPLES = int(os.environ.get("FTDASH_FUZZ_EXAMPLES", "40"))
+KEPT = Path(__file__).parents[2] / "var" / "fuzz"
+drawn = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=DirectoryBasedExampleDatabase(KEPT),
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+TOKEN = "token"
+LIMITS = NetworkLimits(max_frame_bytes=1 << 16)
+ATTEMPT = Attempt(1)
+RUN = RunId("run-1")
+
+
+@st.composite
+def changed(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Some bytes replaced, a part cut out or doubled, or an end cut off."""
+    content = bytearray(valid)
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, max(0, len(content) - 1)))
+        match draw(st.sampled_from(["replace", "cut", "double", "end"])):
+            case "replace":
+                content[at : at + 1] = bytes([draw(st.integers(0, 255))])
+            case "cut":
+                del content[at : at + draw(st.integers(1, 8))]
+            case "double":
+                content[at:at] = content[at : at + draw(st.integers(1, 8))]
+            case "end":
+                del content[at:]
+    return bytes(content)
+
+
+def anything_like(valid: bytes) -> st.SearchStrategy[bytes]:
+    return st.one_of(st.binary(max_size=200), changed(valid))
+
+
+def sent(content: bytes, receive: Callable[[socket.socket], Any]) -> Any:
+    """What `receive` makes of the content, which the peer sends before it hangs up."""
+    near, far = socket.socketpair()
+
+    def talk() -> None:
+        with suppress(OSError):
+            far.sendall(content)
+        with suppress(OSError):
+            far.shutdown(socket.SHUT_WR)
+            while far.recv(1 << 16):
+                pass
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    try:
+        return receive(near)
+    finally:
+        near.close()
+        thread.join()
+        far.close()
+
+
+def an_answer() -> bytes:
+    """Of a client that knows the token, to another challenge."""
+    near, far = socket.socketpair()
+    with closing(near), closing(far):
+        near.sendall(b"ftdash/1" + bytes(32))
+        near.shutdown(socket.SHUT_WR)
+        with suppress(ProtocolError):
+            prove_token(far, TOKEN, attempt=ATTEMPT, slot=0)
+        return near.recv(ANSWER_BYTES)
+
+
+@drawn
+@given(content=anything_like(an_answer()))
+def test_a_server_admits_no_client_whatever_it_sends(content: bytes) -> None:
+    with pytest.raises(HandshakeRefused):
+        sent(content, lambda near: verify_token(near, TOKEN, attempt=ATTEMPT, timeout_ms=2_000))
+
+
+@drawn
+@given(content=anything_like(b"ftdash/1" + bytes(32) + bytes([0]) + bytes(32)))
+def test_a_client_trusts_no_server_whatever_it_sends(content: bytes) -> None:
+    with pytest.raises((ProtocolError, OSError)):
+        sent(
+            content,
+            lambda near: prove_token(near, TOKEN, attempt=ATTEMPT, slot=0, timeout_ms=2_000),
+        )
+
+
+def a_forward_stream() -> bytes:
+    batch = pa.record_batch({"n": [1, 2, 3], "s": ["a", None, "c"]})
+    encoder = RecordsEncoder(ChannelId("words to counts"), 1, LIMITS)
+    parts, _ = encoder.encode(batch)
+    barrier = Barrier(checkpoint_id=CheckpointId(3), trigger_ms=5, location="file:///points/3")
+    return b"".join(map(bytes, parts)) + mark_frame(1, Watermark(7)) + mark_frame(1, barrier)
+
+
+def frames_of(near: socket.socket, expected: frozenset[Kind]) -> int:
+    """How many frames were read, with everything that a peer reads from them."""
+    reader, decoder, count = FrameReader(near, expected, LIMITS), RecordsDecoder(), 0
+    while (frame := reader.read()) is not None:
+        count += 1
+        match frame.kind:
+            case Kind.OPEN:
+                pass
+            case Kind.SCHEMA:
+                decoder.on_schema(frame)
+            case Kind.RECORDS | Kind.DICTIONARIES:
+                decoder.decode(frame)
+            case Kind.ORIGIN:
+                origins_of(frame)
+            case Kind.GRANT:
+                grant_of(frame)
+            case Kind.CREDIT:
+                bytes_of(frame)
+            case Kind.CLOSED:
+                pass
+            case _:
+                mark_of(frame)
+    return count
+
+
+@drawn
+@given(content=anything_like(a_forward_stream()))
+def test_a_receiver_reads_frames_or_names_what_is_wrong(content: bytes) -> None:
+    with suppress(ProtocolError):
+        assert sent(content, lambda near: frames_of(near, FORWARD)) >= 0
+
+
+@drawn
+@given(content=anything_like(grant_frame(1, 9, 5) + bytes_frame(Kind.CREDIT, 1, 4)))
+def test_a_sender_reads_frames_or_names_what_is_wrong(content: bytes) -> None:
+    with suppress(ProtocolError):
+        assert sent(content, lambda near: frames_of(near, BACKWARD)) >= 0
+
+
+def a_control_frame(message: msgspec.Struct) -> bytes:
+    payload = msgspec.json.encode(message)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+INJECT = Inject(
+    checkpoint_id=CheckpointId(1),
+    trigger_ms=1,
+    savepoint_format=None,
+    is_final=False,
+    location="file:///points/1",
+)
+
+
+@pytest.mark.parametrize("decoder", [SLOT_DECODER, MASTER_DECODER])
+@drawn
+@given(
+    content=st.one_of(
+        anything_like(a_control_frame(INJECT)), anything_like(a_control_frame(Beat()))
+    )
+)
+def test_the_control_connection_reads_messages_or_names_what_is_wrong(
+    decoder: msgspec.json.Decoder[Any], content: bytes
+) -> None:
+    def receive(near: socket.socket) -> int:
+        link = ControlLink(near, decoder, lambda: 0.0)
+        count = 0
+        while link.receive() is not None:
+            count += 1
+        return count
+
+    with suppress(ProtocolError):
+        assert sent(content, receive) >= 0
+
+
+MANIFEST = Manifest(
+    format_version=FORMAT_VERSION,
+    pipeline="räume",
+    run_id=RUN,
+    attempt=ATTEMPT,
+    checkpoint_id=CheckpointId(1),
+    kind=CheckpointKind.CHECKPOINT,
+    trigger_ms=1_700_000_000_000,
+    completed_ms=1_700_000_000_100,
+    parallelism=1,
+    max_parallelism=128,
+    ancestors=[(RunId("run-0"), CheckpointId(7))],
+    operator_ids={Uid("count"): "0" * 32},
+    subtasks=[
+        SubtaskSnapshot(
+            vertex=Uid("count"),
+            subtask=0,
+            operators=[
+                OperatorSnapshot(
+                    uid=Uid("count"),
+                    states=[],
+                    positions={"splits": [[0, 5]]},
+                    committables=["transaction 1"],
+                    counters={"late": 2},
+                    watermark_ms=-5,
+                )
+            ],
+        )
+    ],
+)
+
+
+@drawn
+@given(content=anything_like(seal(MANIFEST)))
+def test_a_manifest_is_the_one_that_was_written_or_corrupt(content: bytes) -> None:
+    with suppress(CorruptSnapshot):
+        assert unseal("here", content) == MANIFEST
+
+
+def a_journal() -> bytes:
+    with TemporaryDirectory() as home:
+        directory = RunDirectory.of(Path(home), "counts", RUN)
+        with JournalWriter(directory, RUN, SystemClock(), announce_nothing) as journal:
+            for _ in range(3):
+                journal.append(RunEnded(status=JobStatus.FINISHED, reason="over"), ATTEMPT)
+        return directory.journal_file.read_bytes()
+
+
+@drawn
+@given(content=anything_like(a_journal()))
+def test_a_journal_is_read_up_to_a_line_that_is_named(content: bytes) -> None:
+    with TemporaryDirectory() as home:
+        path = Path(home) / "journal.jsonl"
+        path.write_bytes(content)
+
+        with suppress(UndecodableEvent, JournalCutShort):
+            assert all(each.sequence >= 0 for each in every_envelope(path))
+        with suppress(UndecodableEvent):
+            assert isinstance(newest_event(path, RunEnded), RunEnded | None)
+
+
+CANCEL = Cancel(request_id=RequestId("first"), requested_by="ann", reason="over")
+
+
+@drawn
+@given(content=anything_like(msgspec.json.encode(CANCEL)))
+def test_a_file_that_is_no_request_is_set_aside_and_the_next_one_is_read(content: bytes) -> None:
+    with TemporaryDirectory() as home:
+        directory = RunDirectory.of(Path(home), "counts", RUN)
+        submit(directory, CANCEL)
+        (file,) = directory.requests.glob("*.json")
+        file.write_bytes(content)
+        following = msgspec.structs.replace(CANCEL, request_id=RequestId("then"))
+        submit(directory, following)
+
+        assert following in Inbox(directory).pending()
+
+
+@drawn
+@given(content=anything_like(b'{"pid":1,"process_began_s":1.5,"host":"a","acquired_at":2.5}'))
+def test_a_record_of_an_owner_that_cannot_be_read_names_nobody(content: bytes) -> None:
+    with TemporaryDirectory() as home:
+        directory = RunDirectory.of(Path(home), "counts", RUN)
+        with Lease.acquire(directory) as lease:
+            directory.lease_file.write_bytes(content)
+            owner_of(directory)
+        assert lease.epoch == 1
+        with Lease.acquire(directory) as successor:
+            assert successor.epoch >= 1
+
+
+@drawn
+@given(data=st.data())
+def test_a_sign_of_life_that_cannot_be_read_is_none(data: st.DataObject) -> None:
+    with TemporaryDirectory() as home:
+        directory = RunDirectory.of(Path(home), "counts", RUN)
+        directory.path.mkdir(parents=True)
+        sign = DriverSign(epoch=1, sequence=1, moves=1)
+        give_sign(directory, sign)
+        content = data.draw(anything_like(directory.sign_file.read_bytes()))
+        directory.sign_file.write_bytes(content)
+
+        found = newest_sign(directory)
+
+        assert found is None or isinstance(found, DriverSign)
+
+
+PLAN = (
+    b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{"spark.sql.shuffle.partitions":"2"}}'
+    b'\n{"logOffset":3}\n{"topic":{"0":5}}\n-'
+)
+FIELDS = b'{"fields":[{"name":"key","type":"long"}]}'
+SCHEMA = b"\x00\x02v2" + 2 * (b"\x00\x00\x00\x01" + len(FIELDS).to_bytes(2, "big") + FIELDS)
+PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
+    "metadata": (formats.query_id_of, b'{"id":"0f0e9a1c-7b1e-4c55-8a6c-0d0e5f1a2b3c"}'),
+    "offsets": (formats.plan_of, PLAN),
+    "commits": (
+        formats.commit_of,
+        b'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["a"],["b"]]}}',
+    ),
+    "file log": (
+        formats.log_entries_of,
+        b'v1\n{"path":"file:///a","timestamp":1,"batchId":0}\n',
+    ),
+    "operator metadata": (
+        formats.operator_of,
+        b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"dedupe"},"stateStoreInfo":'
+        b'[{"storeName":"default","numColsPrefixKey":0,"numPartitions":2}]}',
+    ),
+    "schema": (formats.schema_of, SCHEMA),
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@drawn
+@given(data=st.data())
+def test_a_file_of_a_spark_query_is_read_or_called_damaged(name: str, data: st.DataObject) -> None:
+    parse, valid = PARSERS[name]
+    content = data.draw(anything_like(valid))
+
+    with suppress(Damaged):
+        assert parse(content) is not Ellipsis
+
+
+FOUND = [
+    ("offsets", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"":{"":""}}\n\x80'),
+    ("file log", b'v1\n{"path":"","":0,"\x80":0}'),
+    ("commits", b'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"a":[]}}'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), FOUND)
+def test_what_once_raised_another_error_is_damaged(name: str, content: bytes) -> None:
+    parse, _ = PARSERS[name]
+
+    with pytest.raises(Damaged):
+        parse(content)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_content_that_is_changed_is_valid(name: str) -> None:
+    parse, valid = PARSERS[name]
+
+    assert parse(valid) is not Ellipsis
+
+
+@drawn
+@given(content=st.binary(max_size=600), crc=anything_like(formats.crc_of(bytes(600))))
+def test_checksums_that_are_damaged_are_called_so(content: bytes, crc: bytes) -> None:
+    with suppress(Damaged):
+        assert formats.check_crc(content, crc) is None
+        assert crc == formats.crc_of(content, int.from_bytes(crc[4:8], "big"))
