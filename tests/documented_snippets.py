@@ -80,7 +80,7 @@ def expect_shell_runs(snippets: list[Snippet], place: Path, environment: dict[st
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == 0, f"{snippets[0].name}: {ran.stdout}{ran.stderr}"

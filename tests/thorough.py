@@ -34,8 +34,11 @@ SLOW = (
 )
 """Directories, files and tests (`file::test`)."""
 
-SLOW_PARAMETERS = {"tests/contracts/test_sink.py": "kafka "}
-"""Of these files, the tests with such a parameter: a transaction of Kafka takes a second or two."""
+SLOW_PARAMETERS = {
+    "tests/contracts/test_sink.py": "kafka ",  # a transaction of Kafka takes a second or two
+    "tests/web/test_documented_snippets.py": "operate",  # makes two installations
+}
+"""Of these files, the tests with such a parameter."""
 
 KILLS = (
     "tests/processes/test_acked.py::"
