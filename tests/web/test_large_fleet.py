@@ -182,7 +182,7 @@ def test_one_cause_is_one_line_and_the_address_keeps_the_choice(operator: Client
     page = text_of(operator, "/?q=payments&state=RUNNING&group=state&sort=-restarts")
     notices = re.findall(r'data-incident="system-away"', text_of(operator, "/"))
 
-    assert 'value="payments"' in page
+    assert '<input type="search" name="q" value="payments"' in page  # the key / goes there
     assert re.search(r'<option value="RUNNING" selected>', page)
     assert 'aria-sort="descending"' in page
     assert re.search(r'id="sort-state" href="\?q=payments&amp;state=RUNNING&amp;group=state', page)
