@@ -1,11 +1,12 @@
 """The only reader of alert rows, for pages and API."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import httpx
 from django.core.paginator import Paginator
-from django.db.models import Count, Max
+from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from ftdash.alerts.delivery import sentence_of, written
@@ -24,9 +25,9 @@ from ftdash.alerts.models import (
     Silence,
     Watched,
 )
-from ftdash.incidents.causes import Cause
+from ftdash.incidents.causes import Advice, Cause
 from ftdash.incidents.models import Incident
-from ftdash.incidents.queries import advice_of
+from ftdash.incidents.queries import advices_of
 
 FIRING_MAX = 50
 SILENCES_MAX = 50
@@ -137,46 +138,33 @@ def judged_at() -> datetime | None:
 
 def firing(pipeline: str | None = None) -> list[AlertView]:
     """The firing alerts, those that wait for a person first, each group newest first."""
-    open_alerts = Alert.objects.filter(cleared_at=None)
+    open_alerts = _rows().filter(cleared_at=None)
     if pipeline is not None:
         open_alerts = open_alerts.filter(pipeline__name=pipeline)
-    rows = open_alerts.select_related("pipeline", "incident")[:FIRING_MAX]
-    now = timezone.now()
-    silent = silences_at(now)
-    found = [_alert(row, silence_of(row, silent), now) for row in rows]
+    found = _alerts(open_alerts[:FIRING_MAX])
     return sorted(found, key=lambda alert: bool(alert.acknowledged_by or alert.silence))
 
 
 def history(page: int, per_page: int) -> AlertHistory:
     """The alerts that have cleared; a page beyond the last is the last."""
-    rows = Alert.objects.exclude(cleared_at=None).select_related("pipeline", "incident")
-    found = Paginator(rows, per_page).get_page(page)
+    found = Paginator(_rows().exclude(cleared_at=None), per_page).get_page(page)
     return AlertHistory(
         as_of=judged_at(),
         count=found.paginator.count,
         page=found.number,
         pages=found.paginator.num_pages,
-        rows=[_alert(row, None, timezone.now()) for row in found],
+        rows=_alerts(found),
     )
 
 
 def alert(key: int) -> AlertView | None:
-    row = Alert.objects.filter(pk=key).select_related("pipeline", "incident").first()
-    if row is None:
-        return None
-    now = timezone.now()
-    return _alert(row, silence_of(row, silences_at(now)) if row.cleared_at is None else None, now)
+    found = _alerts(_rows().filter(pk=key))
+    return found[0] if found else None
 
 
 def of_incident(incident: int) -> list[AlertView]:
     """The alerts that the incident explains, newest first."""
-    rows = Alert.objects.filter(incident=incident).select_related("pipeline", "incident")
-    now = timezone.now()
-    silent = silences_at(now)
-    return [
-        _alert(row, silence_of(row, silent) if row.cleared_at is None else None, now)
-        for row in rows[:FIRING_MAX]
-    ]
+    return _alerts(_rows().filter(incident=incident)[:FIRING_MAX])
 
 
 def silences() -> list[SilenceView]:
@@ -266,31 +254,47 @@ def _silence(row: Silence, now: datetime) -> SilenceView:
     )
 
 
-def _incident(row: Incident) -> ExplainingIncident:
-    advice = advice_of(row)
+def _rows() -> QuerySet[Alert]:
+    return Alert.objects.select_related("pipeline", "incident")
+
+
+def _alerts(rows: Iterable[Alert]) -> list[AlertView]:
+    """Of `_rows`; the same few queries for any number."""
+    found, now = list(rows), timezone.now()
+    if not found:
+        return []
+    incidents = {row.incident.pk: row.incident for row in found if row.incident}
+    advices = advices_of(incidents.values())
+    explaining = {key: _incident(incidents[key], advices[key]) for key in incidents}
+    silent = silences_at(now)
+    return [_alert(row, explaining.get(row.incident_id or 0), silent, now) for row in found]
+
+
+def _incident(row: Incident, advice: Advice) -> ExplainingIncident:
     return ExplainingIncident(
         row.pk, Cause(row.cause), advice.title, advice.step, is_over=row.closed_at is not None
     )
 
 
-def _alert(row: Alert, silenced: Silence | None, now: datetime) -> AlertView:
-    watched = Watched(row.watched)
+def _alert(
+    row: Alert, incident: ExplainingIncident | None, silent: list[Silence], now: datetime
+) -> AlertView:
+    """A silence covers an alert while it fires."""
+    watched, fires = Watched(row.watched), row.cleared_at is None
+    silenced = silence_of(row, silent) if fires else None
     return AlertView(
         key=row.pk,
         rule=row.rule_name,
         pipeline=row.pipeline.name,
         watched=watched,
         sentence=sentence_of(
-            watched,
-            row.fired_value,
-            row.fire_above,
-            row.newest_value if row.cleared_at is None else None,
+            watched, row.fired_value, row.fire_above, row.newest_value if fires else None
         ),
         fired_at=row.fired_at,
         fired_value=row.fired_value,
         newest_value=row.newest_value,
         newest_at=row.newest_at,
-        incident=_incident(row.incident) if row.incident else None,
+        incident=incident,
         silence=_silence(silenced, now) if silenced else None,
         cleared_at=row.cleared_at,
         cleared_because=row.cleared_because,

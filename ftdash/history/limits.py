@@ -5,7 +5,7 @@ takes a counter that goes down for one that restarted. So code that deletes rows
 the same transaction, and code that counts reads both in one statement, between which nothing moves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -95,11 +95,15 @@ def add(tallies: Mapping[Counter, Tally]) -> None:
         row.save()
 
 
-def ever(rows: QuerySet[Any], what: Counted, run_pk: int) -> int:
-    """How many of `rows`, all of that run, exist or were deleted."""
-    there = rows.order_by().values("run").annotate(count=Count("pk")).values_list("count")
-    gone = PrunedCount.objects.filter(run=run_pk, what=what).values_list("count")
-    return sum(count for (count,) in there.union(gone, all=True))
+def ever(rows: QuerySet[Any], what: Counted, runs: Collection[int]) -> dict[int, int]:
+    """By primary key of the run: how many of its `rows` exist or were deleted."""
+    there = rows.filter(run__in=runs).order_by().values("run").annotate(count=Count("pk"))
+    gone = PrunedCount.objects.filter(run__in=runs, what=what).order_by()
+    both = there.values_list("run", "count").union(gone.values_list("run", "count"), all=True)
+    found = dict.fromkeys(runs, 0)
+    for run, count in both:
+        found[run] += count
+    return found
 
 
 def forget(run: Run) -> None:

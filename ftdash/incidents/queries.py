@@ -1,5 +1,6 @@
 """The only reader of incidents, for pages, API and command line."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,6 +14,7 @@ from ftdash.incidents.machine import CALM_CHECKPOINTS
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Failure, Run
 from ftdash.requests.asking import problem_with
+from ftdash.runs.queries.runs import newest_runs
 from pipelines.domain.commands import COMMANDS
 from pipelines.domain.status import JobStatus
 
@@ -86,19 +88,19 @@ def open_incidents(pipeline: str | None = None) -> list[IncidentView]:
     rows = _rows().filter(closed_at=None)
     if pipeline is not None:
         rows = rows.filter(pipeline__name=pipeline)
-    return sorted(map(_view, rows[:OPEN_MAX]), key=lambda each: not each.needs_person)
+    return sorted(_views(rows[:OPEN_MAX]), key=lambda each: not each.needs_person)
 
 
 def history(page: int, per_page: int) -> IncidentHistory:
     """The incidents that are over; a page beyond the last is the last."""
     found = Paginator(_rows().exclude(closed_at=None), per_page).get_page(page)
-    pages, rows = found.paginator, [_view(row) for row in found]
-    return IncidentHistory(pages.count, found.number, pages.num_pages, rows)
+    pages = found.paginator
+    return IncidentHistory(pages.count, found.number, pages.num_pages, _views(found))
 
 
 def incident(key: int) -> IncidentView | None:
-    row = _rows().filter(pk=key).first()
-    return _view(row) if row else None
+    found = _views(_rows().filter(pk=key))
+    return found[0] if found else None
 
 
 def evidence(key: int) -> Evidence | None:
@@ -126,12 +128,20 @@ def _rows() -> QuerySet[Incident]:
 
 def advice_of(row: Incident) -> Advice:
     """What a person should do about it now."""
-    return _advice(row, _newest_run(row))
+    return advices_of([row])[row.pk]
 
 
-def _newest_run(row: Incident) -> Run | None:
-    """Of the pipeline, while the incident is open."""
-    return row.pipeline.runs.order_by("-number").first() if row.closed_at is None else None
+def advices_of(rows: Iterable[Incident]) -> dict[int, Advice]:
+    """`advice_of` each, by primary key: the same few queries for any number."""
+    return {row.pk: _advice(row, newest) for row, newest in _with_newest_runs(rows)}
+
+
+def _with_newest_runs(rows: Iterable[Incident]) -> list[tuple[Incident, Run | None]]:
+    """With the newest run of the pipeline; None for an incident that is over."""
+    found = list(rows)
+    waiting = {row.pipeline_id for row in found if row.closed_at is None}
+    runs = {pipeline.pk: run for pipeline, run in newest_runs(waiting)} if waiting else {}
+    return [(row, None if row.closed_at else runs.get(row.pipeline_id)) for row in found]
 
 
 def _advice(row: Incident, newest: Run | None) -> Advice:
@@ -139,9 +149,12 @@ def _advice(row: Incident, newest: Run | None) -> Advice:
     return advice_on(Cause(row.cause), has_failed=has_failed)
 
 
-def _view(row: Incident) -> IncidentView:
-    cause, newest = Cause(row.cause), _newest_run(row)
-    advice = _advice(row, newest)
+def _views(rows: Iterable[Incident]) -> list[IncidentView]:
+    return [_view(row, newest) for row, newest in _with_newest_runs(rows)]
+
+
+def _view(row: Incident, newest: Run | None) -> IncidentView:
+    cause, advice = Cause(row.cause), _advice(row, newest)
     return IncidentView(
         key=row.pk,
         pipeline=row.pipeline.name,

@@ -4,10 +4,11 @@ It never asks a driver. Unknown values are None: a run that has ended or is sile
 a restarting run has none of the attempt before.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
+from django.db.models import Count, OuterRef, Subquery
 
 from ftdash.checkpoints.queries.checkpoints import waiting_since
 from ftdash.checkpoints.queries.statistics import CheckpointMeasures, checkpoint_measures
@@ -16,7 +17,6 @@ from ftdash.history.models import Counted
 from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.models import (
     OPEN_PHASES,
-    Pipeline,
     QuarantinedRecord,
     Recovery,
     Request,
@@ -25,10 +25,10 @@ from ftdash.jobs.models import (
     StatusChange,
     ZombieRefusal,
 )
-from ftdash.metrics.queries.loads import RunLoads, run_loads
-from ftdash.runs.queries.freshness import Observation, observe, shown_state
+from ftdash.metrics.queries.loads import RunLoads, loads_of_each
+from ftdash.runs.queries.freshness import observe, shown_state
 from ftdash.runs.queries.pipelines import newest_runs
-from ftdash.runs.queries.runs import records_to_replay
+from ftdash.runs.queries.runs import records_to_replay_of_each
 from ftdash.watching.queries import QueryBrief, watched
 from pipelines.domain.status import JobStatus
 
@@ -83,70 +83,89 @@ class Observed:
 
 
 def observed() -> Observed:
-    seen = observe()
+    """The same few queries, however many pipelines there are."""
+    seen, found = observe(), newest_runs()
     asked = Request.objects.filter(phase__in=OPEN_PHASES).order_by().values_list("pipeline")
     open_requests = dict(asked.annotate(Count("pk")))
+    states = {pipeline.pk: shown_state(run, seen)[0] for pipeline, run in found}
+    runs = _runs([run for _, run in found if run], states, seen.now)
     return Observed(
         projector=seen.projector,
         reconcile=seen.reconcile,
         pipelines=[
-            _pipeline(pipeline, run, seen, open_requests.get(pipeline.pk, 0))
-            for pipeline, run in newest_runs()
+            ObservedPipeline(
+                name=pipeline.name,
+                state=states[pipeline.pk],
+                open_request_count=open_requests.get(pipeline.pk, 0),
+                run=runs[run.pk] if run else None,
+            )
+            for pipeline, run in found
         ],
         now=seen.now,
         queries=watched(),
     )
 
 
-def _pipeline(
-    pipeline: Pipeline, run: Run | None, seen: Observation, open_request_count: int
-) -> ObservedPipeline:
-    state, _ = shown_state(run, seen)
-    return ObservedPipeline(
-        name=pipeline.name,
-        state=state,
-        open_request_count=open_request_count,
-        run=_run(pipeline, run, state, seen.now) if run else None,
-    )
+def _runs(
+    found: list[Run], states: Mapping[int, ShownState], now: datetime
+) -> dict[int, ObservedRun]:
+    """By primary key; `states` are those of their pipelines."""
+    keys = [run.pk for run in found]
+    times, loads, recoveries = _times(keys), _loads(found, states), _recoveries(keys)
+    checkpoints, waits = checkpoint_measures(keys), waiting_since(keys)
+    zombies = ever(ZombieRefusal.objects.all(), Counted.REFUSED_ZOMBIE, keys)
+    points = ever(RestoreRefusal.objects.all(), Counted.REFUSED_POINT, keys)
+    quarantined, to_replay = _quarantined(keys), records_to_replay_of_each(found)
+    return {
+        run.pk: ObservedRun(
+            pipeline=run.pipeline.name,
+            run=run,
+            state=states[run.pipeline_id],
+            now=now,
+            times=times[run.pk],
+            checkpoints=checkpoints[run.pk],
+            recovery=recoveries.get(run.pk),
+            refused_zombie_count=zombies[run.pk],
+            refused_point_count=points[run.pk],
+            quarantined_count=quarantined.get(run.pk, 0),
+            records_to_replay=to_replay[run.pk],
+            commit_waits_since=waits.get(run.pk),
+            loads=loads.get(run.pk),
+        )
+        for run in found
+    }
 
 
-def _run(pipeline: Pipeline, run: Run, state: ShownState, now: datetime) -> ObservedRun:
-    return ObservedRun(
-        pipeline=pipeline.name,
-        run=run,
-        state=state,
-        now=now,
-        times=_times(run),
-        checkpoints=checkpoint_measures(run.pk),
-        recovery=Recovery.objects.filter(run=run).order_by("-sequence").first(),
-        refused_zombie_count=ever(
-            ZombieRefusal.objects.filter(run=run), Counted.REFUSED_ZOMBIE, run.pk
-        ),
-        refused_point_count=ever(
-            RestoreRefusal.objects.filter(run=run), Counted.REFUSED_POINT, run.pk
-        ),
-        quarantined_count=QuarantinedRecord.objects.filter(run=run).count(),
-        records_to_replay=records_to_replay(run),
-        commit_waits_since=waiting_since([run.pk]).get(run.pk),
-        loads=_loads(run, state),
-    )
+def _times(runs: list[int]) -> dict[int, StatusTimes]:
+    changes = StatusChange.objects.filter(run=OuterRef("pk"))
+    newest = changes.order_by("-sequence")
+    ran = newest.filter(status=JobStatus.RUNNING.value)
+    after = changes.filter(sequence__gt=OuterRef("ran")).order_by("sequence")
+    rows = Run.objects.filter(pk__in=runs).order_by()
+    rows = rows.annotate(
+        status_since=Subquery(newest.values("at")[:1]), ran=Subquery(ran.values("sequence")[:1])
+    ).annotate(down_since=Subquery(after.values("at")[:1]))
+    columns = rows.values_list("pk", "status_since", "down_since")
+    return {pk: StatusTimes(since, down) for pk, since, down in columns}
 
 
-def _times(run: Run) -> StatusTimes:
-    changes = StatusChange.objects.filter(run=run)
-    newest = changes.order_by("-sequence").first()
-    ran = changes.filter(status=JobStatus.RUNNING.value).order_by("-sequence").first()
-    stopped = (
-        changes.filter(sequence__gt=ran.sequence).order_by("sequence").first() if ran else None
-    )
-    return StatusTimes(
-        status_since=newest.at if newest else None, down_since=stopped.at if stopped else None
-    )
+def _recoveries(runs: list[int]) -> dict[int, Recovery]:
+    newest = Recovery.objects.filter(run=OuterRef("pk")).order_by("-sequence").values("pk")[:1]
+    keys = Run.objects.filter(pk__in=runs).order_by().values(newest=Subquery(newest))
+    return {recovery.run_id: recovery for recovery in Recovery.objects.filter(pk__in=keys)}
 
 
-def _loads(run: Run, state: ShownState) -> RunLoads | None:
+def _quarantined(runs: list[int]) -> dict[int, int]:
+    rows = QuarantinedRecord.objects.filter(run__in=runs).order_by().values("run_id")
+    return dict(rows.annotate(count=Count("pk")).values_list("run_id", "count"))
+
+
+def _loads(found: list[Run], states: Mapping[int, ShownState]) -> dict[int, RunLoads]:
     """Only while it may still be true: for this attempt, and a run that reports."""
-    if state in SILENT or state.is_terminal:
-        return None
-    loads = run_loads(run.run_id)
-    return loads if loads is not None and loads.attempt == run.attempt else None
+    reporting = {
+        run.pk: run.attempt
+        for run in found
+        if not ((state := states[run.pipeline_id]) in SILENT or state.is_terminal)
+    }
+    loads = loads_of_each(list(reporting))
+    return {pk: each for pk, each in loads.items() if each.attempt == reporting[pk]}

@@ -72,19 +72,28 @@
   }
 
   // What was deployed or changed: a line at its time, its words in the hover label and in the text.
+  // A run is started just before its first report: what was shortly before a chart begins is in it.
+  const SHORTLY_MS = 10_000;
+  const SHORTLY = 0.05; // of what a chart shows
+
   function withMarks(data, layout, range) {
-    const times = data.flatMap((trace) => trace.x ?? []).filter(Boolean).map((at) => Date.parse(at));
-    if (!times.length) return layout;
-    const [from, to] = range ?? [times.reduce((a, b) => Math.min(a, b)), times.reduce((a, b) => Math.max(a, b))];
+    const [from, to] = range ?? layout.xaxis.range?.map((at) => Date.parse(at)) ?? timesOf(data);
+    const since = range ? from : from - Math.max(SHORTLY_MS, SHORTLY * (to - from));
     const marks = [...document.querySelectorAll("#region-marks [data-mark]")]
       .map((each) => ({ text: each.dataset.mark, at: Date.parse(each.querySelector("time").dateTime) }))
-      .filter(({ at }) => at >= from && at <= to);
+      .filter(({ at }) => at >= since && at <= to);
     const line = JSON.parse(colored('{"color":"@accent","width":1,"dash":"dot"}'));
     return {
       ...layout,
       shapes: [...(layout.shapes ?? []), ...marks.map(({ at }) => ({ type: "line", x0: timeAxes.utc(at), x1: timeAxes.utc(at), y0: 0, y1: 1, yref: "paper", line }))],
       annotations: [...(layout.annotations ?? []), ...marks.map(({ at, text }) => ({ x: timeAxes.utc(at), y: 1, yref: "paper", yanchor: "top", text: "▾", hovertext: escaped(text), showarrow: false, font: { color: line.color } }))],
     };
+  }
+
+  // From the first to the last; of a chart without any, nothing is within.
+  function timesOf(data) {
+    const times = data.flatMap((trace) => trace.x ?? []).filter(Boolean).map((at) => Date.parse(at));
+    return [times.reduce((a, b) => Math.min(a, b), Infinity), times.reduce((a, b) => Math.max(a, b), -Infinity)];
   }
 
   function escaped(text) {

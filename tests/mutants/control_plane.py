@@ -820,12 +820,22 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "test_the_slowest_come_first_and_every_subtask_is_on_a_page_and_in_the_file",
         ),
     ),
-    ("the page of all pipelines reads as many queries for many pipelines as for few"): (
+    (
+        "the page of all pipelines and `/metrics` read as many queries for many pipelines,"
+        " incidents and alerts as for few"
+    ): (
         Mutant(
             "ftdash/runs/queries/pulses.py",
-            "if run.last_event_at and run.last_event_at > since]\n",
-            "if not run.pk]\n",
+            "        if run.last_event_at and run.last_event_at > since:\n",
+            "        if not run.pk:\n",
             "tests/web/test_large_fleet.py::test_more_pipelines_need_no_more_queries",
+        ),
+        Mutant(
+            "ftdash/incidents/queries.py",
+            "{pipeline.pk: run for pipeline, run in newest_runs(waiting)} if waiting else {}",
+            "{key: run for key in waiting for _, run in newest_runs([key])}",
+            "tests/web/test_large_fleet.py::"
+            "test_more_pipelines_incidents_and_alerts_need_no_more_queries_for_an_answer",
         ),
     ),
     ("the palette finds actions only for people who may act"): (

@@ -31,6 +31,7 @@ from pipelines.domain.events import (
     RecoveryPhaseReached,
     RequestAccepted,
     RequestEnded,
+    RestartScheduled,
     RunEnded,
     RunStarted,
     SlotConnected,
@@ -182,6 +183,21 @@ class Story:
             phase(RecoveryPhase.FIRST_RECORD, 10.0),
             phase(RecoveryPhase.FIRST_CHECKPOINT, 500.0),
             phase(RecoveryPhase.CAUGHT_UP, 700.0),
+        )
+
+    def waits_for_restart(self, delay_ms: int = 38_000) -> "Story":
+        """A server has gone away, and the next attempt begins by itself after the delay."""
+        return self.tell(
+            FailureOccurred(
+                cause='connection to server at "127.0.0.1", port 5432 failed: refused',
+                kind=FailureKind.SYSTEM_AWAY,
+            ),
+            JobStatusChanged(status=JobStatus.RESTARTING, reason="It is away."),
+            RestartScheduled(
+                at_ms=time.time_ns() // 1_000_000 + delay_ms,
+                attempt=Attempt(self.attempt + 1),
+                delay_ms=delay_ms,
+            ),
         )
 
     def ended(self, status: JobStatus = JobStatus.FINISHED, reason: str = "Done.") -> "Story":

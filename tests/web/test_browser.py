@@ -18,6 +18,7 @@ from tenacity import retry, retry_if_exception_message, stop_after_attempt
 from tests.web.browser_site import (
     CHROMIUM,
     PATIENCE_MS,
+    PIPELINE,
     Site,
     open_pipeline,
     sign_in,
@@ -251,6 +252,22 @@ def test_a_refresh_takes_nothing_away_between_press_and_release(page: Page) -> N
     assert pressed.evaluate("(link) => link.isConnected")  # what stays is not replaced
 
 
+def test_a_refresh_leaves_a_form_on_the_page_as_it_is(page: Page, dashboard: Site) -> None:
+    page.goto(dashboard.address)
+    wait_until_live(page)
+    page.select_option("#id_group", "flow")
+    page.locator("#id_q").press_sequentially("fli")
+    with page.expect_response(asks, timeout=PATIENCE_MS):
+        pass
+    with page.expect_response(asks, timeout=PATIENCE_MS):
+        pass  # the first one has been taken in by now
+    page.keyboard.type("ght")
+
+    expect(page.locator("#id_q")).to_be_focused()
+    expect(page.locator("#id_q")).to_have_value("flight")
+    expect(page.locator("#id_group")).to_have_value("flow")
+
+
 def test_a_refresh_takes_neither_the_focus_nor_the_place_in_a_table(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.evaluate(f"{HISTORY}.focus(); {HISTORY}.scrollTo({{ left: 40, behavior: 'instant' }})")
@@ -455,6 +472,32 @@ def test_metrics_of_functions_are_drawn_and_their_tables_go_on(page: Page) -> No
 
     expect(table).to_contain_text("hourly-delay[1]")
     expect(table).to_contain_text("95 % below")
+
+
+def test_the_palette_is_opened_searched_and_followed_with_keys_only(page: Page) -> None:
+    text, options = page.locator("#palette-text"), page.locator("#palette [role=option]")
+    page.keyboard.press("Control+k")
+    expect(text).to_be_focused()
+    expect(options.first).to_contain_text("All pipelines")
+
+    page.keyboard.insert_text("flight_delays")
+    expect(options.first).to_contain_text("flight_delays")
+    for key, place in (("Down", 1), ("Down", 2), ("Up", 1), ("Up", 0), ("Up", -1), ("Down", 0)):
+        page.keyboard.press(f"Arrow{key}")
+        chosen = options.nth(place)
+        expect(chosen).to_have_attribute("aria-selected", "true")
+        expect(text).to_have_attribute("aria-activedescendant", chosen.get_attribute("id") or "")
+        expect(page.locator("#palette [aria-selected=true]")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.locator("#palette")).to_be_hidden()
+    expect(page).to_have_url(re.compile(f"{PIPELINE}$"))
+
+    page.keyboard.press("Control+k")
+    expect(text).to_have_value("")
+    page.keyboard.insert_text("flight_delays metrics")
+    expect(options).to_have_text(["flight_delays: metrics page"])
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"{PIPELINE}metrics/$"))
 
 
 def test_subtasks_are_ordered_with_keys_only(page: Page) -> None:

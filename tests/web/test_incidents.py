@@ -33,8 +33,7 @@ from ftdash.retention.pruning import prune
 from ftdash.runs.fleet_answers import Concern
 from pipelines.domain.commands import RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
-from pipelines.domain.events import FailureOccurred, JobStatusChanged, RestartScheduled
-from pipelines.domain.ids import Attempt
+from pipelines.domain.events import FailureOccurred, JobStatusChanged
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
@@ -476,16 +475,7 @@ def judged() -> None:
 
 
 def test_while_the_run_waits_a_person_sees_the_countdown_and_may_retry_now(admin: Client) -> None:
-    story = Story(new_run()).started().completed()
-    due_ms = round(timezone.now().timestamp() * 1000) + 38_000
-    story.tell(
-        FailureOccurred(
-            cause='connection to server at "127.0.0.1", port 5432 failed: refused',
-            kind=FailureKind.SYSTEM_AWAY,
-        ),
-        JobStatusChanged(status=JobStatus.RESTARTING, reason="It is away."),
-        RestartScheduled(at_ms=due_ms, attempt=Attempt(2), delay_ms=38_000),
-    )
+    story = Story(new_run()).started().completed().waits_for_restart()
     judged()
 
     [view] = queries.open_incidents()

@@ -10,8 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from ftdash.alerts.models import Alert, Watched
+from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
-from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.metrics.models import Heartbeat, HeartbeatName, Sample
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import pulses
 from ftdash.ui.pipelines.fleet import ORDERS, ROWS_MAX, UNLABELLED, FleetForm, FleetRows, fleet_rows
@@ -38,6 +40,51 @@ def queries_of_fleet(count: int) -> int:
         found = queries.fleet()
     assert len(found.pipelines) == count
     assert all(each.pulse and each.pulse.durations_ms for each in found.pipelines)
+    return len(asked)
+
+
+@pytest.mark.parametrize(
+    ("address", "queries_max"),
+    [("/", 26), ("/regions/", 26), ("/incidents/", 14), ("/metrics", 28)],
+)
+def test_more_pipelines_incidents_and_alerts_need_no_more_queries_for_an_answer(
+    operator: Client, address: str, queries_max: int
+) -> None:
+    """With all loads: the projector and each run have just reported."""
+    for name in HeartbeatName:
+        Heartbeat.objects.create(name=name, at=timezone.now(), pid=1)
+    alerting(fleet(FEW))
+    few = queries_of(operator, address)
+    alerting(fleet(MANY, first=FEW))
+
+    assert queries_of(operator, address) == few <= queries_max
+
+
+def alerting(pipelines: list[Pipeline]) -> None:
+    """An alert for each incident, which explains it."""
+    now = timezone.now()
+    Alert.objects.bulk_create(
+        [
+            Alert(
+                rule_name="no checkpoint completes",
+                watched=Watched.SINCE_CHECKPOINT,
+                pipeline=incident.pipeline,
+                fire_above=60.0,
+                fired_at=now,
+                fired_value=95.0,
+                incident=incident,
+            )
+            for incident in Incident.objects.filter(pipeline__in=pipelines)
+        ]
+    )
+
+
+def queries_of(client: Client, address: str) -> int:
+    client.get(address)
+    pulses.forget()
+    Sample.objects.update(at=timezone.now())  # of runs that report together
+    with CaptureQueriesContext(connection) as asked:
+        assert client.get(address).status_code == 200
     return len(asked)
 
 
@@ -135,7 +182,7 @@ def test_one_cause_is_one_line_and_the_address_keeps_the_choice(operator: Client
     page = text_of(operator, "/?q=payments&state=RUNNING&group=state&sort=-restarts")
     notices = re.findall(r'data-incident="system-away"', text_of(operator, "/"))
 
-    assert 'value="payments"' in page
+    assert '<input type="search" name="q" value="payments"' in page  # the key / goes there
     assert re.search(r'<option value="RUNNING" selected>', page)
     assert 'aria-sort="descending"' in page
     assert re.search(r'id="sort-state" href="\?q=payments&amp;state=RUNNING&amp;group=state', page)

@@ -28,7 +28,7 @@ from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import RequestKind
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import Attempt, RequestId
 from pipelines.lab.options import LabOptions
 from tests.unit.lab.reports import mode, report
 from tests.web.api_callers import bearer, running
@@ -157,6 +157,26 @@ def test_an_action_stores_one_request_and_says_how_to_ask_after_it(action: str) 
     stored = Request.objects.exclude(request_id="request-1").get()
     assert (stored.kind, stored.requester, stored.reason) == (kind, "token deploy", "drill")
     assert answer.json()["request_id"] == stored.request_id
+
+
+def test_a_wait_for_a_restart_is_ended_once_and_what_does_not_wait_is_refused() -> None:
+    running()
+    client, address = bearer(TokenScope.ACT), "pipelines/flights/retry"
+    refused = post(client, address, {"reason": "drill"})
+    story = Story(Run.objects.get())
+    story.attempt = Attempt(2)
+    story.waits_for_restart()
+    Projector().run_once()
+
+    asked = {"reason": "it is up again", "request_id": "retry-1"}
+    answers = [post(client, address, asked) for _ in range(2)]
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"] == ["flights does not wait for a restart: it is RUNNING."]
+    assert [answer.status_code for answer in answers] == [202, 202], answers[0].content
+    stored = Request.objects.exclude(request_id="request-1").get()
+    assert (stored.kind, stored.requester) == (RequestKind.RETRY_NOW, "token deploy")
+    assert (answers[1].json()["request_id"], stored.run) == ("retry-1", story.run)
 
 
 def test_a_savepoint_is_labelled_and_found_by_its_key() -> None:

@@ -19,7 +19,7 @@ from ftdash.requests import services
 from pipelines.domain.commands import RequestKind
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
-from pipelines.domain.ids import CheckpointId, RequestId
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points.verdict import Check, Finding, Outcome, Verdict
 from tests.web.journals import Story, new_run
@@ -77,6 +77,23 @@ def test_an_action_becomes_a_request(action: str, kind: RequestKind) -> None:
 
     request = Request.objects.get()
     assert (request.kind, request.reason) == (kind, "asked on the command line")
+
+
+def test_a_wait_for_a_restart_is_ended_and_what_does_not_wait_is_refused() -> None:
+    run = running()
+    with pytest.raises(CommandError, match="does not wait for a restart: it is RUNNING"):
+        call_command("pipeline", "retry", "flights")
+    story = Story(run)
+    story.attempt = Attempt(1)
+    story.waits_for_restart()
+    Projector().run_once()
+
+    (asked,) = answer("retry", "flights", "--reason", "it is up again", "--json")
+
+    request = Request.objects.get()
+    assert (request.kind, request.run_id) == (RequestKind.RETRY_NOW, run.pk)
+    assert (request.reason, request.phase) == ("it is up again", RequestPhase.PENDING)
+    assert (asked["label"], asked["requester"]) == ("retry now", getpass.getuser())
 
 
 @pytest.mark.parametrize("action", ["savepoint", "stop", "cancel --with-savepoint"])

@@ -14,7 +14,7 @@ from ftdash.metrics.queries import loads as metric_queries
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.commands import Cancel, RequestKind
+from pipelines.domain.commands import Cancel, ChangeSettings, RequestKind
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -44,6 +44,27 @@ def test_a_living_pipeline_is_shown_as_its_driver_said() -> None:
     assert (summary.state, summary.attention) == (ShownState.RUNNING, "")
     assert (summary.records_per_s, summary.last_checkpoint_id) == (1500.0, 1)
     assert summary.as_of is not None
+
+
+def test_time_axes_mark_each_start_and_each_change_with_what_was_changed() -> None:
+    run = new_run()
+    Story(run).started()
+    fold()
+    interval, timeout = (f"execution.checkpointing.{name}" for name in ("interval", "timeout"))
+    for number, settings in enumerate(({interval: "7 s"}, {interval: "1 s", timeout: "1 min"})):
+        at = timezone.now() + timedelta(seconds=number + 1)
+        phase = RequestPhase.SUCCEEDED
+        new_request(run, ChangeSettings(settings=settings), phase=phase, ended_at=at)
+    new_request(run, ChangeSettings(settings={interval: "0 s"}), phase=RequestPhase.REJECTED)
+
+    page = queries.pipeline_page("flights")
+
+    assert page is not None
+    assert [mark.text for mark in page.marks] == [
+        "run 1 started",
+        f"ann changed {interval} to 7 s",
+        f"ann changed {interval} to 1 s and 1 more setting",
+    ]
 
 
 @pytest.mark.parametrize(

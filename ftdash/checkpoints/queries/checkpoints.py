@@ -57,33 +57,50 @@ class FailureCount:
 
 
 def counts_of(run_pk: int) -> StatusCounts:
-    rows = Checkpoint.objects.filter(run=run_pk).order_by()
-    there = rows.values("status").annotate(count=Count("pk")).values_list("status", "count")
-    gone = PrunedCount.objects.filter(run=run_pk, what__in=CheckpointStatus.values)
-    found: Counter[str] = Counter()
-    for status, count in there.union(gone.values_list("what", "count"), all=True):
-        found[status] += count
-    return StatusCounts(
-        total=found.total(),
-        in_progress=found[CheckpointStatus.IN_PROGRESS],
-        completed=sum(found[status] for status in COMPLETE),
-        failed=found[CheckpointStatus.FAILED],
-    )
+    return counts_of_each([run_pk])[run_pk]
+
+
+def counts_of_each(runs: Collection[int]) -> dict[int, StatusCounts]:
+    """By primary key of the run."""
+    rows = Checkpoint.objects.filter(run__in=runs).order_by()
+    there = rows.values("run_id", "status").annotate(count=Count("pk"))
+    gone = PrunedCount.objects.filter(run__in=runs, what__in=CheckpointStatus.values).order_by()
+    found: dict[int, Counter[str]] = {run: Counter() for run in runs}
+    both = there.values_list("run_id", "status", "count")
+    for run, status, count in both.union(gone.values_list("run_id", "what", "count"), all=True):
+        found[run][status] += count
+    return {
+        run: StatusCounts(
+            total=counted.total(),
+            in_progress=counted[CheckpointStatus.IN_PROGRESS],
+            completed=sum(counted[status] for status in COMPLETE),
+            failed=counted[CheckpointStatus.FAILED],
+        )
+        for run, counted in found.items()
+    }
 
 
 def failure_counts(run_pk: int) -> list[FailureCount]:
-    """The most frequent reason first."""
-    failed = Checkpoint.objects.filter(run=run_pk, status=CheckpointStatus.FAILED).order_by()
-    there = failed.values("reason_name").annotate(
+    return failure_counts_of_each([run_pk])[run_pk]
+
+
+def failure_counts_of_each(runs: Collection[int]) -> dict[int, list[FailureCount]]:
+    """By primary key of the run, the most frequent reason first."""
+    failed = Checkpoint.objects.filter(run__in=runs, status=CheckpointStatus.FAILED).order_by()
+    there = failed.values("run", "reason_name").annotate(
         count=Count("pk"), newest_id=Max("checkpoint_id"), newest_at=Max("failed_at")
     )
-    gone = PrunedCount.objects.filter(run=run_pk, what=Counted.FAILED)
-    found: dict[str, FailureCount] = {}
-    for row in there.values_list(*_OF_REASON).union(gone.values_list(*_OF_REASON), all=True):
-        more = FailureCount(row[0], CheckpointFailureReason[row[0]].value, *row[1:])
-        known = found.get(more.reason_name)
-        found[more.reason_name] = _together(known, more) if known else more
-    return sorted(found.values(), key=lambda each: (-each.count, each.reason_name))
+    gone = PrunedCount.objects.filter(run__in=runs, what=Counted.FAILED).order_by()
+    found: dict[int, dict[str, FailureCount]] = {run: {} for run in runs}
+    both = there.values_list(*_OF_REASON).union(gone.values_list(*_OF_REASON), all=True)
+    for run, reason, *row in both:
+        more = FailureCount(reason, CheckpointFailureReason[reason].value, *row)
+        known = found[run].get(reason)
+        found[run][reason] = _together(known, more) if known else more
+    return {
+        run: sorted(of_run.values(), key=lambda each: (-each.count, each.reason_name))
+        for run, of_run in found.items()
+    }
 
 
 def _together(one: FailureCount, other: FailureCount) -> FailureCount:
@@ -96,7 +113,7 @@ def _together(one: FailureCount, other: FailureCount) -> FailureCount:
     )
 
 
-_OF_REASON = ("reason_name", "count", "newest_id", "newest_at")
+_OF_REASON = ("run", "reason_name", "count", "newest_id", "newest_at")
 
 
 _committed = Checkpoint.objects.filter(run=OuterRef("pk"), committed_at__isnull=False)

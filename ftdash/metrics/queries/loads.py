@@ -173,15 +173,31 @@ class VertexMoment:
 def run_loads(run_id: str) -> RunLoads | None:
     """From the newest sample; None before the first."""
     newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence").first()
-    if newest is None:
-        return None
-    before = _a_minute_before(newest)
+    return None if newest is None else _loads_of(newest, _a_minute_before(newest))
+
+
+def _loads_of(newest: Sample, before: Sample | None) -> RunLoads:
     return RunLoads(
         at=newest.at,
         attempt=newest.attempt,
         resident_bytes={int(slot): size for slot, size in newest.resident_bytes.items()},
         subtasks=_subtasks(newest, before),
     )
+
+
+def loads_of_each(runs: Collection[int]) -> dict[int, RunLoads]:
+    """`run_loads` by primary key of the run: the same few queries, however many runs report.
+
+    A run without a sample has no entry."""
+    together, silent = _heard(runs)
+    found = {}
+    for run, [*before, newest] in _samples_of_minutes(*together).items():
+        found[run] = _loads_of(newest, before[0] if before else None)
+    for run in silent:
+        row = Sample.objects.filter(run=run).order_by("-sequence").first()
+        if row is not None:
+            found[run] = _loads_of(row, _a_minute_before(row))
+    return found
 
 
 SUCCESSIVE = 5
@@ -217,19 +233,31 @@ TOGETHER = timedelta(seconds=5)
 def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
     """`a_minute_of` each run, by its primary key: the same few queries, however many runs report.
     A run without a sample has no entry."""
+    together, silent = _heard(runs)
+    samples = _samples_of_minutes(*together)
+    return {run: a_minute_of(run) for run in silent} | {
+        run: [TimedLoads(each.at, _subtasks(each, None)) for each in moments]
+        for run, moments in samples.items()
+    }
+
+
+def _heard(runs: Collection[int]) -> tuple[tuple[datetime | None, list[int]], list[int]]:
+    """When the newest sample of all came, with the runs that reported about then; and those that
+    had fallen silent by then. A run without a sample is in neither."""
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     rows = Run.objects.filter(pk__in=runs).order_by()
     rows = rows.annotate(newest_at=Subquery(newest.values("at")[:1])).exclude(newest_at=None)
     heard = dict(rows.values_list("pk", "newest_at"))
-    if not heard:
+    last = max(heard.values(), default=None)
+    together = [pk for pk, at in heard.items() if last and last - at <= TOGETHER]
+    return (last, together), list(heard.keys() - set(together))
+
+
+def _samples_of_minutes(last: datetime | None, runs: list[int]) -> dict[int, list[Sample]]:
+    """Of the newest attempt: the first within the minute before `last`, the first within half of
+    it, and the newest; fewer if the attempt is younger. None is empty."""
+    if last is None:
         return {}
-    last = max(heard.values())
-    together = [pk for pk, at in heard.items() if last - at <= TOGETHER]
-    silent = {pk: a_minute_of(pk) for pk in heard.keys() - set(together)}
-    return silent | _minutes_up_to(last, together)
-
-
-def _minutes_up_to(last: datetime, runs: list[int]) -> dict[int, list[TimedLoads]]:
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
     first_since = {
@@ -242,12 +270,13 @@ def _minutes_up_to(last: datetime, runs: list[int]) -> dict[int, list[TimedLoads
         newest_attempt=Subquery(newest.values("attempt")[:1]),
     ).annotate(**first_since)
     keys = {pk: each for pk, *each in rows.values_list("pk", "first", "middle", "newest")}
-    samples = Sample.objects.in_bulk([key for each in keys.values() for key in each if key])
-    found: dict[int, list[TimedLoads]] = {}
-    for pk, each in keys.items():
-        moments = [samples[key] for key in dict.fromkeys(each) if key in samples]
-        found[pk] = [TimedLoads(moment.at, _subtasks(moment, None)) for moment in moments]
-    return found
+    wanted = {key for each in keys.values() for key in each if key}
+    samples = {each.pk: each for each in Sample.objects.filter(pk__in=wanted).order_by()}
+    found = {
+        pk: [samples[key] for key in dict.fromkeys(each) if key in samples]
+        for pk, each in keys.items()
+    }
+    return {pk: moments for pk, moments in found.items() if moments}
 
 
 def _recent_keys(run_pk: int) -> list[int]:

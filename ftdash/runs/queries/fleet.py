@@ -25,7 +25,7 @@ from ftdash.runs.queries.freshness import (
     shown_state,
 )
 from ftdash.runs.queries.pulses import run_pulses
-from ftdash.runs.queries.runs import newest_runs, version
+from ftdash.runs.queries.runs import newest_runs_in_brief, version
 from pipelines.domain.status import JobStatus
 
 RESTARTS_OFTEN = 3
@@ -135,7 +135,7 @@ def _of_pulse(pulse: RunPulse | None) -> Attention | None:
 
 
 def fleet() -> Fleet:
-    seen, found = observe(), newest_runs()
+    seen, found = observe(), newest_runs_in_brief()
     pulses, changed = run_pulses([run for _, run in found if run]), _changed_at(found)
     summaries = [_summary(pipeline, run, seen, pulses, changed) for pipeline, run in found]
     summaries.sort(key=lambda summary: rank(summary.concern, summary.name))

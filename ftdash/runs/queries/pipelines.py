@@ -3,6 +3,7 @@
 import msgspec
 from django.db.models import QuerySet
 
+from ftdash.formats import plural
 from ftdash.jobs.answers import (
     Mark,
     PipelinePage,
@@ -24,7 +25,7 @@ from ftdash.requests.asking import offers
 from ftdash.runs.queries.fleet import fleet
 from ftdash.runs.queries.freshness import Observation, observe, shown_state
 from ftdash.runs.queries.recovery_axis import recovery_axis
-from ftdash.runs.queries.runs import newest_runs, run_view, version
+from ftdash.runs.queries.runs import newest_runs, newest_runs_in_brief, run_view, version
 from pipelines.domain.commands import ChangeSettings
 
 __all__ = [
@@ -43,7 +44,9 @@ __all__ = [
 
 RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20
-MARKS_MAX = 5
+MARKS_MAX = 30
+"""On the time axes; the pages name the newest of them and fold up the others."""
+
 DELIVERY_LATE_AFTER_S = 3.0
 RECORDS_REPLAYED = "records_replayed"
 """A source's counter; its value is for the whole lineage."""
@@ -84,13 +87,27 @@ def _marks(pipeline: Pipeline, runs: list[Run]) -> list[Mark]:
     changes = Request.objects.filter(
         pipeline=pipeline, kind=ChangeSettings.kind, phase=RequestPhase.SUCCEEDED
     )
-    changed = changes.order_by("-id").values_list("ended_at", "requester")[:MARKS_MAX]
-    found = [Mark(at, f"{person} changed settings") for at, person in changed if at]
+    found = [
+        Mark(each.ended_at, f"{each.requester} changed {_settings_of(each)}")
+        for each in changes.order_by("-id")[:MARKS_MAX]
+        if each.ended_at
+    ]
     for run in runs[:MARKS_MAX]:
         if run.started_at is not None:
             code = f" with {run.code_described}" if run.code_described else ""
             found.append(Mark(run.started_at, f"run {run.number} started{code}"))
     return sorted(found, key=lambda mark: mark.at)[-MARKS_MAX:]
+
+
+def _settings_of(change: Request) -> str:
+    """`execution.checkpointing.interval to 7 s`; of many settings the first."""
+    command = change.command
+    changed = command.settings if isinstance(command, ChangeSettings) else {}
+    if not changed:
+        return "settings"
+    key, value = next(iter(changed.items()))
+    more = f" and {plural(len(changed) - 1, 'more setting')}" if len(changed) > 1 else ""
+    return f"{key} to {value}{more}"
 
 
 def requests(pipeline: str | None = None, limit: int = 50) -> list[RequestView]:
@@ -130,7 +147,7 @@ def pipeline_names() -> list[str]:
 def versions() -> dict[str, str]:
     """For each pipeline by name, a token that changes whenever its pages do. Cheap."""
     seen = observe()
-    return {pipeline.name: version(pipeline, run, seen) for pipeline, run in newest_runs()}
+    return {pipeline.name: version(pipeline, run, seen) for pipeline, run in newest_runs_in_brief()}
 
 
 def _brief(run: Run, seen: Observation) -> RunBrief:

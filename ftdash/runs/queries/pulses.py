@@ -196,8 +196,12 @@ def _measured(runs: list[Run]) -> dict[int, Measured]:
     recoveries = recoveries_ms_of([run.pipeline_id for run in runs])
     recovered = [run for run in runs if recoveries.get(run.pipeline_id)]
     since = timezone.now() - SAMPLED_FOR
-    heard = [run for run in recovered if run.last_event_at and run.last_event_at > since]
-    silent = {run.pk: measured(run.pipeline) for run in recovered if run not in heard}
+    heard, silent = list[Run](), dict[int, Measured]()
+    for run in recovered:
+        if run.last_event_at and run.last_event_at > since:
+            heard.append(run)
+        else:
+            silent[run.pk] = measured(run.pipeline)
     samples = Sample.objects.filter(run__in=heard, at__gt=since, records_per_s__gt=0)
     rates: dict[int, list[float]] = defaultdict(list)
     for run_pk, rate in samples.order_by("-sequence").values_list("run_id", "records_per_s"):

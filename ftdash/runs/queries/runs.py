@@ -4,11 +4,11 @@ A listed run has its shape and its times. A pipeline's newest run comes with the
 whenever its pages do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Max, OuterRef, Subquery
+from django.db.models import F, Max, OuterRef, Subquery
 
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, ShownState, SlotView, SubtaskView, VertexView
@@ -88,10 +88,20 @@ def records_to_replay(run: Run) -> int | None:
 
     None if nothing would be replayed because the run is over, or if nothing is known.
     """
-    if run.is_terminal:
-        return None
-    newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
-    return behind(run, newest.source_records if newest else run.restored_records)
+    return records_to_replay_of_each([run])[run.pk]
+
+
+def records_to_replay_of_each(runs: Collection[Run]) -> dict[int, int | None]:
+    """`records_to_replay` by primary key of the run, with one query for any number."""
+    living = [run for run in runs if not run.is_terminal]
+    newest = Checkpoint.objects.filter(
+        run__in=living, checkpoint_id=F("run__last_checkpoint_id")
+    ).order_by()
+    known = {run.pk: run.restored_records for run in living}
+    known |= dict(newest.values_list("run_id", "source_records"))
+    return dict.fromkeys(run.pk for run in runs) | {
+        run.pk: behind(run, known[run.pk]) for run in living
+    }
 
 
 def behind(run: Run, since: int | None) -> int | None:
@@ -230,14 +240,40 @@ def _facts(rows: Iterable[Run]) -> list[RunFacts]:
     return result
 
 
-def newest_runs() -> list[tuple[Pipeline, Run | None]]:
-    """Every pipeline by name; None before its first run."""
+_LARGE = (
+    *("code", "parameters", "replayed_sources", "renamed_uids", "accepted_gaps", "vertices"),
+    *("transaction_timeouts_ms", "input_gaps", "slots", "counters"),
+)
+"""Columns of a run that take long to decode, and longer the wider the run is."""
+
+_LARGE_OF_PIPELINE = ("code", "parameters", "settings")
+
+
+def newest_runs(pipelines: Collection[int] | None = None) -> list[tuple[Pipeline, Run | None]]:
+    """Every pipeline by name, or those with the primary keys; None before its first run."""
+    return _newest_runs(pipelines, is_brief=False)
+
+
+def newest_runs_in_brief() -> list[tuple[Pipeline, Run | None]]:
+    """`newest_runs` for lists of all of them: each large column of one costs a query of its own."""
+    return _newest_runs(None, is_brief=True)
+
+
+def _newest_runs(
+    pipelines: Collection[int] | None, *, is_brief: bool
+) -> list[tuple[Pipeline, Run | None]]:
     newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
-    pipelines = list(Pipeline.objects.annotate(newest_run=Subquery(newest)))
-    runs = Run.objects.select_related("pipeline").in_bulk(
-        [pipeline.newest_run for pipeline in pipelines]
-    )
-    return [(pipeline, runs.get(pipeline.newest_run)) for pipeline in pipelines]
+    chosen, rows = Pipeline.objects.annotate(newest_run=Subquery(newest)), Run.objects.all()
+    if pipelines is not None:
+        chosen = chosen.filter(pk__in=pipelines)
+    if is_brief:
+        chosen, rows = chosen.defer(*_LARGE_OF_PIPELINE), rows.defer(*_LARGE)
+    found = list(chosen)
+    runs = rows.in_bulk([each.newest_run for each in found if each.newest_run is not None])
+    for each in found:
+        if each.newest_run in runs:
+            runs[each.newest_run].pipeline = each
+    return [(each, runs.get(each.newest_run)) for each in found]
 
 
 def version(pipeline: Pipeline, run: Run | None, seen: Observation) -> str:

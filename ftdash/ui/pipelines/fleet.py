@@ -103,7 +103,12 @@ class FleetRows:
 class FleetForm(forms.Form):
     """The choices, as the address has them."""
 
-    q = forms.CharField(label="Find", required=False, max_length=200)
+    q = forms.CharField(
+        label="Find",
+        required=False,
+        max_length=200,
+        widget=forms.TextInput({"type": "search", "placeholder": "name, flow or label"}),
+    )
     label = forms.ChoiceField(required=False)
     state = forms.ChoiceField(required=False)
     group = forms.ChoiceField(
@@ -118,7 +123,6 @@ class FleetForm(forms.Form):
         labels = Counter(label for each in fleet.pipelines for label in each.labels)
         self.choose("state", {"attention": "needs attention"}, states)
         self.choose("label", {}, labels)
-        self.fields["q"].widget.attrs |= {"type": "search", "placeholder": "name, flow or label"}
         self.is_valid()
 
     def choose(self, field: str, first: dict[str, str], counted: Counter[str]) -> None:
