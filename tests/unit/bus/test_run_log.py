@@ -78,7 +78,7 @@ def test_a_place_names_the_same_line_for_good(tmp_path: Path) -> None:
 
 def test_a_driver_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None:
     def check_held() -> None:
-        raise LeaseLost(RunDirectory(tmp_path, RunId("run-1")), None)
+        raise LeaseLost(RunDirectory.of(tmp_path, "counts", RunId("run-1")), None)
 
     log = RunLog(tmp_path / "log", check_held=check_held)
     log.keep([line("one")])
