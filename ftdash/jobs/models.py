@@ -99,6 +99,7 @@ class Run(RunsCode):
     replayed_sources = models.JSONField(default=list)  # whose quarantine it reads again
     renamed_uids = models.JSONField(default=dict)  # of operators in that point, to those of now
     accepted_gaps = models.JSONField(default=list)  # texts: input behind that point that is lost
+    puts_back = models.BooleanField(default=False)  # it only undoes the start of the run before it
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)
@@ -122,6 +123,7 @@ class Run(RunsCode):
     changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     transaction_timeouts_ms = models.JSONField(default=dict)  # by sink, where its target has one
+    start_undone = models.BooleanField(default=False)  # output of earlier runs is back
     input_gaps = models.JSONField(default=list)  # Gap as JSON: input that the run went past
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
     driver_pid = models.PositiveIntegerField(null=True)

@@ -22,7 +22,7 @@ from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.lease import Owner
 from pipelines.disk.files import create_if_absent
-from pipelines.domain.commands import STARTS
+from pipelines.domain.commands import STARTS, UndoStart
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -137,6 +137,7 @@ def _spec(run: Run) -> RunSpec:
         started_by=_requester(run),
         follows=_run_before(run),
         code=run.shipped_code,
+        puts_back=run.puts_back,
     )
 
 
@@ -149,7 +150,8 @@ def _run_before(run: Run) -> RunId | None:
 
 def _requester(run: Run) -> str:
     """Who asked for the run; empty when it was made by hand."""
-    asked = run.requests.filter(kind__in=STARTS).values_list("requester", flat=True)
+    kinds = (*STARTS, UndoStart.kind)
+    asked = run.requests.filter(kind__in=kinds).values_list("requester", flat=True)
     return asked.first() or ""
 
 

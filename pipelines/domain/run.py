@@ -70,6 +70,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     started_by: str = ""  # the person who asked for the run; empty: no person did
     follows: RunId | None = None  # the run of that pipeline before this one
     code: ShippedCode | None = None  # that holds the pipeline; None: an installed package does
+    puts_back: bool = False  # it reads nothing, and only undoes the start of the run before it
 
     def on_slots(self, count: int) -> "RunSpec":
         """With room for `count` slots where the master is the default one: an operator may have a

@@ -40,7 +40,13 @@ from ftdash.ui.actions.run_forms import (
     StopForm,
     TakeSavepointForm,
 )
-from ftdash.ui.actions.start_forms import ReplayForm, RestoreForm, StartForm, looked_at
+from ftdash.ui.actions.start_forms import (
+    ReplayForm,
+    RestoreForm,
+    StartForm,
+    UndoStartForm,
+    looked_at,
+)
 from ftdash.ui.actions.upgrade_form import UpgradeForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
@@ -63,6 +69,7 @@ ACTIONS: dict[str, type[ActionForm]] = {
     "upgrade": UpgradeForm,
     "restore": RestoreForm,
     "start": StartForm,
+    "undo": UndoStartForm,
     "change": ChangeForm,
     "kill": KillSlotForm,
     "cancel": CancelForm,

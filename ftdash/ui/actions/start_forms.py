@@ -19,14 +19,20 @@ from ftdash.checkpoints.answers import Reading, RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import plural, size, utc
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.queries import committed_output, point_choice, rows_after
+from ftdash.points.queries import (
+    CommittedOutput,
+    committed_output,
+    output_to_put_back,
+    point_choice,
+    rows_after,
+)
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, LinesField, PairsField
-from pipelines.domain.commands import RestorePipeline, StartPipeline
+from pipelines.domain.commands import RestorePipeline, StartPipeline, UndoStart
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode
@@ -77,6 +83,36 @@ class StartForm(ParallelismForm, ConfirmedForm):
         )
 
 
+class UndoStartForm(ActionForm):
+    """Nothing that a reader has seen is lost, so it asks for no name."""
+
+    command = UndoStart
+    title = "Undo the start, and put the output back"
+    button = "Undo start"
+    look = "primary"
+
+    @property
+    def consequence(self) -> str:
+        offered = self.page.actions[self.command.kind].consequence
+        return " ".join([offered, *_put_back(self.page)])
+
+    def chosen(self) -> UndoStart:
+        return UndoStart()
+
+
+def _put_back(page: PipelinePage) -> list[str]:
+    back = _worded(output_to_put_back(pipeline_named(page.name)))
+    return [f"It is {back}."] if back else []
+
+
+def _worded(outputs: list[CommittedOutput]) -> str:
+    return "; ".join(
+        f"{'' if each.is_whole else 'more than '}{plural(each.rows, 'row')} of {each.sink},"
+        f" committed from {utc(each.first_at)} to {utc(each.last_at)}"
+        for each in outputs
+    )
+
+
 def left_behind(page: PipelinePage) -> list[str]:
     """What a start from the beginning costs, in sentences with numbers."""
     choice = point_choice(page.name)
@@ -88,13 +124,10 @@ def left_behind(page: PipelinePage) -> list[str]:
             f" ({size(newest.state_bytes)}, made of {plural(newest.source_records, 'record')}) is"
             " left behind."
         )
-    outputs = [
-        f"{'' if each.is_whole else 'more than '}{plural(each.rows, 'row')} of {each.sink},"
-        f" committed from {utc(each.first_at)} to {utc(each.last_at)}"
-        for each in committed_output(pipeline_named(page.name))
-    ]
+    outputs = _worded(committed_output(pipeline_named(page.name)))
     if outputs:
-        said.append(f"Output is set aside: {'; '.join(outputs)}.")
+        said.append(f"Output is set aside: {outputs}.")
+        said.append("You can undo the start until the new run has completed its first checkpoint.")
         said.append(
             "Input that its source no longer keeps cannot be read again, nor its output be made"
             " again."

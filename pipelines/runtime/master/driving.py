@@ -155,7 +155,7 @@ def _host(
     _check_reaches_readers(pipeline)
     pipeline.validate_sinks()
     # Input that a restored or resumed run has read already may be gone.
-    is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0
+    is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0 and not spec.puts_back
     if is_fresh:
         pipeline.validate_sources(settings)
     roots = configured_roots(directory.jobs_root)

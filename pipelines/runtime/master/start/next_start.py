@@ -8,11 +8,12 @@ from collections.abc import Collection, Sequence
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import LedgerBegun, RestorePointRefused, RestoreProgress
 from pipelines.domain.gaps import Gap
-from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.status import DamageFinder
 from pipelines.points.published_output import Published, newest_published, repeats
 from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.output.leftovers import Leftovers, NeededOutput, TargetClaims
+from pipelines.runtime.master.output.run_ledger import LedgerStart
 from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.run_context import RunContext
 from pipelines.runtime.master.start.starting_point import (
@@ -97,6 +98,15 @@ class NextStart:
         self._look_at_sources()
         self._clean_up_once(start)
         self._chooser.rewind_sinks(start)
+
+    def put_back(self, lineage: Sequence[tuple[RunId, CheckpointId]]) -> None:
+        """Instead of `make_ready`, for a run that reads nothing more: its targets hold the output
+        of `lineage` from now on, and its ledger says so. Raises EndsNotReady."""
+        self._delete_given_up()
+        self._watchers.checkpoints.ledger.begin(lineage, LedgerStart())
+        self._chooser.rewind_sinks(
+            StartingPoint(point=None, lineage=tuple(lineage), source_records=0)
+        )
 
     def clean_up_own(self) -> None:
         """Call when no slot of the run writes any more, and its points are those that it leaves."""
