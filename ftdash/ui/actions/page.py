@@ -46,6 +46,7 @@ from ftdash.ui.actions.start_forms import (
     StartForm,
     UndoStartForm,
     looked_at,
+    proposal,
 )
 from ftdash.ui.actions.upgrade_form import UpgradeForm
 from pipelines.domain.errors import Rejected
@@ -89,9 +90,19 @@ def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
     if page is None or action not in ACTIONS:
         raise Http404("There is no such pipeline or action.")
     chosen = ACTIONS[action]
+    if request.method == "GET" and chosen is RestoreForm:
+        begin = proposal(page, request.GET.dict())
+        form = RestoreForm(initial=begin.values, page=page, proposed=begin.sentence)
+        return shown(request, page, action, form)
     if request.method == "GET":
         return shown(request, page, action, chosen(initial=request.GET.dict(), page=page))
-    form = chosen(request.POST, request.FILES, page=page)
+    filled = chosen(request.POST, request.FILES, page=page)
+    return asked_for(request, page, action, filled)
+
+
+def asked_for(
+    request: HttpRequest, page: PipelinePage, action: str, form: ActionForm
+) -> HttpResponse:
     if not form.is_valid():
         return shown(request, page, action, form, status=REFUSED)
     try:

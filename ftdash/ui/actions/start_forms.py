@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET
 from ftdash.checkpoints.answers import Reading, RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import plural, size, utc
+from ftdash.incidents.causes import GAPS, NAMES, PROPOSE
 from ftdash.jobs.answers import PipelinePage
 from ftdash.points.queries import (
     CommittedOutput,
@@ -174,8 +175,10 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         help_text="One gap per line, as the verdict names it. These records are lost for good.",
     )
 
-    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, page: PipelinePage, proposed: str = "", **kwargs: Any) -> None:
+        """`proposed`: a sentence about the values that it begins with."""
         super().__init__(*args, page=page, **kwargs)
+        self._proposed = proposed
         choice = point_choice(page.name)
         found = choice.points if choice else []
         labels = {each.point.path: label_of(each.point, page.name, each.fitness) for each in found}
@@ -211,6 +214,11 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         reason = values["reason"]
         return point_services.restore(asked, requester=who, reason=reason, claim_mode=claim_mode)
 
+    @property
+    def consequence(self) -> str:
+        offered = self.page.actions[self.command.kind].consequence
+        return f"{offered} {self._proposed}".rstrip()
+
 
 class ReplayForm(ActionForm):
     """From the newest point, so that nothing written since is set aside."""
@@ -231,6 +239,41 @@ class ReplayForm(ActionForm):
         name, reason = self.page.name, self.cleaned_data["reason"]
         asked = Restore(pipeline=name, path=newest_point(name), reads_files=False, replays=())
         return point_services.restore(asked, requester=who, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a restore's form begins with, and what it says about that."""
+
+    values: dict[str, str]
+    sentence: str = ""
+
+
+def proposal(page: PipelinePage, given: dict[str, str]) -> Proposal:
+    """The values that the preflight proposes for the chosen point, if the address asks for them:
+    the person looks at them, and decides. Reads the sources, so it takes as long as a preflight."""
+    wanted, values = given.get(PROPOSE), {name: given[name] for name in given if name != PROPOSE}
+    try:
+        asked = _asked(page, RestoreForm(initial=values, page=page)) if wanted else None
+        found = point_services.preflight(asked) if asked else None
+    except (Rejected, forms.ValidationError):
+        return Proposal(values)  # the verdict beside the form says why
+    if asked is None or found is None:
+        return Proposal(values)
+    values["path"] = asked.path
+    if wanted == GAPS and found.reaching:
+        sentence = "It begins with a point from which the sources still have everything."
+        return Proposal(values | {"path": found.reaching}, sentence)
+    if wanted == GAPS and found.gaps:
+        lost = " and ".join(gap.lost for gap in found.gaps)
+        sentence = f"If you confirm it, you accept the loss of {lost}."
+        return Proposal(values | {"accepted_gaps": found.with_all_gaps}, sentence)
+    if wanted == NAMES and found.likely_names:
+        lines = [f"{old}: {new}" for old, new in found.likely_names.items()]
+        named = " and ".join(f"{old!r} to {new!r}" for old, new in found.likely_names.items())
+        sentence = f"It maps {named}: same state, same schema. See that you have renamed it so."
+        return Proposal(values | {"renamed": "\n".join(lines)}, sentence)
+    return Proposal(values)
 
 
 def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:
