@@ -137,8 +137,9 @@ COMMAND_DOORS = (  # which may offer it as well
     "ftdash.command_line",
 )
 KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
+    # It checks their values, or notes what follows from them.
     "ftdash.requests.services": {"AllowFaults", "Cancel", "ChangeSettings", "KillSlot"}
-    | {"StartPipeline", "UndoStart"},  # it checks their values, or notes what follows from them
+    | {"RetryNow", "StartPipeline", "UndoStart"},
     "ftdash.points.services.disposal": {"DisposeSavepoint", "LabelSavepoint"},
     "ftdash.points.services.restore": {"DisposeSavepoint", "RestorePipeline"},
     "ftdash.supervision.delivery": {"DisposeSavepoint"},  # a worker carries it out

@@ -4,6 +4,7 @@ Two writers, and never the same column: the projector writes what the engine rep
 write what people asked for and what the control plane did about it.
 """
 
+from datetime import datetime
 from typing import Self
 
 import msgspec
@@ -109,6 +110,8 @@ class Run(RunsCode):
     launched_process_started_at = models.FloatField(null=True)  # seconds after the boot
     driver_note = models.TextField(default="")  # what the control plane last did, and why
     driver_silence = models.TextField(default="")  # it shows no sign of life now; a sentence
+    driver_due_at = models.DateTimeField(null=True)  # when another one starts, while that waits
+    driver_waits_since = models.DateTimeField(null=True)
     stop_requested_at = models.DateTimeField(null=True)
 
     # Written by the history of journals.
@@ -166,6 +169,11 @@ class Run(RunsCode):
     @property
     def is_terminal(self) -> bool:
         return JobStatus(self.status).is_terminal
+
+    @property
+    def goes_on_at(self) -> datetime | None:
+        """When its next attempt, or its next driver, begins; None: it does not wait on purpose."""
+        return self.driver_due_at or self.restart_at
 
     @property
     def slot_count(self) -> int:

@@ -56,7 +56,7 @@ def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) ->
         return f"{pipeline.name} is being stopped."
     if command.needs is Needs.RUNNING and run.status != JobStatus.RUNNING.value:
         return f"{pipeline.name} is {run.status}; this needs it to be RUNNING."
-    if command.needs is Needs.WAITING and run.restart_at is None:
+    if command.needs is Needs.WAITING and run.goes_on_at is None:
         return f"{pipeline.name} does not wait for a restart: it is {run.status}."
     if command.is_fault and not pipeline.allows_faults:
         return f"{pipeline.name} does not allow faults on purpose; an admin may allow them."

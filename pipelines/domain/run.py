@@ -251,6 +251,11 @@ LONG_STEP_MAX_MS = 600_000.0
 takes minutes, such as reading a large point. It moves as it gets from one file to the next."""
 
 
+WAITED = "FTDASH_DRIVER_WAITED_MS"
+"""In the environment of a driver: how long the supervision waited on purpose before it started it,
+because the drivers before it had died without a new checkpoint."""
+
+
 class DriverSign(msgspec.Struct, frozen=True, kw_only=True):
     """Holds no time: a reader measures by its own clock how long nothing has moved."""
 

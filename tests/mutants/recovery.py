@@ -493,6 +493,24 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         " no other failure"
     ): (
         Mutant(
+            "ftdash/supervision/drivers.py",
+            "return due if run.driver_due_at is None else min(due, run.driver_due_at)",
+            "return due",
+            (
+                "tests/web/test_supervision.py::test_the_wait_before_another_driver_is_shown_and"
+                "_a_person_may_end_it"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/attempt/watchers.py",
+            "max(0.0, min(waited_ms, passed_ms))",
+            "0.0",
+            (
+                "tests/unit/runtime/master/test_recovery_watch.py::test_what_the_supervision_wai"
+                "ted_on_purpose_is_backoff_and_not_detection"
+            ),
+        ),
+        Mutant(
             "pipelines/protocol/restart.py",
             "self._due_ms = min(self._due_ms, now_ms)",
             "pass",

@@ -68,7 +68,9 @@ class NextStart:
         if resumes:
             heard_ms, reached = self._record.last_heard_ms, self._watchers.board.reached_records
             self._say_what_is_gone(known, start)
-            self._watchers.recovery.on_failure(heard_ms, max(reached, start.source_records))
+            reached = max(reached, start.source_records)
+            waited_ms = self._context.waited_ms
+            self._watchers.recovery.on_failure(heard_ms, reached, waited_ms=waited_ms)
             self._chooser.say_what_memory_lost(self._context.places, start)
         self._decide(start)
 

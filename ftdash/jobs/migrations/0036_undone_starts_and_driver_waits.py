@@ -11,4 +11,10 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="run", name="start_undone", field=models.BooleanField(default=False)
         ),
+        migrations.AddField(
+            model_name="run", name="driver_due_at", field=models.DateTimeField(null=True)
+        ),
+        migrations.AddField(
+            model_name="run", name="driver_waits_since", field=models.DateTimeField(null=True)
+        ),
     ]
