@@ -386,7 +386,8 @@ def test_reconcile_gives_a_sign_of_life_even_when_a_run_cannot_be_supervised(
     new_run("first")
     second = new_run("second")
 
-    def fail_first(run: Run) -> psutil.Process:
+    def fail_first(run: Run, *, waited_ms: float) -> psutil.Process:
+        assert waited_ms == 0.0
         if run.pipeline.name == "first":
             raise trouble
         return psutil.Process()

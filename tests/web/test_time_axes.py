@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -90,33 +89,6 @@ def test_who_is_not_in_utc_reads_axes_in_the_own_zone_and_utc_beside(
         f"{at.astimezone(KOLKATA):%T} ({at:%T} UTC)"
     )
     assert said == []
-    context.close()
-
-
-def test_a_link_to_this_moment_shows_a_colleague_the_same_times(
-    dashboard: Site, browser: Browser
-) -> None:
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    sign_in(page, dashboard)
-    page.goto(f"{dashboard.address}/pipelines/flight_delays/?last=300")
-    page.wait_for_function(ARE_DRAWN, arg=CHARTS[""], timeout=PATIENCE_MS)
-
-    page.click("#copy-moment")
-    expect(page.locator("#copied-moment")).to_have_text("Copied.")
-    link = page.evaluate("() => navigator.clipboard.readText()")
-
-    chosen = {key: int(value[0]) for key, value in parse_qs(urlsplit(link).query).items()}
-    assert set(chosen) == {"from", "to"}, "and not how long ago"
-    assert chosen["to"] - chosen["from"] == 300_000
-    other = context.new_page()
-    other.goto(link)
-    other.wait_for_function(ARE_DRAWN, arg=CHARTS[""], timeout=PATIENCE_MS)
-    shown = other.evaluate(WITH_TIME_AXIS)
-    begins = datetime.fromtimestamp(chosen["from"] / 1000, UTC)
-    assert {axis["range"][0][:19].replace("T", " ") for axis in shown} == {
-        f"{begins:%Y-%m-%d %H:%M:%S}"
-    }
     context.close()
 
 
