@@ -140,13 +140,15 @@ COMMAND_DOORS = (  # which may offer it as well
     "ftdash.command_line",
 )
 KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
+    # It checks their values, or notes what follows from them.
     "ftdash.requests.services": {"AllowFaults", "Cancel", "ChangeSettings", "KillSlot"}
-    | {"StartPipeline"},  # it checks their values, or notes what follows from them
+    | {"RetryNow", "StartPipeline", "UndoStart"},
     "ftdash.points.services.disposal": {"DisposeSavepoint", "LabelSavepoint"},
     "ftdash.points.services.restore": {"DisposeSavepoint", "RestorePipeline"},
     "ftdash.supervision.delivery": {"DisposeSavepoint"},  # a worker carries it out
     "ftdash.upgrades.services": {"Cancel", "StopWithSavepoint", "UpgradePipeline"},  # its steps
-    "ftdash.projection.run_fold": {"Cancel"},  # it succeeds by the end of its run
+    "ftdash.projection.run_fold": {"Cancel", "UndoStart"},  # succeed by the end of their run
+    "ftdash.supervision.launcher": {"UndoStart"},  # who asked for a run that only puts back
     "ftdash.checkpoints.queries.statistics": {"StopWithSavepoint"},  # its savepoint is the last
     "ftdash.eventlog.queries": {"LabelSavepoint"},  # the log says which name it gives
     "ftdash.gameday.injection": {"KillDriver", "KillSlot", "SlowSlot"},  # faults of a game day

@@ -1,8 +1,7 @@
-"""Rows of API tokens, one-time passwords, forms that count once, and what admins changed.
+"""Rows of API tokens, one-time passwords, saved views, forms that count once, and the log.
 
-Each has one writer: `services` tokens, `people` one-time passwords, `sent_forms` the forms,
-`admin_log` the log. `authentication` notes when a token was used. People themselves are Django's
-users.
+`services` writes them all; `authentication` notes when a token was used. People themselves are
+Django's users.
 """
 
 from django.conf import settings
@@ -55,6 +54,34 @@ class RequiredFactor(models.Model):
 
     def __str__(self) -> str:
         return f"a second factor is required since {self.since}"
+
+
+class SavedView(models.Model):
+    """Choices on the page of all pipelines to which a person has given a name."""
+
+    NAME_LENGTH_MAX = 60
+    QUERY_LENGTH_MAX = 1_000
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="saved_views"
+    )
+    name = models.CharField(max_length=NAME_LENGTH_MAX)
+    query = models.CharField(max_length=QUERY_LENGTH_MAX)  # as the address has it
+    is_default = models.BooleanField(default=False)  # the page begins with it
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.UniqueConstraint(fields=("user", "name"), name="saved_view_name"),
+            models.UniqueConstraint(
+                fields=("user",),
+                condition=models.Q(is_default=True),
+                name="one_default_view_per_person",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.user_id}"
 
 
 class SentForm(models.Model):

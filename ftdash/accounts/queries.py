@@ -11,7 +11,13 @@ from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from ftdash.accounts import audit_chain
-from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, TokenScope
+from ftdash.accounts.models import (
+    AdminAction,
+    ApiToken,
+    OneTimePassword,
+    SavedView,
+    TokenScope,
+)
 from ftdash.accounts.services import Role, with_role_admin
 
 
@@ -134,3 +140,19 @@ def admin_actions(limit: int = 50) -> list[AdminActionView]:
         msgspec.convert({**vars(row), "key": row.pk}, AdminActionView)
         for row in AdminAction.objects.all()[:limit]
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOfFleet:
+    """What a person has saved of the page of all pipelines."""
+
+    key: int
+    name: str
+    query: str
+    is_default: bool
+
+
+def saved_views(person: str) -> list[ViewOfFleet]:
+    """By name."""
+    rows = SavedView.objects.filter(user__username=person)
+    return [ViewOfFleet(row.pk, row.name, row.query, row.is_default) for row in rows]

@@ -1,4 +1,4 @@
-"""The only writers of people, API tokens, and the log of what people changed other than pipelines.
+"""The only writers of people, API tokens, saved views, and the log of changes beside pipelines.
 
 A role is the permission `jobs.operate` or its absence. There is always an admin who can sign in
 with a password of their own; changes that would end that are refused. The secrets of tokens are
@@ -28,7 +28,14 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from ftdash.accounts.audit_chain import BEGINNING, digest_after
-from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, SentForm, TokenScope
+from ftdash.accounts.models import (
+    AdminAction,
+    ApiToken,
+    OneTimePassword,
+    SavedView,
+    SentForm,
+    TokenScope,
+)
 from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
 
@@ -371,3 +378,50 @@ def _use(value: str) -> None:
             " then. Nothing was changed now, and the secret you were given then is still valid. It"
             " cannot be shown again; if you lost it, send this form to get a new one."
         ) from error
+
+
+VIEWS_MAX = 30
+
+
+def save_view(person: str, name: str, query: str, *, is_default: bool) -> None:
+    """Keeps the choices under that name; replaces what the person has kept under it before.
+
+    Raises Rejected: the person has too many, or a text is too long.
+    """
+    user, name = _person(person), _name_of_view(name)
+    if len(query) > SavedView.QUERY_LENGTH_MAX:
+        raise Rejected("These choices are too long to be kept; search for a shorter text.")
+    with transaction.atomic():
+        others = SavedView.objects.select_for_update().filter(user=user).exclude(name=name)
+        if len(others) >= VIEWS_MAX:
+            raise Rejected(f"You have {VIEWS_MAX} saved views; delete one first.")
+        if is_default:
+            others.update(is_default=False)
+        values = {"query": query, "is_default": is_default}
+        SavedView.objects.update_or_create(user=user, name=name, defaults=values)
+
+
+def change_view(person: str, key: int, name: str, *, is_default: bool) -> None:
+    """Raises Rejected: the person has no such view, or another one of that name."""
+    name = _name_of_view(name)
+    with transaction.atomic():
+        own = SavedView.objects.select_for_update().filter(user=_person(person))
+        view = own.filter(pk=key).first()
+        if view is None:
+            raise Rejected("You have no such saved view; look at the list once more.")
+        if own.filter(name=name).exclude(pk=key).exists():
+            raise Rejected(f"You have another saved view named {name!r}; choose another name.")
+        if is_default:
+            own.update(is_default=False)
+        own.filter(pk=key).update(name=name, is_default=is_default)
+
+
+def delete_view(person: str, key: int) -> None:
+    """Of another person's view nothing is deleted."""
+    SavedView.objects.filter(user=_person(person), pk=key).delete()
+
+
+def _name_of_view(name: str) -> str:
+    if not name.strip() or len(name.strip()) > SavedView.NAME_LENGTH_MAX:
+        raise Rejected(f"Give the view a name of at most {SavedView.NAME_LENGTH_MAX} characters.")
+    return name.strip()

@@ -73,6 +73,9 @@ class Step:
     given: tuple[tuple[str, str], ...] = ()
 
 
+PROPOSE, NAMES, GAPS = "propose", "names", "gaps"
+"""A restore's form is filled in with what its preflight finds: uids to map, or gaps to accept."""
+
 RETRY = Step("Retry now", RetryNow.kind)
 RESTORE = Step("Restore the newest point", RestorePipeline.kind)
 CANCEL = Step("End this run, to restore it with a change", Cancel.kind)
@@ -86,9 +89,9 @@ UNALIGNED = Step(
     RestorePipeline.kind,
     (("settings", "execution.checkpointing.unaligned.enabled: true"),),
 )
-MAP_UID = Step("Restore, and map the old uid", RestorePipeline.kind)
+MAP_UID = Step("Restore, and map the old uid", RestorePipeline.kind, ((PROPOSE, NAMES),))
 OLDER = Step("Choose another point", RestorePipeline.kind)
-ACCEPT_GAP = Step("Restore, or accept the gap", RestorePipeline.kind)
+ACCEPT_GAP = Step("Restore, or accept the gap", RestorePipeline.kind, ((PROPOSE, GAPS),))
 UPGRADE = Step("Deploy corrected code", UpgradePipeline.kind)
 RESCALE = Step("Stop with a savepoint, to restore it wider", StopWithSavepoint.kind)
 CHECKPOINT = Step("Trigger a checkpoint", TriggerCheckpoint.kind)

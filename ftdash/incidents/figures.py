@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftdash.formats import percent, size
+from ftdash.formats import percent, plural, size
 from ftdash.incidents.causes import Cause
 
 _PATH = re.compile(r"(?<![\w.])(/[\w.\-/=@+]*[\w\-=@+])")
@@ -18,6 +18,7 @@ _PORTS = (  # how clients of PostgreSQL, Redis, Kafka and object stores name wha
         r"(?<![\d:.\w])(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9][\w.\-]*):(?P<port>\d{2,5})(?![\d:])"
     ),
 )
+_OFFSETS_GONE = re.compile(r"offsets ([\d,]+) to ([\d,]+) are gone")  # a source of Kafka says so
 _OF_DISKS = frozenset({Cause.DISK_FULL, Cause.DISK_READ_ONLY})
 
 
@@ -57,6 +58,10 @@ def figures(cause: Cause, text: str) -> str:
     if cause in _OF_DISKS and (path := path_in(text)) is not None:
         room = room_at(Path(path))
         return room.sentence if room else ""
+    if cause is Cause.INPUT_LOST and (gone := _OFFSETS_GONE.search(text)) is not None:
+        first, last = (int(each.replace(",", "")) for each in gone.groups())
+        count = plural(last - first + 1, "record")
+        return f"The gap has up to {count}, offsets {first:,} to {last:,}."
     if cause is Cause.SYSTEM_AWAY and (server := server_in(text)) is not None:
         return f"{server} does not answer."
     return ""

@@ -172,8 +172,8 @@ def _view(row: Incident, newest: Run | None) -> IncidentView:
         notes=[NoteView(note.author, note.at, note.text) for note in row.notes.all()],
         figures=figures(cause, row.text) if row.closed_at is None else "",
         steps=_possible(row, newest, advice),
-        restart_at=newest.restart_at if newest else None,
-        next_attempt=newest.attempt + 1 if newest and newest.restart_at else None,
+        restart_at=newest.goes_on_at if newest else None,
+        next_attempt=newest.attempt + 1 if newest and newest.goes_on_at else None,
     )
 
 

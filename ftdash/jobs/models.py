@@ -4,6 +4,7 @@ Two writers, and never the same column: the projector writes what the engine rep
 write what people asked for and what the control plane did about it.
 """
 
+from datetime import datetime
 from typing import Self
 
 import msgspec
@@ -99,6 +100,7 @@ class Run(RunsCode):
     replayed_sources = models.JSONField(default=list)  # whose quarantine it reads again
     renamed_uids = models.JSONField(default=dict)  # of operators in that point, to those of now
     accepted_gaps = models.JSONField(default=list)  # texts: input behind that point that is lost
+    puts_back = models.BooleanField(default=False)  # it only undoes the start of the run before it
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)
@@ -108,6 +110,8 @@ class Run(RunsCode):
     launched_process_started_at = models.FloatField(null=True)  # seconds after the boot
     driver_note = models.TextField(default="")  # what the control plane last did, and why
     driver_silence = models.TextField(default="")  # it shows no sign of life now; a sentence
+    driver_due_at = models.DateTimeField(null=True)  # when another one starts, while that waits
+    driver_waits_since = models.DateTimeField(null=True)
     stop_requested_at = models.DateTimeField(null=True)
 
     # Written by the history of journals.
@@ -122,6 +126,7 @@ class Run(RunsCode):
     changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     transaction_timeouts_ms = models.JSONField(default=dict)  # by sink, where its target has one
+    start_undone = models.BooleanField(default=False)  # output of earlier runs is back
     input_gaps = models.JSONField(default=list)  # Gap as JSON: input that the run went past
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
     driver_pid = models.PositiveIntegerField(null=True)
@@ -164,6 +169,11 @@ class Run(RunsCode):
     @property
     def is_terminal(self) -> bool:
         return JobStatus(self.status).is_terminal
+
+    @property
+    def goes_on_at(self) -> datetime | None:
+        """When its next attempt, or its next driver, begins; None: it does not wait on purpose."""
+        return self.driver_due_at or self.restart_at
 
     @property
     def slot_count(self) -> int:

@@ -131,7 +131,10 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
 
 def newest_line(pipeline: Pipeline) -> dict[str, int | None]:
     """The newest run and its ancestors: up to which checkpoint each; None: all of them."""
-    run = pipeline.runs.select_related("parent").order_by("-number").first()
+    return _line_of(_newest_with_output(pipeline))
+
+
+def _line_of(run: Run | None) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     up_to: int | None = None
     while run is not None and run.run_id not in found:
@@ -139,6 +142,19 @@ def newest_line(pipeline: Pipeline) -> dict[str, int | None]:
         up_to = run.first_checkpoint_id - 1
         run = Run.objects.filter(pk=run.parent_id).first() if run.parent_id else None
     return found
+
+
+_BEGAN_EMPTY = Q(restored_from=None, last_checkpoint_id=None)
+"""A run from the beginning that has committed nothing."""
+
+
+def _newest_with_output(pipeline: Pipeline) -> Run | None:
+    """The newest run; if its start was undone, the run whose output is back."""
+    runs = pipeline.runs.select_related("parent").order_by("-number")
+    newest = runs.first()
+    if newest is None or not newest.start_undone:
+        return newest
+    return runs.exclude(_BEGAN_EMPTY).first()
 
 
 def _candidate(each: _Looked, known: Measured, line: dict[str, int | None]) -> Candidate:
@@ -380,8 +396,19 @@ class CommittedOutput:
 
 def committed_output(pipeline: Pipeline) -> list[CommittedOutput]:
     """By sink; without the sinks that have committed no row."""
+    return _committed_on(newest_line(pipeline))
+
+
+def output_to_put_back(pipeline: Pipeline) -> list[CommittedOutput]:
+    """What was visible before the newest run started over, by sink."""
+    newest, *_ = pipeline.runs.order_by("-number")[:1]
+    earlier = pipeline.runs.filter(number__lt=newest.number).exclude(_BEGAN_EMPTY)
+    return _committed_on(_line_of(earlier.select_related("parent").order_by("-number").first()))
+
+
+def _committed_on(runs: dict[str, int | None]) -> list[CommittedOutput]:
     found: dict[str, CommittedOutput] = {}
-    for run_id, last_id in newest_line(pipeline).items():
+    for run_id, last_id in runs.items():
         lines = ledger(run_id, ROWS_KEPT).lines
         is_whole = len(lines) < ROWS_KEPT
         for line in lines:

@@ -17,7 +17,7 @@ from ftdash.jobs.models import (
     Run,
 )
 from ftdash.times import moment, moment_or_none
-from pipelines.domain.commands import STARTS, Cancel
+from pipelines.domain.commands import STARTS, Cancel, UndoStart
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -35,6 +35,7 @@ from pipelines.domain.events import (
     SettingsChanged,
     SlotConnected,
     SlotLost,
+    StartUndone,
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
@@ -49,6 +50,7 @@ PROJECTED = (
     "changed_settings",
     "vertices",
     "transaction_timeouts_ms",
+    "start_undone",
     "input_gaps",
     "slots",
     "driver_pid",
@@ -119,6 +121,8 @@ class RunFold:
                 run.restart_at = moment(at_ms)
             case LedgerBegun(gaps=gaps):
                 run.input_gaps = msgspec.to_builtins(gaps)
+            case StartUndone():
+                run.start_undone = True
             case SettingsChanged(settings=settings):
                 run.changed_settings = settings
             case DriverReplaced():
@@ -193,6 +197,9 @@ class RunFold:
         if event.status is JobStatus.CANCELED:
             cancels = others.filter(kind=Cancel.kind)
             self._end(cancels, RequestPhase.SUCCEEDED, event.reason, at)
+        if run.start_undone:
+            undos = others.filter(kind=UndoStart.kind)
+            self._end(undos, RequestPhase.SUCCEEDED, event.reason, at)
         self._end(others, RequestPhase.FAILED, f"The run ended first: {event.reason}", at)
 
     def _requests(self, request_id: RequestId) -> models.QuerySet[Request]:

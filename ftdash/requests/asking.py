@@ -46,6 +46,8 @@ def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) ->
     is_live = run is not None and not run.is_terminal
     if command.needs is Needs.NOTHING:
         return ""
+    if command.needs is Needs.START_TO_UNDO:
+        return _why_start_stays(pipeline, run)
     if command.needs is Needs.NO_LIVE_RUN:
         return f"{pipeline.name} has a run under way; stop or cancel it first." if is_live else ""
     if run is None or not is_live:
@@ -54,10 +56,28 @@ def problem_with(command: type[Command], pipeline: Pipeline, run: Run | None) ->
         return f"{pipeline.name} is being stopped."
     if command.needs is Needs.RUNNING and run.status != JobStatus.RUNNING.value:
         return f"{pipeline.name} is {run.status}; this needs it to be RUNNING."
-    if command.needs is Needs.WAITING and run.restart_at is None:
+    if command.needs is Needs.WAITING and run.goes_on_at is None:
         return f"{pipeline.name} does not wait for a restart: it is {run.status}."
     if command.is_fault and not pipeline.allows_faults:
         return f"{pipeline.name} does not allow faults on purpose; an admin may allow them."
+    return ""
+
+
+def _why_start_stays(pipeline: Pipeline, run: Run | None) -> str:
+    """Why the start of the newest run cannot be undone; empty if it can."""
+    if run is None or run.restored_from is not None:
+        return f"The newest run of {pipeline.name} did not start over: no start can be undone."
+    if run.start_undone:
+        return f"The start of run {run.number} of {pipeline.name} is undone already."
+    if run.last_checkpoint_id is not None:
+        return (
+            f"Run {run.number} of {pipeline.name} has completed a checkpoint and committed output,"
+            " so its start can no longer be undone; restore a point of an earlier run to go back."
+        )
+    if run.desired == DesiredState.STOPPED and not run.is_terminal:
+        return f"{pipeline.name} is being stopped; undo the start of the run when it has ended."
+    if not pipeline.runs.filter(number__lt=run.number, last_checkpoint_id__gt=0).exists():
+        return f"No earlier run of {pipeline.name} has committed output: nothing can be put back."
     return ""
 
 
@@ -196,6 +216,7 @@ def new_run(
     replayed_sources: Sequence[str] = (),
     renamed_uids: dict[str, str] | None = None,
     accepted_gaps: Sequence[str] = (),
+    puts_back: bool = False,
 ) -> Run:
     newest = pipeline.runs.order_by("-number").first()
     number = newest.number + 1 if newest else 1
@@ -220,6 +241,7 @@ def new_run(
             replayed_sources=list(replayed_sources),
             renamed_uids=renamed_uids or {},
             accepted_gaps=list(accepted_gaps),
+            puts_back=puts_back,
             created_at=timezone.now(),
         )
     except IntegrityError as error:

@@ -37,9 +37,11 @@ from pipelines.domain.commands import (
     Cancel,
     ChangeSettings,
     KillSlot,
+    RetryNow,
     RunCommand,
     SavepointCommand,
     StartPipeline,
+    UndoStart,
 )
 from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.ids import RequestId
@@ -73,6 +75,10 @@ def ask(
         run = check_possible(type(command), row, is_of_upgrade=is_of_upgrade)
         if run is None:
             raise InvariantViolated("what is running has a run")
+        if isinstance(command, UndoStart) and run.is_terminal:
+            return _undo_ended_start(question, command, row, run)
+        if isinstance(command, RetryNow) and run.driver_due_at is not None:
+            return _start_driver_now(question, command, row, run)
         if only_run not in (None, run.run_id):
             raise Rejected(f"Run {only_run} of {row.name} is over; a newer one has followed it.")
         checked = _checked(command, run)
@@ -92,6 +98,33 @@ def _checked(command: RunCommand, run: Run) -> RunCommand:
     if isinstance(command, KillSlot):
         check_slot(command.slot, run.slot_count)
     return command
+
+
+def _undo_ended_start(
+    question: Question, command: UndoStart, row: Pipeline, ended: Run
+) -> RequestId:
+    """No driver of the run is left to ask, so a run of its own puts the output back."""
+    run = new_run(
+        row,
+        parallelism=ended.parallelism,
+        parameters=ended.parameters,
+        master=ended.master,
+        puts_back=True,
+    )
+    said = f"Run {run.number} puts back the output that run {ended.number} set aside."
+    return store_start(question, command, run, said)
+
+
+def _start_driver_now(question: Question, command: RetryNow, row: Pipeline, run: Run) -> RequestId:
+    """The supervision waits, and no driver lives that could be asked."""
+    now = timezone.now()
+    waiting = Run.objects.filter(pk=run.pk, driver_due_at__isnull=False)
+    if not waiting.update(driver_due_at=now, version=F("version") + 1):
+        raise Rejected(f"{row.name} has another driver by now; look at its page.")
+    request = store(question, command, row, run, deadline_s=0.0)
+    end_request(request, RequestPhase.SUCCEEDED, "Another driver starts now.", now)
+    publish_on_commit(Errand.START_RUN, run.pk)
+    return RequestId(request.request_id)
 
 
 def _deadline_s(command: RunCommand, run: Run) -> float:

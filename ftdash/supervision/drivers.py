@@ -103,6 +103,7 @@ watches = DriverWatches()
 
 class Repair(Enum):
     NONE = auto()
+    WAIT = auto()  # another driver starts, and not yet
     START = auto()
     CLOSE_AS_CANCELED = auto()  # no driver is left to carry out the cancel request
     GIVE_UP = auto()
@@ -143,6 +144,8 @@ def supervise_run(run_key: int) -> None:
             _kill(run, owner)
         case Repair.REPLACE:
             _replace(run, owner, found)
+        case Repair.WAIT:
+            _wait(run)
         case Repair.NONE:
             return
 
@@ -168,7 +171,7 @@ def needed_repair(
         return Repair.CLOSE_AS_CANCELED
     if _starts_in_row(run) >= settings.DRIVER_STARTS_MAX:
         return Repair.GIVE_UP
-    return Repair.START if now >= _next_start_at(run, now) else Repair.NONE
+    return Repair.START if now >= _next_start_at(run, now) else Repair.WAIT
 
 
 def _looked_at(run: Run, owner: Owner | None) -> Lives | Silent | Hung:
@@ -225,7 +228,25 @@ def _next_start_at(run: Run, now: datetime) -> datetime:
     wait_s = settings.DRIVER_START_BACKOFF_S * 2 ** (starts - 1)
     wait = timedelta(seconds=min(wait_s, settings.DRIVER_START_BACKOFF_MAX_S))
     # A clock that was set back must not make anybody wait until it has caught up.
-    return min(run.driver_started_at + wait, now + wait)
+    due = min(run.driver_started_at + wait, now + wait)
+    return due if run.driver_due_at is None else min(due, run.driver_due_at)
+
+
+def _wait(run: Run) -> None:
+    """Shows until when it waits; a person may end that. Nothing is written again meanwhile."""
+    if run.driver_due_at is not None:
+        return
+    now = timezone.now()
+    unchanged = Run.objects.filter(pk=run.pk, driver_start_count=run.driver_start_count)
+    unchanged.filter(driver_due_at=None).update(
+        driver_due_at=_next_start_at(run, now), driver_waits_since=now, version=F("version") + 1
+    )
+
+
+def _waited_ms(run: Run) -> float:
+    if run.driver_waits_since is None:
+        return 0.0
+    return max(0.0, (timezone.now() - run.driver_waits_since) / timedelta(milliseconds=1))
 
 
 def _start(run: Run, why: str = "The driver is gone") -> None:
@@ -239,6 +260,8 @@ def _start(run: Run, why: str = "The driver is gone") -> None:
         driver_starts_in_row=starts,
         driver_started_at=timezone.now(),
         driver_note=_start_note(run, why, starts),
+        driver_due_at=None,
+        driver_waits_since=None,
         launched_pid=None,
         launched_process_started_at=None,
         version=F("version") + 1,
@@ -247,7 +270,7 @@ def _start(run: Run, why: str = "The driver is gone") -> None:
         return
     launcher.kill_driver_tree(run)
     try:
-        driver = launcher.start_driver(run)
+        driver = launcher.start_driver(run, waited_ms=_waited_ms(run))
     except (OSError, Rejected, psutil.Error) as error:
         _note(run, f"A driver could not be started: {error}")
         raise
@@ -282,6 +305,7 @@ def _why_given_up(run: Run) -> str:
 def _close(run: Run, status: JobStatus, reason: str) -> None:
     """End the journal of a run without a driver, in a driver's place and under its lease."""
     directory = run_directory(run)
+    Run.objects.filter(pk=run.pk).update(driver_due_at=None, driver_waits_since=None)
     launcher.kill_driver_tree(run)
     try:
         lease = Lease.acquire(directory)

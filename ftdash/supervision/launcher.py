@@ -22,10 +22,10 @@ from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.lease import Owner
 from pipelines.disk.files import create_if_absent
-from pipelines.domain.commands import STARTS
+from pipelines.domain.commands import STARTS, UndoStart
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.run import WAITED, RunDirectory, RunSpec
 from pipelines.domain.status import ClaimMode
 
 RUN_ID_VARIABLE = "FTDASH_RUN_ID"
@@ -36,8 +36,9 @@ KILL_POLL_S = 0.02
 KILL_ROUNDS_MAX = 5
 
 
-def start_driver(run: Run) -> psutil.Process:
-    """Write run.json if it is not there, and start a driver on it."""
+def start_driver(run: Run, *, waited_ms: float = 0.0) -> psutil.Process:
+    """Write run.json if it is not there, and start a driver on it. `waited_ms`: on purpose, since
+    the driver before it was found dead."""
     directory = run_directory(run)
     create_if_absent(directory.spec_file, msgspec.json.encode(_spec(run)))
     with directory.driver_log.open("ab") as log_file:
@@ -47,7 +48,7 @@ def start_driver(run: Run) -> psutil.Process:
             stdout=log_file,
             stderr=subprocess.STDOUT,
             cwd=settings.BASE_DIR,
-            env=_environment(run),
+            env={**_environment(run), WAITED: str(waited_ms)},
             start_new_session=True,
         )
     # Waiting is what removes a dead child from the process table.
@@ -137,6 +138,7 @@ def _spec(run: Run) -> RunSpec:
         started_by=_requester(run),
         follows=_run_before(run),
         code=run.shipped_code,
+        puts_back=run.puts_back,
     )
 
 
@@ -149,7 +151,8 @@ def _run_before(run: Run) -> RunId | None:
 
 def _requester(run: Run) -> str:
     """Who asked for the run; empty when it was made by hand."""
-    asked = run.requests.filter(kind__in=STARTS).values_list("requester", flat=True)
+    kinds = (*STARTS, UndoStart.kind)
+    asked = run.requests.filter(kind__in=kinds).values_list("requester", flat=True)
     return asked.first() or ""
 
 

@@ -54,6 +54,7 @@ from pipelines.domain.events import (
     RunStarted,
     RunStopping,
     SettingsChanged,
+    StartUndone,
 )
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
@@ -145,6 +146,15 @@ def newest_event(
         event = _decode_line(path, line).event
         if isinstance(event, kind) and is_wanted(event):
             return event
+    return None
+
+
+def newest_envelope(path: Path, kind: type[Event]) -> Envelope | None:
+    """The line of the last event of this kind. Raises what `newest_event` raises."""
+    for line in _lines_naming(kind, path):
+        envelope = _decode_line(path, line)
+        if isinstance(envelope.event, kind):
+            return envelope
     return None
 
 
@@ -273,6 +283,7 @@ DECISIVE = (
     LedgerBegun,
     LedgerAdvanced,
     DamageRemembered,
+    StartUndone,
 )
 """Synced before anyone hears of them: what a person requested, how the run stands, what its output
 consists of, and which files are damaged."""

@@ -49,6 +49,7 @@ from pipelines.domain.events import (
     SettingsChanged,
     SlotConnected,
     SlotLost,
+    StartUndone,
     SubtaskAcknowledged,
 )
 from pipelines.domain.status import RecoveryPhase
@@ -172,6 +173,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RequestEnded: REQUESTS_KEPT,
     RestartScheduled: 1,
     OutputPublishedAgain: REPEATS_KEPT,
+    StartUndone: 1,
     RecordQuarantined: None,
     RecordsIsolated: None,
 }

@@ -34,6 +34,7 @@ class RequestKind(StrEnum):
     LABEL = "LABEL"
     CHANGE_SETTINGS = "CHANGE_SETTINGS"
     RETRY_NOW = "RETRY_NOW"
+    UNDO_START = "UNDO_START"
     KILL_SLOT = "KILL_SLOT"
     KILL_DRIVER = "KILL_DRIVER"
     SLOW_SLOT = "SLOW_SLOT"
@@ -48,6 +49,7 @@ class Needs(Enum):
     LIVE_RUN = auto()
     RUNNING = auto()  # a run that is RUNNING and is not being stopped
     WAITING = auto()  # a run that waits before its next attempt
+    START_TO_UNDO = auto()  # the newest run started over and has committed nothing
 
 
 class Addressed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -184,6 +186,22 @@ class RetryNow(Command, frozen=True, kw_only=True):
     without_run = "; restore its newest point to go on"
 
 
+class UndoStart(Command, frozen=True, kw_only=True):
+    """End a run that started over, and put back the output that its start set aside.
+
+    Only while the run has committed nothing, so nothing that a reader has seen is lost.
+    """
+
+    kind = RequestKind.UNDO_START
+    action = "undo the start"
+    consequence = (
+        "The new run ends; it has committed nothing. The output that its start set aside is put"
+        " back, and you can restore the points of earlier runs as before."
+    )
+    needs = Needs.START_TO_UNDO
+    waits_for_upgrade = True
+
+
 class VerifyPoints(Addressed, frozen=True, kw_only=True):
     """Read every byte of the retained points now. Another process has found damage in one of them;
     the driver believes only what it reads itself."""
@@ -259,6 +277,7 @@ RunCommand = (
     | Cancel
     | ChangeSettings
     | RetryNow
+    | UndoStart
     | KillSlot
     | SlowSlot
     | KillDriver

@@ -70,6 +70,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     started_by: str = ""  # the person who asked for the run; empty: no person did
     follows: RunId | None = None  # the run of that pipeline before this one
     code: ShippedCode | None = None  # that holds the pipeline; None: an installed package does
+    puts_back: bool = False  # it reads nothing, and only undoes the start of the run before it
 
     def on_slots(self, count: int) -> "RunSpec":
         """With room for `count` slots where the master is the default one: an operator may have a
@@ -248,6 +249,11 @@ class SnapshotPlaces:
 LONG_STEP_MAX_MS = 600_000.0
 """Before the first turn of its loop, between two attempts and at the end a driver does work that
 takes minutes, such as reading a large point. It moves as it gets from one file to the next."""
+
+
+WAITED = "FTDASH_DRIVER_WAITED_MS"
+"""In the environment of a driver: how long the supervision waited on purpose before it started it,
+because the drivers before it had died without a new checkpoint."""
 
 
 class DriverSign(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,31 @@
     picker.value = address.has("from") ? "chosen" : address.get("last") ?? "";
   }
 
+  // The same moment for a colleague, also tomorrow: "last 5 min" becomes from when to when it is now.
+  const copier = document.getElementById("copy-moment");
+  if (copier) copier.hidden = false; // it needs this script
+
+  function shownRange() {
+    const plots = [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.layout?.xaxis?.type === "date");
+    return chosenRange() ?? plots[0]?.layout.xaxis.range.map(timeAxes.instant);
+  }
+
+  copier?.addEventListener("click", async () => {
+    const said = document.getElementById("copied-moment");
+    const range = shownRange();
+    if (!range) {
+      said.textContent = "There is no chart with a time axis yet.";
+      return;
+    }
+    keepRange({ from: Math.round(range[0]), to: Math.round(range[1]) });
+    try {
+      await navigator.clipboard.writeText(location.href);
+      said.textContent = "Copied.";
+    } catch { // without HTTPS, browsers give no clipboard
+      said.textContent = "The address of this page is the link; copy it from there.";
+    }
+  });
+
   picker?.addEventListener("change", () => keepRange(picker.value ? { last: picker.value } : {}));
   addEventListener("popstate", () => { showChoice(); drawAnew(); });
 

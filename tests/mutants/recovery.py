@@ -83,6 +83,47 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    (
+        "a start over is undone only while its run has committed nothing, and then exactly what it"
+        " set aside is back"
+    ): (
+        Mutant(
+            "pipelines/runtime/master/requests/start_undo.py",
+            "return completed is not None or any(True for _ in own)",
+            "return completed is not None",
+            (
+                "tests/unit/runtime/test_undone_starts.py::test_a_point_that_a_dead_driver_publi"
+                "shed_without_a_word_counts_as_committed"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/requests/start_undo.py",
+            "if self._is_publishing():",
+            "if False:",
+            (
+                "tests/unit/runtime/test_undone_starts.py::test_a_checkpoint_whose_manifest_is_b"
+                "eing_written_may_be_complete"
+            ),
+        ),
+        Mutant(
+            "pipelines/points/earlier_output.py",
+            "if newest is None or newest.sequence < begun.sequence:",
+            "if newest is None:",
+            (
+                "tests/unit/points/test_earlier_output.py::test_an_attempt_that_fell_back_to_an_"
+                "older_point_has_set_the_newer_output_aside"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/start/next_start.py",
+            "lineage=tuple(lineage), source_records=0",
+            "lineage=(), source_records=0",
+            (
+                "tests/processes/test_undone_starts.py::test_files_that_were_set_aside_come_bac"
+                "k_and_a_restore_goes_on"
+            ),
+        ),
+    ),
     "an older attempt changes nothing": (
         Mutant(
             "pipelines/protocol/fencing.py",
@@ -410,8 +451,8 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "pipelines/runtime/master/start/next_start.py",
-            "        self._delete_given_up()\n",
-            "",
+            "        self._delete_given_up()\n        self._say_what_comes_again(start)\n",
+            "        self._say_what_comes_again(start)\n",
             (
                 "tests/unit/runtime/test_given_up_points.py::test_it_is_gone_before_outp"
                 "ut_is_rolled_back"
@@ -479,6 +520,24 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         "backoff is a phase of its own, a person may end it, and that of a cured incident delays"
         " no other failure"
     ): (
+        Mutant(
+            "ftdash/supervision/drivers.py",
+            "return due if run.driver_due_at is None else min(due, run.driver_due_at)",
+            "return due",
+            (
+                "tests/web/test_supervision.py::test_the_wait_before_another_driver_is_shown_and"
+                "_a_person_may_end_it"
+            ),
+        ),
+        Mutant(
+            "pipelines/runtime/master/attempt/watchers.py",
+            "max(0.0, min(waited_ms, passed_ms))",
+            "0.0",
+            (
+                "tests/unit/runtime/master/test_recovery_watch.py::test_what_the_supervision_wai"
+                "ted_on_purpose_is_backoff_and_not_detection"
+            ),
+        ),
         Mutant(
             "pipelines/protocol/restart.py",
             "self._due_ms = min(self._due_ms, now_ms)",

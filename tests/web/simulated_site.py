@@ -31,6 +31,7 @@ from django.contrib.auth.models import Permission, User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
+from ftdash.accounts.services import save_view  # noqa: E402
 from ftdash.alerts.models import Evaluation  # noqa: E402
 from ftdash.jobs.models import PointInspection, Request, Run  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
@@ -378,6 +379,8 @@ def people() -> None:
     admin = User.objects.create_user("admin", password="admin")
     admin.user_permissions.add(Permission.objects.get(codename="operate"))
     User.objects.create_user("operator", password="operator")
+    save_view("admin", "On call", "state=attention", is_default=False)
+    save_view("admin", "Production by flow", "label=production&group=flow", is_default=False)
 
 
 def history(simulated: SimulatedRun, checkpoints: int) -> None:

@@ -1,6 +1,8 @@
 """Every chart has its values in a table of the same page, for whoever cannot or need not see it."""
 
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,8 @@ def test_every_chart_has_its_values_in_a_table(operator: Client, page: str) -> N
     charts = dict(re.findall(r'<div id="values-([a-z-]+)" hidden>(.*?)</div>', shown, re.DOTALL))
     assert set(charts) == set(tables)
     assert [name for name, figure in charts.items() if figure == "null"] == []
+    numbers = [axis for figure in charts.values() for axis in axes_of(figure)]
+    assert {axis.get("exponentformat") for axis in numbers} == {"none"}, "never 45k ms"
     for name, (caption, column, value) in tables.items():
         cells = cells_below(column, caption, shown)
         assert any(re.search(value, cell) for cell in cells), (name, cells)
@@ -114,6 +118,13 @@ def test_no_page_with_a_chart_is_forgotten() -> None:
     }
 
     assert drawing == set(TABLES)
+
+
+def axes_of(figure: str) -> list[dict[str, object]]:
+    """Without those that write their numbers in a form of their own, and those of time."""
+    layout = json.loads(unescape(figure))["layout"]
+    axes = [each for name, each in layout.items() if name[1:].startswith("axis")]
+    return [each for each in axes if "tickformat" not in each and each.get("type") != "date"]
 
 
 def measured() -> None:

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
+from ftdash.incidents.causes import Cause, advice_on
 from ftdash.jobs import fresh_code
 from ftdash.jobs.models import Pipeline, Request, Run
 from ftdash.points.services import restore as point_services
@@ -19,7 +20,8 @@ from ftdash.projection.projector import Projector
 from ftdash.projection.run_fold import RunFold
 from ftdash.supervision.launcher import _spec
 from ftdash.tasks import begin_worker
-from pipelines.domain.errors import BrokenCode, Rejected
+from ftdash.ui.templatetags.formats import step_address
+from pipelines.domain.errors import BrokenCode, FailureKind, Rejected
 from pipelines.domain.events import Envelope, LedgerBegun
 from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import Attempt, RunId, Uid
@@ -108,11 +110,15 @@ def test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore(
 
     refused = admin.get(f"{address}verdict/", {"path": path, "parallelism": "2"}).content.decode()
     form = admin.get(address, {"path": path, "renamed": "views: views-per-app"}).content.decode()
+    proposed = admin.get(next_step(FailureKind.STATE_UNMATCHED)).content.decode()
     answer = admin.post(address, {**fields, "renamed": "views: views-per-app"})
 
     assert "'views' looks like 'views-per-app': same state" in words_in(refused)
     assert f'href="{address}?path={path}&amp;renamed=views%3A%20views-per-app"' in refused
     assert "It can be restored." in words_in(form)
+    assert "views: views-per-app</textarea>" in proposed
+    assert "It maps 'views' to 'views-per-app': same state, same schema." in words_in(proposed)
+    assert "It can be restored." in words_in(proposed)
     assert answer.status_code == 302
     run, request = Run.objects.get(number=2), Request.objects.get(kind="RESTORE")
     assert run.renamed_uids == _spec(run).renamed_uids == {"views": "views-per-app"}
@@ -156,13 +162,14 @@ def test_a_gap_is_accepted_on_the_page_of_the_restore_and_then_shown_as_lost(
     admin: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gap = Gap(source=Uid("events"), split="s", first=5, last=9, records=5)
+    reaching = ["/other"]
 
     def answered(about: MayRestore, kind: type) -> Verdict:
         accepted = (gap,) if gap.text in about.question.accepted_gaps else ()
         refused = () if accepted else (Finding(Check.SOURCES, Outcome.REFUSED, "5 to 9 are gone."),)
         gaps = () if accepted else (gap,)
         return Verdict(
-            path=path, findings=refused, gaps=gaps, accepted_gaps=accepted, reaching="/other"
+            path=path, findings=refused, gaps=gaps, accepted_gaps=accepted, reaching=reaching[-1]
         )
 
     monkeypatch.setattr(point_services, "answer", answered)
@@ -171,6 +178,8 @@ def test_a_gap_is_accepted_on_the_page_of_the_restore_and_then_shown_as_lost(
 
     refused = admin.get(f"{address}verdict/", {"path": path, "parallelism": "2"}).content.decode()
     form = admin.get(address, {"path": path, "accepted_gaps": gap.text}).content.decode()
+    reaching.append("")
+    proposed = admin.get(next_step(FailureKind.INPUT_LOST)).content.decode()
     not_taken = admin.post(address, fields)
     answer = admin.post(address, {**fields, "accepted_gaps": gap.text})
 
@@ -178,6 +187,8 @@ def test_a_gap_is_accepted_on_the_page_of_the_restore_and_then_shown_as_lost(
     assert f'href="{address}?path=/other"' in refused
     assert "Accept the loss of up to 5 records of 'events', split s" in words_in(refused)
     assert "It can be restored, and loses input." in words_in(form)
+    assert "events s 5-9</textarea>" in proposed
+    assert f"If you confirm it, you accept the loss of {gap.lost}." in words_in(proposed)
     assert not_taken.status_code != 302
     assert answer.status_code == 302
     run, request = Run.objects.get(number=2), Request.objects.get(kind="RESTORE")
@@ -269,6 +280,11 @@ def test_an_authors_code_gets_no_secret_of_the_control_plane(
 
 def afresh(asked: code_process.ItsParameters) -> list:
     return code_process.answer_afresh(asked, list[code_process.Parameter], Path(os.getcwd()))
+
+
+def next_step(kind: FailureKind) -> str:
+    """Where the first button of such an incident leads."""
+    return step_address("views", advice_on(Cause(kind.value), has_failed=True).steps[0])
 
 
 def code_of(verdict: Verdict) -> str:

@@ -31,6 +31,8 @@ from ftdash.projection.projector import Projector, rebuild
 from ftdash.requests.services import ask
 from ftdash.retention.pruning import prune
 from ftdash.runs.fleet_answers import Concern
+from pipelines.connectors.kafka.reader import range_gone
+from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.commands import RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
 from pipelines.domain.events import FailureOccurred, JobStatusChanged
@@ -170,6 +172,16 @@ def test_a_setting_that_is_named_exists_and_takes_the_value_that_is_given() -> N
 )
 def test_the_server_that_is_away_is_named(text: str, server: str | None) -> None:
     assert server_in(text) == server
+
+
+def test_the_gap_in_a_topic_is_counted() -> None:
+    split = SplitProgress(name="clicks-0", offset=1_200)
+    said = f"/p cannot be restored: {range_gone(split, 4_800)}"
+
+    assert figures(Cause.INPUT_LOST, said) == (
+        "The gap has up to 3,600 records, offsets 1,200 to 4,799."
+    )
+    assert figures(Cause.INPUT_LOST, "The stream s and all that was not read of it is gone.") == ""
 
 
 def test_room_is_counted_on_the_disk_that_the_message_names(tmp_path: Path) -> None:

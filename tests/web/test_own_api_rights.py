@@ -32,6 +32,7 @@ NEEDED = {
     "pipelines/{name}/cancel": ACT,
     "pipelines/{name}/settings": ACT,
     "pipelines/{name}/retry": ACT,
+    "pipelines/{name}/undo-start": ACT,
     "pipelines/{name}/faults": ACT,
     "pipelines/{name}/allowed-faults": ACT,
     "pipelines/{name}/game-days": ACT,

@@ -22,6 +22,7 @@ from pipelines.domain.commands import (
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
+    UndoStart,
     UpgradePipeline,
 )
 from pipelines.domain.ids import RequestId
@@ -49,6 +50,7 @@ COMMANDS: list[Command] = [
     LabelSavepoint(path="/p", label=""),
     ChangeSettings(settings={"a.b": "1 s"}),
     RetryNow(),
+    UndoStart(),
     KillSlot(slot=0),
     KillSlot(slot=1, moment=KillMoment.ALIGNING, within_s=20),
     KillSlot(slot=1, moment=KillMoment.CUTTING),

@@ -20,12 +20,14 @@ from ftdash.jobs.fresh_code import SECRETS
 from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
+from ftdash.requests.services import ask
+from ftdash.runs.queries.pipelines import pipeline_page
 from ftdash.supervision import delivery, launcher
 from ftdash.supervision import drivers as supervision
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal import last_event, read_journal
 from pipelines.bus.lease import Lease, owner_of
-from pipelines.domain.commands import Cancel, StartPipeline, TakeSavepoint
+from pipelines.domain.commands import Cancel, RetryNow, StartPipeline, TakeSavepoint
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import RunEnded, RunStarted
 from pipelines.domain.ids import RequestId
@@ -166,11 +168,43 @@ def test_starts_wait_longer_and_longer(settings) -> None:
     run = new_run(driver_starts_in_row=3, driver_started_at=now)
 
     assert supervision._next_start_at(run, now) == now + timedelta(seconds=8)
-    assert supervision.needed_repair(run, now) is supervision.Repair.NONE
+    assert supervision.needed_repair(run, now) is supervision.Repair.WAIT
     later = now + timedelta(seconds=8)
     assert supervision.needed_repair(run, later) is supervision.Repair.START
     run.driver_starts_in_row = 50
     assert supervision._next_start_at(run, now) == now + timedelta(seconds=30)
+
+
+def test_the_wait_before_another_driver_is_shown_and_a_person_may_end_it(settings) -> None:
+    settings.DRIVER_START_BACKOFF_S = 600.0
+    settings.DRIVER_START_BACKOFF_MAX_S = 600.0
+    run = new_run(driver_starts_in_row=1, driver_start_count=1, driver_started_at=timezone.now())
+    Story(run).started()
+    Projector().run_once()
+
+    supervision.supervise_run(run.pk)
+    run.refresh_from_db()
+    due_at = run.driver_due_at
+    supervision.supervise_run(run.pk)
+
+    run.refresh_from_db()
+    assert due_at is not None
+    assert run.goes_on_at == run.driver_due_at == due_at, "it does not wait longer and longer"
+    assert due_at - timezone.now() > timedelta(seconds=500)
+    page = pipeline_page("flights")
+    assert page is not None
+    assert page.run is not None
+    assert (page.run.restart_at, page.actions[RetryNow.kind].is_possible) == (due_at, True)
+
+    request_id = ask("flights", RetryNow(), who="ada", why="the disk is there again")
+    supervision.supervise_run(run.pk)
+    wait_until(lambda: is_running(run))
+
+    answered = Request.objects.get(request_id=request_id)
+    assert (answered.phase, answered.message) == ("SUCCEEDED", "Another driver starts now.")
+    run.refresh_from_db()
+    assert (run.driver_due_at, run.driver_waits_since) == (None, None)
+    assert run.driver_starts_in_row == 2, "what has died before still counts"
 
 
 def test_a_run_that_has_ended_gets_no_driver_even_before_it_is_projected() -> None:
@@ -352,7 +386,8 @@ def test_reconcile_gives_a_sign_of_life_even_when_a_run_cannot_be_supervised(
     new_run("first")
     second = new_run("second")
 
-    def fail_first(run: Run) -> psutil.Process:
+    def fail_first(run: Run, *, waited_ms: float) -> psutil.Process:
+        assert waited_ms == 0.0
         if run.pipeline.name == "first":
             raise trouble
         return psutil.Process()

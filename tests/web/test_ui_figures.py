@@ -299,6 +299,19 @@ def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
     assert all(slot["y"] == [200.0, 200.0, 200.0, None, 200.0, 200.0] for slot in slots)
 
 
+def test_throughput_is_a_mean_of_ten_seconds_and_not_one_second_alone() -> None:
+    """A batch of 600 records every ten seconds is 60/s, at any moment."""
+    samples = [
+        SamplePoint(NOW + timedelta(seconds=second), 600.0 if second % 10 == 0 else 0.0, 0, {})
+        for second in range(40)
+    ]
+
+    (rates,) = traces(throughput(samples))
+
+    assert set(rates["y"][10:]) == {60.0}
+    assert rates["y"][0] == 600.0, "as long as there is no more"
+
+
 @pytest.mark.parametrize("hostile", ['<a href="https://evil.example">x</a>', "&lt;b>x", "<i>%{x}"])
 def test_names_and_sentences_are_text_to_plotly_in_every_figure(hostile: str) -> None:
     """Those that operators, failures and reports bring along; whatever else is ours."""

@@ -30,6 +30,7 @@ from pipelines.domain.commands import (
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
+    UndoStart,
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
@@ -96,6 +97,13 @@ def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange
 def retry_now(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
     """Begin the attempt that waits for its restart delay."""
     return _ask(request, name, asked, RetryNow())
+
+
+@api.post("/pipelines/{name}/undo-start", response={ASKED: RequestView})
+def undo_start(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
+    """End a run that started over, and put back the output that its start set aside; only while
+    the run has committed nothing."""
+    return _ask(request, name, asked, UndoStart())
 
 
 @api.post("/pipelines/{name}/faults", response={ASKED: RequestView})

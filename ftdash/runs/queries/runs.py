@@ -67,7 +67,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         subtasks=subtasks_of(sample),
         records_to_replay=to_replay,
         to_recover_ms=to_recover_ms(run, known, to_replay),
-        restart_at=run.restart_at,
+        restart_at=run.goes_on_at,
         next_restart_delay_ms=run.next_restart_delay_ms,
         recovery_count=len(known.recoveries_ms),
         journal_path=str(directory.journal_file),

@@ -40,7 +40,14 @@ from ftdash.ui.actions.run_forms import (
     StopForm,
     TakeSavepointForm,
 )
-from ftdash.ui.actions.start_forms import ReplayForm, RestoreForm, StartForm, looked_at
+from ftdash.ui.actions.start_forms import (
+    ReplayForm,
+    RestoreForm,
+    StartForm,
+    UndoStartForm,
+    looked_at,
+    proposal,
+)
 from ftdash.ui.actions.upgrade_form import UpgradeForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
@@ -63,6 +70,7 @@ ACTIONS: dict[str, type[ActionForm]] = {
     "upgrade": UpgradeForm,
     "restore": RestoreForm,
     "start": StartForm,
+    "undo": UndoStartForm,
     "change": ChangeForm,
     "kill": KillSlotForm,
     "cancel": CancelForm,
@@ -82,9 +90,19 @@ def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
     if page is None or action not in ACTIONS:
         raise Http404("There is no such pipeline or action.")
     chosen = ACTIONS[action]
+    if request.method == "GET" and chosen is RestoreForm:
+        begin = proposal(page, request.GET.dict())
+        form = RestoreForm(initial=begin.values, page=page, proposed=begin.sentence)
+        return shown(request, page, action, form)
     if request.method == "GET":
         return shown(request, page, action, chosen(initial=request.GET.dict(), page=page))
-    form = chosen(request.POST, request.FILES, page=page)
+    filled = chosen(request.POST, request.FILES, page=page)
+    return asked_for(request, page, action, filled)
+
+
+def asked_for(
+    request: HttpRequest, page: PipelinePage, action: str, form: ActionForm
+) -> HttpResponse:
     if not form.is_valid():
         return shown(request, page, action, form, status=REFUSED)
     try:

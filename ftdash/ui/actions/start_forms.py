@@ -18,15 +18,22 @@ from django.views.decorators.http import require_GET
 from ftdash.checkpoints.answers import Reading, RecoveryPoint
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import plural, size, utc
+from ftdash.incidents.causes import GAPS, NAMES, PROPOSE
 from ftdash.jobs.answers import PipelinePage
-from ftdash.points.queries import committed_output, point_choice, rows_after
+from ftdash.points.queries import (
+    CommittedOutput,
+    committed_output,
+    output_to_put_back,
+    point_choice,
+    rows_after,
+)
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore, newest_point
 from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, LinesField, PairsField
-from pipelines.domain.commands import RestorePipeline, StartPipeline
+from pipelines.domain.commands import RestorePipeline, StartPipeline, UndoStart
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode
@@ -77,6 +84,36 @@ class StartForm(ParallelismForm, ConfirmedForm):
         )
 
 
+class UndoStartForm(ActionForm):
+    """Nothing that a reader has seen is lost, so it asks for no name."""
+
+    command = UndoStart
+    title = "Undo the start, and put the output back"
+    button = "Undo start"
+    look = "primary"
+
+    @property
+    def consequence(self) -> str:
+        offered = self.page.actions[self.command.kind].consequence
+        return " ".join([offered, *_put_back(self.page)])
+
+    def chosen(self) -> UndoStart:
+        return UndoStart()
+
+
+def _put_back(page: PipelinePage) -> list[str]:
+    back = _worded(output_to_put_back(pipeline_named(page.name)))
+    return [f"It is {back}."] if back else []
+
+
+def _worded(outputs: list[CommittedOutput]) -> str:
+    return "; ".join(
+        f"{'' if each.is_whole else 'more than '}{plural(each.rows, 'row')} of {each.sink},"
+        f" committed from {utc(each.first_at)} to {utc(each.last_at)}"
+        for each in outputs
+    )
+
+
 def left_behind(page: PipelinePage) -> list[str]:
     """What a start from the beginning costs, in sentences with numbers."""
     choice = point_choice(page.name)
@@ -88,13 +125,10 @@ def left_behind(page: PipelinePage) -> list[str]:
             f" ({size(newest.state_bytes)}, made of {plural(newest.source_records, 'record')}) is"
             " left behind."
         )
-    outputs = [
-        f"{'' if each.is_whole else 'more than '}{plural(each.rows, 'row')} of {each.sink},"
-        f" committed from {utc(each.first_at)} to {utc(each.last_at)}"
-        for each in committed_output(pipeline_named(page.name))
-    ]
+    outputs = _worded(committed_output(pipeline_named(page.name)))
     if outputs:
-        said.append(f"Output is set aside: {'; '.join(outputs)}.")
+        said.append(f"Output is set aside: {outputs}.")
+        said.append("You can undo the start until the new run has completed its first checkpoint.")
         said.append(
             "Input that its source no longer keeps cannot be read again, nor its output be made"
             " again."
@@ -141,8 +175,10 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         help_text="One gap per line, as the verdict names it. These records are lost for good.",
     )
 
-    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, page: PipelinePage, proposed: str = "", **kwargs: Any) -> None:
+        """`proposed`: a sentence about the values that it begins with."""
         super().__init__(*args, page=page, **kwargs)
+        self._proposed = proposed
         choice = point_choice(page.name)
         found = choice.points if choice else []
         labels = {each.point.path: label_of(each.point, page.name, each.fitness) for each in found}
@@ -178,6 +214,11 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         reason = values["reason"]
         return point_services.restore(asked, requester=who, reason=reason, claim_mode=claim_mode)
 
+    @property
+    def consequence(self) -> str:
+        offered = self.page.actions[self.command.kind].consequence
+        return f"{offered} {self._proposed}".rstrip()
+
 
 class ReplayForm(ActionForm):
     """From the newest point, so that nothing written since is set aside."""
@@ -198,6 +239,41 @@ class ReplayForm(ActionForm):
         name, reason = self.page.name, self.cleaned_data["reason"]
         asked = Restore(pipeline=name, path=newest_point(name), reads_files=False, replays=())
         return point_services.restore(asked, requester=who, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a restore's form begins with, and what it says about that."""
+
+    values: dict[str, str]
+    sentence: str = ""
+
+
+def proposal(page: PipelinePage, given: dict[str, str]) -> Proposal:
+    """The values that the preflight proposes for the chosen point, if the address asks for them:
+    the person looks at them, and decides. Reads the sources, so it takes as long as a preflight."""
+    wanted, values = given.get(PROPOSE), {name: given[name] for name in given if name != PROPOSE}
+    try:
+        asked = _asked(page, RestoreForm(initial=values, page=page)) if wanted else None
+        found = point_services.preflight(asked) if asked else None
+    except (Rejected, forms.ValidationError):
+        return Proposal(values)  # the verdict beside the form says why
+    if asked is None or found is None:
+        return Proposal(values)
+    values["path"] = asked.path
+    if wanted == GAPS and found.reaching:
+        sentence = "It begins with a point from which the sources still have everything."
+        return Proposal(values | {"path": found.reaching}, sentence)
+    if wanted == GAPS and found.gaps:
+        lost = " and ".join(gap.lost for gap in found.gaps)
+        sentence = f"If you confirm it, you accept the loss of {lost}."
+        return Proposal(values | {"accepted_gaps": found.with_all_gaps}, sentence)
+    if wanted == NAMES and found.likely_names:
+        lines = [f"{old}: {new}" for old, new in found.likely_names.items()]
+        named = " and ".join(f"{old!r} to {new!r}" for old, new in found.likely_names.items())
+        sentence = f"It maps {named}: same state, same schema. See that you have renamed it so."
+        return Proposal(values | {"renamed": "\n".join(lines)}, sentence)
+    return Proposal(values)
 
 
 def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:

@@ -39,6 +39,10 @@ POINTS_MAX = 2_000
 """Per trace; no screen can show more, and every redraw costs time."""
 
 
+WHOLE_NUMBERS: Json = {"exponentformat": "none", "separatethousands": True}
+"""Otherwise 45,000 ms would read "45k ms"."""
+
+
 def layout(height: int, **more: object) -> Json:
     return {
         "height": height,
@@ -68,6 +72,7 @@ def axis(**more: object) -> Json:
         "zerolinecolor": "@grid",
         "linecolor": "@line",
         "tickfont": {"color": "@muted"},
+        **WHOLE_NUMBERS,
         **more,
     }
 
@@ -122,9 +127,6 @@ SAMPLES_MAX = POINTS_MAX // 2
 """Each sample may be followed by a gap, which is a point too."""
 
 
-WHOLE_NUMBERS: Json = {"exponentformat": "none", "separatethousands": True}
-"""Otherwise 45,000 ms would read "45k ms"."""
-
 MILLISECONDS: Json = {"ticksuffix": " ms", **WHOLE_NUMBERS}
 
 
@@ -132,10 +134,25 @@ def throughput(samples: list[SamplePoint]) -> Figure | None:
     if len(samples) < LINE_POINTS_MIN:
         return None
     kept = samples[-SAMPLES_MAX:]
-    rates = [sample.records_per_s for sample in kept]
+    rates = means_of(kept)
     trace = line("records/s", "@series-1", "solid", kept, rates, [rate(r) for r in rates])
     filled = {**trace, "fill": "tozeroy", "fillcolor": "@series-1-soft"}
     return {"data": [filled], "layout": sample_layout("records/s", showlegend=False)}
+
+
+MEAN_OVER = timedelta(seconds=10)
+
+
+def means_of(samples: list[SamplePoint]) -> list[float]:
+    """Of the rates of the last ten seconds, at each sample: one second alone jumps between nothing
+    and a whole batch."""
+    means, first = [], 0
+    for index, sample in enumerate(samples):
+        while samples[first].at <= sample.at - MEAN_OVER:
+            first += 1
+        rates = [each.records_per_s for each in samples[first : index + 1]]
+        means.append(sum(rates) / len(rates))
+    return means
 
 
 def memory(samples: list[SamplePoint]) -> Figure | None:

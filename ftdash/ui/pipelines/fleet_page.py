@@ -20,6 +20,7 @@ from ftdash.ui import sentences
 from ftdash.ui.events import shared
 from ftdash.ui.pipelines.fleet import FleetForm, LabelsForm, fleet_rows
 from ftdash.ui.pipelines.page import number_or_none
+from ftdash.ui.pipelines.saved_views import begins_with, context_of
 from ftdash.watching import queries as watched_queries
 
 NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
@@ -28,7 +29,9 @@ NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
 @require_GET
 @never_cache
 def fleet(request: HttpRequest) -> HttpResponse:
-    return render(request, "fleet/page.html", fleet_context(request.GET))
+    if begin := begins_with(request):
+        return redirect(f"{request.path}?{begin.query or 'all'}")
+    return render(request, "fleet/page.html", fleet_context(request.GET) | context_of(request))
 
 
 @require_GET

@@ -115,6 +115,8 @@ def worth_showing(page: PipelinePage, slug: str) -> bool:
     is_live = page.run is not None and not page.run.state.is_terminal
     if command.needs is Needs.NO_LIVE_RUN:
         return not is_live
+    if command.needs is Needs.START_TO_UNDO:
+        return page.actions[command.kind].is_possible
     if command.needs is Needs.WAITING:
         return page.run is not None and page.run.restart_at is not None
     return is_live and (page.allows_faults or not command.is_fault)

@@ -52,6 +52,7 @@ from pipelines.domain.events.runs import (
     SettingsChanged,
     SlotConnected,
     SlotLost,
+    StartUndone,
     TargetTakenOver,
     VertexShape,
     ZombieRefused,
@@ -100,6 +101,7 @@ __all__ = [
     "SlotConnected",
     "SlotLost",
     "SlotSample",
+    "StartUndone",
     "SubtaskAcknowledged",
     "SubtaskSample",
     "TargetTakenOver",
@@ -130,6 +132,7 @@ EngineEvent = (
     | ZombieRefused
     | OutputPublishedAgain
     | OutputSuperseded
+    | StartUndone
     | LeftoversDiscarded
     | LeftoversKept
     | TargetTakenOver

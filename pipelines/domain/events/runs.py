@@ -191,6 +191,12 @@ class OutputSuperseded(Event, frozen=True, kw_only=True):
     moved_to: str
 
 
+class StartUndone(Event, frozen=True, kw_only=True):
+    """The run started over, and ends: its targets hold the output of `lineage` again."""
+
+    lineage: list[tuple[RunId, CheckpointId]]
+
+
 class OutputPublishedAgain(Event, frozen=True, kw_only=True):
     """The run starts from a point behind which a target, which takes nothing back, has records
     already. Without `restored_id` it starts from nothing."""

@@ -29,7 +29,7 @@ from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded,
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Attempt, Uid
-from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
+from pipelines.domain.run import WAITED, RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings import Settings, check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
@@ -155,7 +155,7 @@ def _host(
     _check_reaches_readers(pipeline)
     pipeline.validate_sinks()
     # Input that a restored or resumed run has read already may be gone.
-    is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0
+    is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0 and not spec.puts_back
     if is_fresh:
         pipeline.validate_sources(settings)
     roots = configured_roots(directory.jobs_root)
@@ -190,6 +190,7 @@ def _host(
         beginning=beginning,
         loop=loop,
         keep_lines=run_log.keep,
+        waited_ms=float(os.environ.pop(WAITED, "0")),
     )
     master = JobMaster(context)
     try:

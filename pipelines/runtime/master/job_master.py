@@ -37,6 +37,7 @@ from pipelines.runtime.master.job_events import (
 from pipelines.runtime.master.requests.command_desk import CommandDesk, FaultDesk
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from pipelines.runtime.master.requests.run_end import CheckpointOutcomes, RunEnd
+from pipelines.runtime.master.requests.start_undo import StartUndo
 from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.slots.metrics_board import MetricsBoard
 from pipelines.runtime.master.slots.slot_reports import SlotReports
@@ -57,6 +58,7 @@ class Assembly:
 
     watchers: RunWatchers
     end: RunEnd
+    undo: StartUndo
     attempts: Attempts
     failures: Failures
     desk: RequestDesk
@@ -72,7 +74,8 @@ def assembled(context: RunContext) -> Assembly:
     desk = RequestDesk(context.inbox, record.emit, context.post)
     end = RunEnd(record, stopping_of(context.journal, found.retained))
     watchers = _watchers(context, found, desk, end)
-    attempts = Attempts(context, watchers, end)
+    undo = StartUndo(context, found.retained, lambda: watchers.checkpoints.is_publishing)
+    attempts = Attempts(context, watchers, end, undo)
     failures = Failures(context, attempts, watchers, end)
     faults = FaultDesk(desk, attempts, context)
     verifier = PointVerifier(
@@ -95,11 +98,13 @@ def assembled(context: RunContext) -> Assembly:
         faults=faults,
         verifier=verifier,
         failures=failures,
+        undo=undo,
     )
     slots = SlotReports(context, attempts, failures, faults, watchers, end)
     return Assembly(
         watchers=watchers,
         end=end,
+        undo=undo,
         attempts=attempts,
         failures=failures,
         desk=desk,
@@ -141,7 +146,7 @@ class JobMaster:
         self._clock, self._events = context.clock, context.events
         self._record = context.record
         made = assembled(context)
-        self._end = made.end
+        self._end, self._undo = made.end, made.undo
         self._checkpoints, self._board = made.watchers.checkpoints, made.watchers.board
         self._verifier = made.verifier
         self._attempts, self._failures = made.attempts, made.failures
@@ -278,6 +283,7 @@ class JobMaster:
     def _finish(self, status: JobStatus, reason: str, *, may_wait: bool) -> JobStatus:
         self._end.answer(self._desk, reason)
         self._record.move_to(status, reason)
+        self._undo.answer(self._desk)
         self._report_metrics()
         if may_wait:
             self._wait_for_slots()

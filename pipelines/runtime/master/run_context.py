@@ -230,6 +230,7 @@ class RunContext:
     beginning: RunBeginning = field(default_factory=RunBeginning)
     loop: ControlLoop = field(default_factory=unwatched_loop)
     keep_lines: Callable[[list[LogLine], int], None] = keep_no_lines  # that slots have logged
+    waited_ms: float = 0.0  # on purpose, from the end of the driver before to the start of this one
     last: LastEvents = field(default_factory=LastEvents)  # of the driver, for what breaks a rule
 
     @property

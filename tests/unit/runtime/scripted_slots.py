@@ -208,14 +208,16 @@ class ScriptedRun:
         store: CheckpointStore | None = None,
         slots: ScriptedSlots | None = None,
         clock: Clock | None = None,
+        **of_spec: object,
     ) -> None:
+        """`of_spec`: further fields of the run's specification."""
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
         clock = clock or SystemClock()
         run_id = self.directory.run_id
         self._journal = JournalWriter(self.directory, run_id, clock, lambda run, number: None)
-        spec = spec_of(settings=settings or {})
-        spec = spec_of(settings=given_settings(spec, self._journal))
+        spec = spec_of(settings=settings or {}, **of_spec)
+        spec = spec_of(settings=given_settings(spec, self._journal), **of_spec)
         parsed = parse_settings(spec.settings)
         places = SnapshotPlaces.of(self.directory, parsed.storage)
         store = store or FileSystemCheckpointStore([str(root)])

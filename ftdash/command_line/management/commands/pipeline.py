@@ -39,6 +39,7 @@ from pipelines.domain.commands import (
     RunCommand,
     StopWithSavepoint,
     TakeSavepoint,
+    UndoStart,
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
@@ -106,6 +107,12 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
         "retry", parents=[asking], help="begin the attempt that waits for its restart delay now"
     )
     retry.add_argument("name")
+    undo = actions.add_parser(
+        "undo-start",
+        parents=[asking],
+        help="end a run that started over, and put back the output that its start set aside",
+    )
+    undo.add_argument("name")
     change = actions.add_parser(
         "set", parents=[asking], help="change settings while the run goes on"
     )
@@ -415,6 +422,8 @@ def _command(options: dict[str, Any]) -> RunCommand | None:
             return ChangeSettings(settings=_pairs(options["setting"], "set"))
         case "retry":
             return RetryNow()
+        case "undo-start":
+            return UndoStart()
         case "cancel" if options["with_savepoint"]:
             return CancelWithSavepoint(**_of_savepoint(options))
         case "cancel":

@@ -31,6 +31,7 @@ from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.requests.start_undo import StartUndo
 from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.start.next_start import NextStart
 from pipelines.runtime.master.start.starting_point import StartingPoint, forgets_state
@@ -121,8 +122,10 @@ class Attempts:
         context: RunContext,
         watchers: RunWatchers,
         end: RunEnd,
+        undo: StartUndo,
     ) -> None:
         self._context = context
+        self._undo = undo
         self._record = context.record
         self._fence = context.fence
         self._watchers = watchers
@@ -221,6 +224,11 @@ class Attempts:
             self._watchers.recovery.reached(RecoveryPhase.STOP)
             self._watchers.recovery.on_wait()
 
+    def undo_start(self) -> None:
+        """Ends the attempt; what follows it is `StartUndo`'s, once its stage has ended."""
+        self.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The start is undone.")
+        self._restart_due_ms = self._context.clock.monotonic_ms()
+
     def retry_now(self, now_ms: float) -> bool:
         """Ends the wait for the next attempt. False: none is due."""
         if self._restart_due_ms is None:
@@ -245,6 +253,9 @@ class Attempts:
         check(self._host is None, "an attempt ends before the next one begins")
         with self._context.loop.long_step():
             self._next.hold_targets()
+        if self._undo.is_due:
+            self._put_output_back()
+            return
         slot_count = self._context.slot_count
         attempt = self._context.lease.next_attempt()
         self._fence.on_attempt(attempt)
@@ -260,6 +271,17 @@ class Attempts:
         self._stage_is_over = False
         if self._stages is not None:
             self._stages.start(self._address, slot_count)
+
+    def _put_output_back(self) -> None:
+        """No slot of the run writes any more, and none will."""
+        if self._fence.current == 0 and (used := self._context.lease.attempts_so_far()):
+            self._fence.on_attempt(used)  # of the driver before; so that it may delete files
+            self._fence.on_ended()
+        self._undo.check_nothing_committed()
+        with self._context.loop.long_step():
+            lineage = self._undo.output_before
+            self._next.put_back(lineage)
+        self._undo.on_put_back(lineage)
 
     def clean_up(self) -> None:
         """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""

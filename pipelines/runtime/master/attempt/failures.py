@@ -197,6 +197,11 @@ class Failures:
         """About, of a failure now; None: the run would not be restarted."""
         return self._restart.next_delay_ms(self._clock.monotonic_ms())
 
+    def undo_start(self) -> None:
+        """Whatever the run does or waits for, it ends that, and its start is undone."""
+        self._suspicion = self._choice_due_ms = None
+        self._attempts.undo_start()
+
     def retry_now(self) -> bool:
         """Ends the wait before the next attempt. False: nothing waits."""
         now_ms = self._clock.monotonic_ms()

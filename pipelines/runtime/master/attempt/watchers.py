@@ -109,10 +109,15 @@ class RecoveryWatch:
         self._records_at_failure = 0
         self._records_at_start = 0
 
-    def on_failure(self, last_sign_of_life_ms: float, reached_records: int) -> None:
+    def on_failure(
+        self, last_sign_of_life_ms: float, reached_records: int, *, waited_ms: float = 0.0
+    ) -> None:
         """A new failure ends the watch over the recovery before it. `reached_records`: how far the
-        sources have come, in any attempt."""
+        sources have come, in any attempt. `waited_ms`: on purpose, before this driver began."""
         self._progress = RecoveryProgress(last_sign_of_life_ms)
+        passed_ms = self._clock.monotonic_ms() - last_sign_of_life_ms
+        self._progress.on_wait(last_sign_of_life_ms)
+        self._progress.on_waited(last_sign_of_life_ms + max(0.0, min(waited_ms, passed_ms)))
         self._records_at_failure = max(self._records_at_failure, reached_records)
         self.reached(RecoveryPhase.DETECT)
 

@@ -94,6 +94,11 @@ class CheckpointHost:
     def last_committed_ms(self) -> int | None:
         return self._commits.newest_ms
 
+    @property
+    def is_publishing(self) -> bool:
+        """A manifest is being written: its checkpoint may be complete by now."""
+        return self._writing() is not None
+
     # Called by the job master.
 
     def on_running(self, attempt: AttemptHost) -> None:

@@ -28,6 +28,7 @@ from pipelines.domain.commands import (
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
+    UndoStart,
     VerifyPoints,
 )
 from pipelines.domain.errors import Rejected
@@ -46,6 +47,7 @@ from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from pipelines.runtime.master.requests.run_end import RunEnd
+from pipelines.runtime.master.requests.start_undo import StartUndo
 from pipelines.runtime.master.run_context import RunContext, RunRecord
 
 
@@ -199,9 +201,11 @@ class CommandDesk:
         faults: FaultDesk,
         verifier: PointVerifier,
         failures: Failures,
+        undo: StartUndo,
     ) -> None:
         self._desk = desk
         self._failures = failures
+        self._undo = undo
         self._record = record
         self._attempts = attempts
         self._checkpoints = checkpoints
@@ -230,6 +234,8 @@ class CommandDesk:
                 self._change_settings(command)
             case RetryNow():
                 self._retry_now(command)
+            case UndoStart():
+                self._undo_start(command)
             case VerifyPoints():
                 self._verifier.on_asked(command.request_id)
             case KillSlot():
@@ -263,6 +269,18 @@ class CommandDesk:
         status = self._record.status
         message = f"No restart waits: attempt {self._attempts.newest} is {status.value}."
         self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
+
+    def _undo_start(self, command: UndoStart) -> None:
+        """It is answered when the output is back, or the run has ended otherwise."""
+        try:
+            problem = self._undo.problem()
+        except Rejected as refusal:
+            problem = str(refusal)
+        if problem:
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, problem)
+            return
+        self._undo.on_asked(command)
+        self._failures.undo_start()
 
     def _change_settings(self, command: ChangeSettings) -> None:
         """Emits the event first, because a later driver of the run goes by it."""

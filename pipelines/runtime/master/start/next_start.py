@@ -8,11 +8,12 @@ from collections.abc import Collection, Sequence
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import LedgerBegun, RestorePointRefused, RestoreProgress
 from pipelines.domain.gaps import Gap
-from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.status import DamageFinder
 from pipelines.points.published_output import Published, newest_published, repeats
 from pipelines.runtime.master.attempt.watchers import RunWatchers
 from pipelines.runtime.master.output.leftovers import Leftovers, NeededOutput, TargetClaims
+from pipelines.runtime.master.output.run_ledger import LedgerStart
 from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.run_context import RunContext
 from pipelines.runtime.master.start.starting_point import (
@@ -67,7 +68,9 @@ class NextStart:
         if resumes:
             heard_ms, reached = self._record.last_heard_ms, self._watchers.board.reached_records
             self._say_what_is_gone(known, start)
-            self._watchers.recovery.on_failure(heard_ms, max(reached, start.source_records))
+            reached = max(reached, start.source_records)
+            waited_ms = self._context.waited_ms
+            self._watchers.recovery.on_failure(heard_ms, reached, waited_ms=waited_ms)
             self._chooser.say_what_memory_lost(self._context.places, start)
         self._decide(start)
 
@@ -97,6 +100,15 @@ class NextStart:
         self._look_at_sources()
         self._clean_up_once(start)
         self._chooser.rewind_sinks(start)
+
+    def put_back(self, lineage: Sequence[tuple[RunId, CheckpointId]]) -> None:
+        """Instead of `make_ready`, for a run that reads nothing more: its targets hold the output
+        of `lineage` from now on, and its ledger says so. Raises EndsNotReady."""
+        self._delete_given_up()
+        self._watchers.checkpoints.ledger.begin(lineage, LedgerStart())
+        self._chooser.rewind_sinks(
+            StartingPoint(point=None, lineage=tuple(lineage), source_records=0)
+        )
 
     def clean_up_own(self) -> None:
         """Call when no slot of the run writes any more, and its points are those that it leaves."""

@@ -92,6 +92,30 @@ def test_a_failure_during_a_recovery_starts_over_and_still_has_to_catch_up_with_
     assert recovery.events[first + 1].records_to_replay == 40
 
 
+def test_what_the_supervision_waited_on_purpose_is_backoff_and_not_detection() -> None:
+    recovery = Recovery()
+    heard_ms = recovery.clock.now_ms
+    recovery.clock.now_ms += 30_000 + STEP_MS
+
+    recovery.watch.on_failure(heard_ms, 100, waited_ms=30_000)
+    recovery.restart(source_records=60)
+
+    spent = dict(recovery.reported)
+    assert spent[RecoveryPhase.DETECT] == STEP_MS
+    assert spent[RecoveryPhase.BACKOFF] == 30_000 + STEP_MS
+
+
+def test_no_wait_is_longer_than_the_silence_that_it_is_part_of() -> None:
+    """The clock of the supervision may have been set meanwhile."""
+    recovery = Recovery()
+    heard_ms = recovery.clock.now_ms
+    recovery.clock.now_ms += STEP_MS
+
+    recovery.watch.on_failure(heard_ms, 100, waited_ms=30_000)
+
+    assert recovery.reported == [(RecoveryPhase.DETECT, 0.0)]
+
+
 @dataclass(slots=True)
 class Recovery:
     """A watch whose clock goes on by one step whenever something happens."""

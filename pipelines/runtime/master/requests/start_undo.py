@@ -1,0 +1,107 @@
+"""Decides if a start from the beginning is undone: the run ends, and earlier output is put back.
+
+The start has set aside what earlier runs had committed. As long as the run has committed nothing,
+its end and a rewind of its sinks to that output lose nothing that a reader has seen. The attempt
+ends first; then the sinks are rewound as before any attempt (`attempts`), so a target that does not
+answer is tried again, and one that another run holds ends the run.
+
+The event that output is back comes before the end of the run. A driver that dies in between leaves
+the request in the inbox, or that event in the journal: its successor does the same again.
+"""
+
+from collections.abc import Callable
+
+from pipelines.domain.commands import UndoStart
+from pipelines.domain.errors import check
+from pipelines.domain.events import CheckpointCompleted, StartUndone
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import JobStatus, RequestOutcome
+from pipelines.points.earlier_output import Lineage, output_before
+from pipelines.protocol.retention import RetainedPoints
+from pipelines.runtime.master.requests.request_desk import RequestDesk
+from pipelines.runtime.master.run_context import RunContext
+
+
+class StartUndo:
+    """Guarantee: output is put back only if the run has committed nothing, in any attempt."""
+
+    def __init__(
+        self, context: RunContext, points: RetainedPoints, is_publishing: Callable[[], bool]
+    ) -> None:
+        """`points` are those of the run. `is_publishing`: a checkpoint may be complete by now."""
+        self._context = context
+        self._points = points
+        self._is_publishing = is_publishing
+        self._asked: UndoStart | None = None
+        self._has_put_back = context.journal.newest(StartUndone) is not None
+
+    @property
+    def is_due(self) -> bool:
+        """No attempt begins any more; instead, sinks are rewound to `output_before`."""
+        return self._asked is not None or self._has_put_back or self._context.spec.puts_back
+
+    @property
+    def output_before(self) -> Lineage:
+        """As `Sink.rewind` takes it. Raises Rejected if it cannot be found out."""
+        return output_before(self._context.lease.run_directory, self._context.spec.follows)
+
+    def problem(self) -> str:
+        """Why the start cannot be undone, in a sentence; empty if it can."""
+        spec = self._context.spec
+        if spec.puts_back and self._asked is None:
+            return ""
+        if self.is_due:
+            return f"The start of run {spec.run_id} is being undone already."
+        if spec.restore_from is not None:
+            return (
+                f"Run {spec.run_id} was restored from a point; only a start from the beginning can"
+                " be undone."
+            )
+        if self._has_committed:
+            return (
+                f"Run {spec.run_id} has completed a checkpoint and committed output, so its start"
+                " can no longer be undone; restore a point of an earlier run to go back."
+            )
+        if self._is_publishing():
+            return (
+                f"A checkpoint of run {spec.run_id} is being completed right now; if it fails, ask"
+                " again."
+            )
+        if not self.output_before:
+            return f"No run before {spec.run_id} has committed output: nothing can be put back."
+        return ""
+
+    def on_asked(self, command: UndoStart) -> None:
+        """Call when there is no problem."""
+        self._asked = command
+
+    def check_nothing_committed(self) -> None:
+        """Call before sinks are rewound. Raises InvariantViolated."""
+        check(not self._has_committed, "a start is undone before anything is committed")
+
+    def on_put_back(self, lineage: Lineage) -> None:
+        """The sinks hold this output; the run is over."""
+        record, asked = self._context.record, self._asked
+        who = asked.requested_by if asked else self._context.spec.started_by
+        record.emit(StartUndone(lineage=lineage))
+        self._has_put_back = True
+        run_id, checkpoint_id = lineage[-1] if lineage else (self._context.spec.run_id, 0)
+        reason = (
+            f"{who or 'A person'} undid the start: the output of run {run_id} up to checkpoint"
+            f" {checkpoint_id} is back."
+        )
+        record.move_to(JobStatus.CANCELLING, reason)
+        record.end(JobStatus.CANCELED, reason)
+
+    def answer(self, desk: RequestDesk) -> None:
+        """Call once the journal says how the run ended: no driver starts it again."""
+        request_id: RequestId | None = self._asked.request_id if self._asked else None
+        if self._has_put_back:
+            desk.answer(request_id, RequestOutcome.SUCCEEDED, "The output is back.")
+
+    @property
+    def _has_committed(self) -> bool:
+        """A driver may have died after it published a point and before it recorded that."""
+        completed = self._context.journal.newest(CheckpointCompleted)
+        own = (point for point in self._points.every_newest_first() if not point.is_claimed)
+        return completed is not None or any(True for _ in own)

@@ -1,0 +1,119 @@
+"""A start over is undone: files and rows of PostgreSQL that it set aside are back, and the points
+of the run before go on from there, exactly."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import Cancel, UndoStart
+from pipelines.domain.events import MetricsSampled, RequestEnded
+from pipelines.domain.ids import RequestId, RunId
+from pipelines.domain.status import JobStatus, RequestOutcome
+from tests.driven_run import StartedRun
+from tests.postgres_server import postgres_server
+from tests.processes.host import hosted_run, hurry
+from tests.processes.numbers import TOTAL, assert_rows_exact, committed
+from tests.processes.tables import DATABASE, NAME, TABLES
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 60.0
+PACED = {"pause_ms": "50"}
+SOON, NEVER = "50 ms", "1 d"
+READ = 500
+Start = Callable[..., AbstractContextManager[StartedRun]]
+
+
+def test_files_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path) -> None:
+    def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
+        return started(tmp_path, number, interval, asked={}, **more)
+
+    output = tmp_path / "output"
+    before, after, during = undone(tmp_path, start, lambda: len(committed(output)))
+
+    assert before == after > during == 0
+    assert_rows_exact(output)
+
+
+def test_rows_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path) -> None:
+    with postgres_server(max_prepared_transactions=50) as server:
+        secret = {DATABASE: server.url_of("public")}
+
+        def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
+            asked = {"pipeline": NAME}
+            return started(tmp_path, number, interval, asked=asked, environment=secret, **more)
+
+        def visible() -> list[tuple[int, ...]]:
+            counted = "select count(*) from public.{0}"
+            return [server.rows(counted.format(table))[0] for table in TABLES]
+
+        before, after, during = undone(tmp_path, start, visible)
+
+        assert before == after
+        assert during == [(0,), (0,)]
+        for table in TABLES:
+            rows = server.rows(f"select number from public.{table} order by number")
+            assert rows == [(number,) for number in range(TOTAL)]
+
+
+def undone(root: Path, start: Start, visible: Callable[[], object]) -> tuple[object, ...]:
+    """What readers saw before the start over, after its undo and in between."""
+    with start(1, SOON) as first:
+        first.wait_for_more(3, STEP_S)
+        answered(first, Cancel(**who("cancel")))
+        first.wait_until_over(STEP_S)
+        newest = first.completed()[-1]
+    before = visible()
+    with start(2, NEVER) as again:
+        again.wait_for(lambda _: records_of(again) > READ, STEP_S)
+        during = visible()
+        answered(again, UndoStart(**who("undo")))
+        assert again.wait_until_over(STEP_S).status is JobStatus.CANCELED
+    after = visible()
+    restored = {"restore_from": newest.path, "first": newest.checkpoint_id + 1}
+    with start(3, SOON, **restored) as third:
+        hurry(root)
+        assert third.wait_until_over(STEP_S).status is JobStatus.FINISHED
+    return before, after, during
+
+
+def started(
+    root: Path,
+    number: int,
+    interval: str,
+    *,
+    asked: dict[str, object],
+    environment: dict[str, str] | None = None,
+    restore_from: str | None = None,
+    first: int = 1,
+) -> AbstractContextManager[StartedRun]:
+    follows = {"follows": RunId(f"run-{number - 1}")} if number > 1 else {}
+    return hosted_run(
+        root,
+        PACED,
+        settings={"execution.checkpointing.interval": interval},
+        run_id=RunId(f"run-{number}"),
+        asked={**asked, **follows, "first_checkpoint_id": first},
+        environment=environment,
+        restore_from=restore_from,
+    )
+
+
+def who(request_id: str) -> dict[str, object]:
+    return {"request_id": RequestId(request_id), "requested_by": "ada", "reason": "test"}
+
+
+def answered(run: StartedRun, command: Cancel | UndoStart) -> None:
+    submit(run.directory, command)
+    run.wait_for(lambda _: len(run.of(RequestEnded)) > 0, STEP_S)
+    [ended] = [envelope.event for envelope in run.of(RequestEnded)]
+    assert isinstance(ended, RequestEnded)
+    assert ended.outcome is RequestOutcome.SUCCEEDED, ended.message
+
+
+def records_of(run: StartedRun) -> int:
+    sampled = [e.event for e in run.of(MetricsSampled)]
+    return max([e.reached_records or 0 for e in sampled if isinstance(e, MetricsSampled)] or [0])
