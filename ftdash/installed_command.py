@@ -1,4 +1,4 @@
-"""What commands share: a base that needs an existing installation, and the text of a refusal."""
+"""What commands share: a quick start, the need of an installation, and the text of a refusal."""
 
 import os
 from typing import Any
@@ -11,7 +11,13 @@ from django.db import connection
 from pipelines.domain.errors import BrokenCode, Rejected
 
 
-class InstalledCommand(BaseCommand):
+class QuickCommand(BaseCommand):
+    """Begins without Django's checks, which import every page: two seconds. The tests run them."""
+
+    requires_system_checks: list[str] = []  # noqa: RUF012  # Django's own declaration
+
+
+class InstalledCommand(QuickCommand):
     """Ends with a sentence and status 2 if nothing is installed, for example if the intended home
     was not named."""
 

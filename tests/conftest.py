@@ -7,21 +7,27 @@ drives a browser or workers at the end, a file at a time, in whichever comes to 
 A plain `python -m pytest` leaves out the slow tests (`tests/thorough.py`) and says how many.
 """
 
+import gc
 import os
 import shutil
+import sqlite3
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
 from django.conf import settings
+from django.db import connection
+from pytest_django import DjangoDbBlocker
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from ftdash.supervision import java
+from tests.new_home import KEPT_DATABASE, MACHINE
 from tests.shared_machine import SharedMachine
 from tests.thorough import is_slow, runs_slow_tests
 
@@ -35,7 +41,6 @@ WORKERS = 2
 PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
 PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
 FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
-MACHINE = "FTDASH_TESTS_MACHINE"
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of every Java, where tests start Spark: it only hosts here and lives for seconds, and to optimise
 its code costs a fourth of all the processor time of a test."""
@@ -60,6 +65,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture(scope="session")
+def django_db_use_migrations(django_db_use_migrations: bool) -> bool:
+    return django_db_use_migrations and not has_kept_database()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    """Migrations take longer than most tests, so a trial of a mutant brings what they make."""
+    if not (file := os.environ.get(KEPT_DATABASE)):
+        return
+    is_there = has_kept_database()
+    with django_db_blocker.unblock(), closing(sqlite3.connect(file)) as kept:
+        connection.ensure_connection()
+        source, target = (kept, connection.connection)[:: 1 if is_there else -1]
+        source.backup(target)
+
+
+def has_kept_database() -> bool:
+    file = os.environ.get(KEPT_DATABASE)
+    return bool(file) and Path(file).exists()
+
+
 @pytest.fixture
 def nemesis_s(request: pytest.FixtureRequest) -> float:
     seconds: float = request.config.getoption("--nemesis-seconds")
@@ -74,10 +101,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
+    keep_compiled_code()
     config.stash[LEFT_OUT] = 0
     config.option.runs_all = runs_slow_tests(
         asked=config.option.runs_all, required=REQUIRE_ALL, named=not is_whole_suite(config)
     )
+
+
+def keep_compiled_code() -> None:
+    """Python keeps the compiled modules in `__pycache__`, also where the environment says that it
+    does not. Tests start hundreds of processes; each one would compile all modules again, which is
+    half of the time that it takes to start."""
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def is_whole_suite(config: pytest.Config) -> bool:
@@ -164,6 +200,17 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"{left_out} slow tests were left out. `python -m pytest --all` runs them too."
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end, so the collector of garbage need never look at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

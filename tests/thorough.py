@@ -18,6 +18,7 @@ SLOW = (
     "test_random_dataflows_keep_every_promise_under_random_faults",
     "tests/unit/audit/test_kafka_audit.py",
     "tests/unit/audit/test_kafka_log_audit.py",
+    "tests/unit/nexmark/test_answers.py::test_a_query_gives_the_answer_for_a_million_events",
     "tests/web/test_audit_log.py::"
     "test_an_upgrade_chains_the_entries_that_are_there_and_then_protects_them",
     "tests/web/test_backups.py",

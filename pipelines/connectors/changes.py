@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.elements import ROW_KIND, TAKE_BACK
+from pipelines.domain.elements import ROW_KIND, take_back_column
 
 _POSITION = "__position"
-_TAKE_BACK = pa.array(TAKE_BACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def last_changes(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> Last
     numbered = changes.select(list(keys)).append_column(_POSITION, positions)
     last = numbered.group_by(list(keys), use_threads=False).aggregate([(_POSITION, "max")])
     newest = changes.take(last.column(f"{_POSITION}_max").combine_chunks().sort())
-    is_gone = pc.is_in(newest.column(ROW_KIND), value_set=_TAKE_BACK)
+    is_gone = pc.is_in(newest.column(ROW_KIND), value_set=take_back_column())
     return LastChanges(
         kept=newest.filter(pc.invert(is_gone)).drop_columns([ROW_KIND]),
         gone=newest.filter(is_gone).select(list(keys)),

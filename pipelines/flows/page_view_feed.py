@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any, Protocol
 
@@ -233,8 +234,8 @@ FIRST_MS = 1_767_225_600_000  # the first moment of 2026
 STEP_MS = 10
 """Average time from one view of a split to the next."""
 
-APPS = pa.array([f"app-{number:02}" for number in range(20)])
-PAGES = pa.array(["/", "/search", "/item", "/item/reviews", "/cart", "/checkout", "/help"])
+APPS = tuple(f"app-{number:02}" for number in range(20))
+PAGES = ("/", "/search", "/item", "/item/reviews", "/cart", "/checkout", "/help")
 USERS = 100_000
 
 
@@ -245,11 +246,17 @@ def page_views(seed: int, split: int, first: int, end: int) -> pa.RecordBatch:
     at_ms = FIRST_MS + draws.offsets * STEP_MS + OUT_OF_ORDER_MS - lateness_ms
     columns = [
         pa.array(draws.integers("user", 0, USERS)),
-        APPS.take(pa.array(_apps(draws))),
-        PAGES.take(pa.array(draws.integers("page", 0, len(PAGES)))),
+        _column(APPS).take(pa.array(_apps(draws))),
+        _column(PAGES).take(pa.array(draws.integers("page", 0, len(PAGES)))),
         pa.array(at_ms).cast(VIEWS.field("at").type),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=VIEWS)
+
+
+@cache
+def _column(texts: tuple[str, ...]) -> pa.Array:
+    """Made when it is needed: the first array imports pandas, for a third of a second."""
+    return pa.array(texts)
 
 
 def _apps(draws: Draws) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

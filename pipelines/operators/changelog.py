@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.domain.elements import DELETE, INSERT, ROW_KIND, TAKE_BACK
+from pipelines.domain.elements import DELETE, INSERT, ROW_KIND, take_back_column
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import Longs
 
@@ -28,8 +28,6 @@ __all__ = [
     "signs",
     "with_row_kind",
 ]
-
-_TAKE_BACK = pa.array(TAKE_BACK)
 
 
 def refuse_changelogs(inputs: Sequence[bool]) -> bool:
@@ -73,5 +71,5 @@ def changes(rows: pa.RecordBatch, row_kind: str, schema: pa.Schema) -> pa.Record
 
 def signs(batch: pa.RecordBatch) -> Longs:
     """1 for each row that is added, -1 for each that is taken back."""
-    is_back = pc.is_in(batch.column(ROW_KIND), value_set=_TAKE_BACK)
+    is_back = pc.is_in(batch.column(ROW_KIND), value_set=take_back_column())
     return np.where(is_back.to_numpy(zero_copy_only=False), np.int64(-1), np.int64(1))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
@@ -281,6 +280,7 @@ class Filter(Operator):
 
 def _evaluator(expression: pc.Expression) -> MaskFunction:
     """Evaluates on the calling thread; the slot's cores belong to its subtasks."""
+    from pyarrow import acero  # it imports pandas, for a third of a second
 
     def evaluate(batch: pa.RecordBatch) -> pa.BooleanArray:
         rows = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))

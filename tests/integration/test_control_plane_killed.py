@@ -24,6 +24,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.status import RequestOutcome
 from tests.integration.demonstration import Demo
+from tests.new_home import new_home, without_documentation
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -40,6 +41,7 @@ WITHIN_S = 120.0
 
 @pytest.mark.timeout(600)
 def test_a_job_runs_on_while_each_process_of_the_control_plane_is_killed(home: Path) -> None:
+    without_documentation(new_home(home))
     with Demo(home, ignored=signal.SIGUSR1) as demo:
         demo.wait_said(r"End with +Ctrl-C")
         assert_goes_on(home)

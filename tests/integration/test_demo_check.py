@@ -12,6 +12,7 @@ from ftdash.embedded.check import DashboardClient
 from ftdash.embedded.demo import Account
 from ftdash.embedded.supervisor import LEDGER_NAME, Ledger, living, new_token, wait_until
 from tests.integration.demonstration import ROOT, Demo
+from tests.new_home import new_home, without_documentation
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -34,6 +35,7 @@ def test_the_year_is_right_to_the_last_row_whatever_was_killed(home: Path) -> No
 
 
 def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path) -> None:
+    without_documentation(new_home(home))
     with Demo(home, signal.SIGINT, "--pipeline", "page_views") as demo:
         demo.wait_said(r"End with +Ctrl-C")
         with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:

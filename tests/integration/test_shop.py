@@ -35,6 +35,7 @@ from pipelines.domain.events import (
 from pipelines.domain.status import JobStatus
 from pipelines.testing.servers import own_schema, postgres_server, redis_server
 from tests import shop_orders
+from tests.new_home import new_home
 from tests.polling import wait_until
 from tests.project_wheels import EARLIER, shop_project, shop_version
 from tests.shop_orders import FRAUD_LIMIT, at, fields, part, punctual, rates, write_lines
@@ -83,7 +84,7 @@ class Shop:
     """A control plane that has only the wheels, a customer service, and what the shop reads."""
 
     root: Path
-    installed: Path
+    wheels: dict[str, Path]
     place: Place
     master: str
     environment: dict[str, str]
@@ -146,7 +147,7 @@ class Shop:
             sent.execute()
 
     def wheel(self, version: str) -> str:
-        return str(shop_version(self.root, version))
+        return str(self.wheels[version])
 
     def events(self, *kinds: type[Event]) -> list[Any]:
         """Of all runs so far, in the order of their time."""
@@ -217,6 +218,13 @@ class Servers:
     redis: str
 
 
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of each version of the shop."""
+    place = tmp_path_factory.mktemp("shop")
+    return {version: shop_version(place, version) for version in VERSIONS}
+
+
 @pytest.fixture
 def servers() -> Iterator[Servers]:
     """Both listen on sockets in directories, which every machine of a cluster reaches."""
@@ -227,17 +235,17 @@ def servers() -> Iterator[Servers]:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_two_upgrades_under_kills_on_local_cluster(
-    installed: Path, tmp_path: Path, servers: Servers
+    installed: Path, tmp_path: Path, servers: Servers, wheels: dict[str, Path]
 ) -> None:
     master = "local-cluster[2,1,1024]"
-    with opened(installed, tmp_path, servers, master=master) as shop:
+    with opened(installed, tmp_path, servers, wheels, master=master) as shop:
         assert_exact_over_upgrades(shop, {})
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_two_upgrades_under_kills_on_a_standalone_cluster(
-    installed: Path, tmp_path: Path, servers: Servers
+    installed: Path, tmp_path: Path, servers: Servers, wheels: dict[str, Path]
 ) -> None:
     (tmp_path / "cluster").mkdir()
     try:
@@ -247,6 +255,7 @@ def test_two_upgrades_under_kills_on_a_standalone_cluster(
                 installed,
                 tmp_path,
                 servers,
+                wheels,
                 master=cluster.url,
                 host=host,
                 place=cluster.master.command,
@@ -317,12 +326,14 @@ def opened(
     installed: Path,
     root: Path,
     servers: Servers,
+    wheels: dict[str, Path],
     *,
     master: str,
     host: str = "127.0.0.1",
     place: Place = lambda *words: list(words),
     environment: dict[str, str] | None = None,
 ) -> Iterator[Shop]:
+    new_home(root / "home")
     (root / "rates").mkdir()
     (root / "database").write_text(servers.database)
     (root / "redis").write_text(servers.redis)
@@ -337,7 +348,7 @@ def opened(
             "SHOP_SERVICE": f"{host}:{service.said()[0]}"
         }
         yield Shop(
-            root, installed, place, master, base | shared, service, servers.database, servers.redis
+            root, wheels, place, master, base | shared, service, servers.database, servers.redis
         )
 
 

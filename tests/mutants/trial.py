@@ -4,6 +4,9 @@ A mutant is killed if its test fails. A module that cannot be imported any more,
 fails, proves nothing about the test.
 """
 
+import itertools
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +22,7 @@ from xml.etree import ElementTree
 
 from tests.mutants.guarantees import PROJECT
 from tests.mutants.mutant import Mutant
+from tests.new_home import KEPT_DATABASE
 
 TEST_S = 20.0
 SLOWER = 5
@@ -26,7 +30,10 @@ SLOWER = 5
 long as it takes without the mutant."""
 BASELINE_TEST_S = 300.0
 RUN_S = 1_200
+DATABASE = "database.sqlite3"
+MAKES_TABLES = re.compile(r"/(migrations|models)\b")
 PROVES_NOTHING = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
+_SECONDS = itertools.count(1)
 
 
 class Outcome(StrEnum):
@@ -48,6 +55,7 @@ class Copies:
 
     def __init__(self, project: Path, home: Path, count: int) -> None:
         self._free: SimpleQueue[Path] = SimpleQueue()
+        self._database = home / DATABASE  # with all tables, once a test needed them
         for number in range(count):
             self._free.put(_copied(project, home / f"copy-{number}"))
 
@@ -62,7 +70,10 @@ class Copies:
     def unmutated(self, tests: Sequence[str]) -> "Baseline":
         """Runs all of `tests`, in one process."""
         with self.one() as copy:
-            report = _Report.of_tests(copy, tests, BASELINE_TEST_S)
+            database = copy / DATABASE
+            report = _Report.of_tests(copy, tests, BASELINE_TEST_S, database)
+            if database.exists() and not report.failures and not report.errors:
+                database.replace(self._database)
         return Baseline(report.failures | report.errors, report.longest_s)
 
     def trial(self, mutant: Mutant, usual_s: float = 0.0) -> Trial:
@@ -70,7 +81,8 @@ class Copies:
         began_s = time.monotonic()
         limit_s = max(TEST_S, SLOWER * usual_s)
         with self.one() as copy, _mutated(copy, mutant):
-            report = _Report.of_tests(copy, [mutant.test], limit_s, "--exitfirst")
+            database = self._database_for(mutant)
+            report = _Report.of_tests(copy, [mutant.test], limit_s, database, "--exitfirst")
         seconds = time.monotonic() - began_s
         if report.errors:
             return Trial(Outcome.BROKEN, seconds, next(iter(report.errors.values())))
@@ -79,6 +91,11 @@ class Copies:
         why = next(iter(report.failures.values()))
         outcome = Outcome.BROKEN if why.startswith(PROVES_NOTHING) else Outcome.KILLED
         return Trial(outcome, seconds, why)
+
+    def _database_for(self, mutant: Mutant) -> Path | None:
+        """None: the trial makes tables of its own, because the mutant may change them."""
+        may_use = self._database.exists() and not MAKES_TABLES.search(mutant.file)
+        return self._database if may_use else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +124,14 @@ class _Report:
     longest_s: dict[str, float]
 
     @classmethod
-    def of_tests(cls, copy: Path, tests: Sequence[str], limit_s: float, *options: str) -> "_Report":
+    def of_tests(
+        cls,
+        copy: Path,
+        tests: Sequence[str],
+        limit_s: float,
+        database: Path | None,
+        *options: str,
+    ) -> "_Report":
         file = copy / "report.xml"
         file.unlink(missing_ok=True)
         command = (sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider")
@@ -115,6 +139,7 @@ class _Report:
         ran = subprocess.run(
             [*command, *outputs, *options, *tests],
             cwd=copy,
+            env=os.environ | {KEPT_DATABASE: str(database or "")},
             capture_output=True,
             text=True,
             timeout=RUN_S,
@@ -154,12 +179,16 @@ def _key_of(test: str) -> str:
 
 @contextmanager
 def _mutated(copy: Path, mutant: Mutant) -> Iterator[None]:
-    original = (copy / mutant.file).read_text()
+    """No two contents of a file have the same time, or Python takes one for the other, compiled."""
+    file = copy / mutant.file
+    original, time_ns = file.read_text(), file.stat().st_mtime_ns
     mutant.apply(copy)
+    os.utime(file, ns=(time_ns, time_ns + next(_SECONDS) * 1_000_000_000))
     try:
         yield
     finally:
-        (copy / mutant.file).write_text(original)
+        file.write_text(original)
+        os.utime(file, ns=(time_ns, time_ns))
 
 
 def _copied(project: Path, to: Path) -> Path:

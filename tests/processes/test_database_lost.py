@@ -17,6 +17,7 @@ from ftdash.embedded.installation import free_port
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
+from tests.new_home import new_home
 from tests.polling import wait_until
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry
@@ -106,6 +107,8 @@ def projected_run(home: Path, variables: dict[str, str]) -> Iterator[StartedRun]
         "DJANGO_SETTINGS_MODULE": "ftdash.settings",
         **variables,
     }
+    if "FTDASH_DATABASE_URL" not in variables:
+        new_home(home)
     subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)
     projector = subprocess.Popen(
         [sys.executable, "manage.py", "projector"], cwd=ROOT, env=environment

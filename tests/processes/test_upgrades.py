@@ -7,7 +7,6 @@ installation; only the broker and Spark are missing.
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +19,7 @@ import psutil
 import pytest
 
 from pipelines.domain.status import JobStatus
+from tests.new_home import new_home
 from tests.polling import wait_until
 from tests.processes.numbers import assert_rows_exact
 from tests.shipped_packages import shop_wheel
@@ -148,18 +148,9 @@ class Installation:
         return f"not yet: {self.statuses()} {self.rows('SELECT * FROM jobs_upgrade')} {log}"
 
 
-@pytest.fixture(scope="module")
-def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation as it is after its first command, which takes long."""
-    home = tmp_path_factory.mktemp("new") / "home"
-    home.mkdir()
-    Installation(home).manage("migrate")
-    return home
-
-
 @pytest.fixture
-def site(new_home: Path, tmp_path: Path) -> Iterator[Installation]:
-    installation = Installation(shutil.copytree(new_home, tmp_path / "home"))
+def site(tmp_path: Path) -> Iterator[Installation]:
+    installation = Installation(new_home(tmp_path / "home"))
     installation.start_worker()
     yield installation
     installation.kill_worker()

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 from tenacity import retry, stop_after_delay, wait_fixed
 
 from ftdash.embedded.installation import LOOPBACK
+from tests.new_home import new_home
 from tests.reserved_ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
@@ -79,8 +80,7 @@ def simulated_dashboard(home: Path, *options: str) -> Iterator[Site]:
 
 
 def _simulated(site: Site, options: tuple[str, ...]) -> Iterator[Site]:
-    collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"]
-    subprocess.run(collect, cwd=ROOT, env=site.environment, check=True, timeout=START_PATIENCE_S)
+    new_home(site.home)
     simulated = ["tests.web.simulated_site", "--history", "24", *options]
     pipeline = site.start(simulated, stdout=subprocess.PIPE)
     try:

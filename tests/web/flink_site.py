@@ -148,7 +148,8 @@ def main() -> None:
     port = sys.argv[1]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server ends with it
     call_command("migrate", verbosity=0)
-    call_command("collectstatic", verbosity=0, interactive=False)
+    if not Path(project.STATIC_ROOT).exists():
+        call_command("collectstatic", verbosity=0, interactive=False)
     people()
     token = create_token(name="flink", scope=TokenScope.ACT, created_by="ada", reason="x").secret
     site = FlinkSite()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ftdash.embedded.installation import LOOPBACK
 from tests.java_programs import JavaProgram
+from tests.new_home import new_home
 from tests.reserved_ports import reserved_port
 
 VERSION = "2.3.0"
@@ -81,7 +82,7 @@ def flink_dashboard(home: Path, web: Path | None = None) -> Iterator[FlinkDashbo
     environment = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.web.patient_settings",
-        "FTDASH_HOME": str(home),
+        "FTDASH_HOME": str(new_home(home)),
         "FTDASH_FLINK_WEB": str(web or ""),
     }
     with reserved_port() as port:

@@ -22,6 +22,7 @@ from pipelines.domain.events import JobStatusChanged
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
+from tests.new_home import new_home
 
 if TYPE_CHECKING:
     from tests.postgres_server import PostgresServer
@@ -112,6 +113,8 @@ def test_a_restored_installation_goes_on_with_what_the_journals_hold_beyond_the_
     installations: Installations, tmp_path: Path
 ) -> None:
     old, file = installations("old"), tmp_path / "backup.tar.gz"
+    if old.database is None:
+        new_home(old.home)
     old.python(PREPARE)
     old.report(JobStatus.RUNNING)
     old.python(FOLD)
@@ -142,7 +145,8 @@ def test_a_restored_installation_goes_on_with_what_the_journals_hold_beyond_the_
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("backups")
-    installation, file = Installation(directory / "old"), directory / "backup.tar.gz"
+    installation = Installation(new_home(directory / "old"))
+    file = directory / "backup.tar.gz"
     installation.python(PREPARE)
     ran = installation.run("manage.py", "backup", str(file))
     assert ran.returncode == 0, ran.stderr

@@ -35,3 +35,12 @@ def test_a_home_without_an_installation_is_told_in_a_sentence(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["api_token", "audit", "gameday", "pipeline", "projector"])
 def test_whoever_asks_rows_looks_whether_there_are_any(name: str) -> None:
     assert isinstance(load_command_class(get_commands()[name], name), InstalledCommand)
+
+
+def test_no_command_imports_all_pages_to_begin() -> None:
+    ours = [name for name, app in get_commands().items() if str(app).startswith("ftdash.")]
+
+    assert {"pipeline", "projector", "upgrade"} <= set(ours)
+    for name in ours:
+        command = load_command_class(get_commands()[name], name)
+        assert not command.requires_system_checks, name

@@ -16,14 +16,13 @@ from pipelines.domain.events import JobStatusChanged
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
+from tests.new_home import new_home
 from tests.polling import wait_until
 from tests.reserved_ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
 PREPARE = """
 import django; django.setup()
-from django.core.management import call_command
-call_command("migrate", verbosity=0)
 from tests.web.journals import new_run
 new_run()
 """
@@ -39,6 +38,7 @@ def test_without_redis_an_event_becomes_a_row_by_itself_and_the_end_is_clean(
         "FTDASH_REDIS_URL": f"redis://127.0.0.1:{nowhere}/0",
         "DJANGO_SETTINGS_MODULE": "ftdash.settings",
     }
+    new_home(tmp_path)
     subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)
     projector = subprocess.Popen(
         [sys.executable, "manage.py", "projector"], cwd=ROOT, env=environment

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.new_home import new_home
 from tests.openid_provider import Provider, openid_provider, person
 from tests.reserved_ports import reserved_port
 from tests.web.browser_site import Site, complaints_of, go_when_up
@@ -44,14 +45,9 @@ def installation(
     provider: Provider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator["SignInSite"]:
     with reserved_port() as port, reserved_port() as nowhere:
-        site = SignInSite(tmp_path_factory.mktemp("home"), port, nowhere)
+        site = SignInSite(new_home(tmp_path_factory.mktemp("home")), port, nowhere)
         site.provider = provider
-        for command in (
-            ["manage.py", "migrate", "-v0"],
-            ["manage.py", "collectstatic", "--noinput", "-v0"],
-            ["-c", MAKE_ADMIN],
-        ):
-            subprocess.run([sys.executable, *command], env=site.environment, check=True)
+        subprocess.run([sys.executable, "-c", MAKE_ADMIN], env=site.environment, check=True)
         site.start_web()
         try:
             yield site

@@ -25,6 +25,7 @@ from ftdash.celery import application
 from ftdash.embedded.installation import find_redis_server
 from ftdash.metrics.models import Heartbeat
 from ftdash.times import moment
+from tests.new_home import new_home
 from tests.polling import wait_until
 from tests.reserved_ports import reserved_port
 from tests.web.page_words import words_of
@@ -37,10 +38,9 @@ WORKER = ("worker", "--loglevel", "INFO")
 @pytest.fixture
 def control_plane(tmp_path: Path) -> Iterator["ControlPlane"]:
     with reserved_port() as port:
-        plane = ControlPlane(tmp_path, port)
+        plane = ControlPlane(new_home(tmp_path), port)
         try:
             plane.start_redis()
-            plane.migrate()
             plane.start("worker", *WORKER)
             plane.start("beat", "beat", "--loglevel", "INFO")
             yield plane
@@ -130,10 +130,6 @@ class ControlPlane:
             "FTDASH_REDIS_URL": self.url,
             "DJANGO_SETTINGS_MODULE": "ftdash.settings",
         }
-
-    def migrate(self) -> None:
-        command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
-        subprocess.run(command, cwd=ROOT, env=self._environment, check=True)
 
     def start_redis(self) -> None:
         options = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from django.conf import settings as configuration
 
 from ftdash.embedded import stack
 from ftdash.embedded.installation import free_port
+from tests.new_home import new_home
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.slow
@@ -24,11 +24,7 @@ FAILURES = configuration.AXES_FAILURE_LIMIT
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("home")
-    for command in (["migrate", "--no-input"], ["collectstatic", "--no-input"]):
-        words = [sys.executable, "manage.py", *command, "--verbosity", "0"]
-        subprocess.run(words, cwd=ROOT, env=environment(directory), check=True)
-    return directory
+    return new_home(tmp_path_factory.mktemp("home"))
 
 
 def environment(home: Path) -> dict[str, str]:

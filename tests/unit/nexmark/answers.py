@@ -141,10 +141,12 @@ class Answers:
         answer = self._connection.table("answer")
         columns = ", ".join(f'"{name}"' for name in answer.columns)
         given = f"SELECT {columns} FROM result"
-        found = self._connection.sql(
-            f"SELECT 'missing', * FROM (FROM answer EXCEPT ALL {given}) UNION ALL"
-            f" SELECT 'surplus', * FROM ({given} EXCEPT ALL FROM answer) LIMIT 10"
-        ).fetchall()
+        found = []
+        if self._digest("answer", columns) != self._digest("result", columns):
+            found = self._connection.sql(
+                f"SELECT 'missing', * FROM (FROM answer EXCEPT ALL {given}) UNION ALL"
+                f" SELECT 'surplus', * FROM ({given} EXCEPT ALL FROM answer) LIMIT 10"
+            ).fetchall()
         if query in UNDECIDED:
             whole = "auction, bidder, price, channel, url, date_time, extra"
             found += self._connection.sql(
@@ -152,6 +154,13 @@ class Answers:
                 f" SELECT {whole} FROM bid) LIMIT 10"
             ).fetchall()
         return found
+
+    def _digest(self, table: str, columns: str) -> tuple[int, int]:
+        """Equal for equal rows in any order; two digests of 64 bits are not equal by chance. Tables
+        of millions of wide rows are compared in a fourth of the time."""
+        rows = f"SELECT count(*), sum(hash({columns})::HUGEINT) FROM {table}"
+        count, digest = self._connection.sql(rows).fetchall()[0]
+        return count, digest
 
 
 def events_of(kind: Kind, model: Model, count: int) -> pa.Table:

@@ -3,12 +3,11 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from ftdash.audits import services as audit_process
+from ftdash.installed_command import QuickCommand
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Carry out an audit that was asked for on a page; people use `manage.py audit`."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -8,7 +8,9 @@ import sys
 from argparse import REMAINDER
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
+
+from ftdash.installed_command import QuickCommand
 
 BENCHMARKS = {
     "pv": "a keyed count, exactly once, against the machine's limit",
@@ -31,7 +33,7 @@ BENCHMARKS = {
 }
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Run a benchmark; its last line is one JSON object. " + "; ".join(
         f"{name}: {question}" for name, question in BENCHMARKS.items()
     )

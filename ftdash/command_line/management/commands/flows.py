@@ -8,15 +8,15 @@ from argparse import ArgumentParser
 from typing import Any
 
 import msgspec
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
-from ftdash.installed_command import explained
+from ftdash.installed_command import QuickCommand, explained
 from pipelines.domain.errors import Rejected
 
 REQUIRED = "required"
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "List the pipelines that can be started, or the parameters of one."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

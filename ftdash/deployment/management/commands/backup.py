@@ -4,14 +4,15 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ftdash.deployment.backups import write_backup
 from ftdash.formats import size
+from ftdash.installed_command import QuickCommand
 from pipelines.domain.errors import Rejected
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = (
         "Copy the database, secret key and id of this installation into one new file, while it"
         " runs. Journals, checkpoints and packages stay in the job directory."

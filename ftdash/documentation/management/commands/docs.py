@@ -4,13 +4,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from ftdash.documentation import site
+from ftdash.installed_command import QuickCommand
 from pipelines.domain.errors import Rejected
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Build the documentation, which the dashboard then serves at /docs/."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -3,12 +3,11 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from ftdash.installed_command import QuickCommand
 from ftdash.lab.services import keep
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Run the lab of one row and keep its report there; the worker starts this by itself."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

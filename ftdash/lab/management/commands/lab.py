@@ -9,13 +9,14 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from ftdash.installed_command import QuickCommand
 from pipelines.domain.errors import Rejected
 from pipelines.lab.options import add_options, options_of
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = (
         "Run one page-view count under every mode, with kill -9 of slots at the same places of the"
         " same input, on real slots without Spark. Prints, per mode: views lost and doubled;"

@@ -3,12 +3,11 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from ftdash.installed_command import QuickCommand
 from ftdash.upgrades import services
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Check the code of an upgrade; people use `manage.py upgrade`."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
