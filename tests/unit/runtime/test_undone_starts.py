@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pipelines.bus.journal import JournalWriter
-from pipelines.connectors.sink import Superseded
+from pipelines.connectors.contract import Superseded
 from pipelines.domain.commands import TriggerCheckpoint, UndoStart
 from pipelines.domain.errors import Retryable, TargetTaken
 from pipelines.domain.events import (
