@@ -1,5 +1,6 @@
 """Certificates of an authority of the test's own, as PEM files."""
 
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -17,12 +18,12 @@ class Authority:
         self.file = str(directory / "authority.pem")
         self._authority.cert_pem.write_to_path(self.file)
 
-    def issued(self) -> TlsFiles:
-        """A new certificate and key, and this authority to trust."""
+    def issued(self, until: datetime | None = None) -> TlsFiles:
+        """A new certificate and key, and this authority to trust. `until`: when it expires."""
         self._count += 1
         certificate = str(self._directory / f"certificate-{self._count}.pem")
         key = str(self._directory / f"key-{self._count}.pem")
-        issued = self._authority.issue_cert("slots.example")
+        issued = self._authority.issue_cert("slots.example", not_after=until)
         issued.private_key_pem.write_to_path(key)
         for index, pem in enumerate(issued.cert_chain_pems):
             pem.write_to_path(certificate, append=index > 0)

@@ -95,7 +95,7 @@ class PostgresServer:
 
     def kill(self) -> None:
         """SIGKILL to the server and to every process of it."""
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
             return
         family = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()

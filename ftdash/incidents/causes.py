@@ -40,13 +40,17 @@ class Cause(StrEnum):
     TARGET_TAKEN = FailureKind.TARGET_TAKEN.value
     CODE_BROKEN = FailureKind.CODE_BROKEN.value
     REFUSED = FailureKind.REFUSED.value
+    CERTIFICATE_REFUSED = FailureKind.CERTIFICATE_REFUSED.value
     ENGINE = FailureKind.ENGINE.value
     UNKNOWN = FailureKind.UNKNOWN.value
+    CLOCK_OFF = "clock-off"  # the clocks of two machines differ
     SILENT = "silent"  # nothing is heard of it
     STUCK = "stuck"  # it neither starts nor ends
     NO_CHECKPOINT = "no-checkpoint"  # for too long
     NO_OUTPUT = "no-output"  # for too long, although checkpoints complete
+    TRANSACTION_EXPIRES = "transaction-expires"  # before it is committed
     CHECKPOINTS_FAIL = "checkpoints-fail"  # fewer than the run tolerates
+    STUCK_CODE = "stuck-code"  # a function does not return
     SKEWED = "skewed"  # one subtask has most of the work
     BEHIND = "behind"  # more comes than is processed
     SLOW_CHECKPOINTS = "slow-checkpoints"  # compared with what is usual
@@ -79,6 +83,13 @@ PROPOSE, NAMES, GAPS = "propose", "names", "gaps"
 RETRY = Step("Retry now", RetryNow.kind)
 RESTORE = Step("Restore the newest point", RestorePipeline.kind)
 CANCEL = Step("End this run, to restore it with a change", Cancel.kind)
+QUARANTINE_NOW = Step(
+    "Set the record aside and go on",
+    ChangeSettings.kind,
+    (("execution.poison-records.policy", "quarantine"),),
+)
+"""While the run still tries by itself."""
+
 QUARANTINE = Step(
     "Set the record aside and go on",
     RestorePipeline.kind,
@@ -90,14 +101,14 @@ UNALIGNED = Step(
     (("settings", "execution.checkpointing.unaligned.enabled: true"),),
 )
 MAP_UID = Step("Restore, and map the old uid", RestorePipeline.kind, ((PROPOSE, NAMES),))
-OLDER = Step("Choose another point", RestorePipeline.kind)
+OLDER = Step("Restore another point", RestorePipeline.kind)
 ACCEPT_GAP = Step("Restore, or accept the gap", RestorePipeline.kind, ((PROPOSE, GAPS),))
 UPGRADE = Step("Deploy corrected code", UpgradePipeline.kind)
 RESCALE = Step("Stop with a savepoint, to restore it wider", StopWithSavepoint.kind)
 CHECKPOINT = Step("Trigger a checkpoint", TriggerCheckpoint.kind)
 CHANGE = Step("Change settings", ChangeSettings.kind)
 
-OUTSIDE = frozenset({"silent"})
+OUTSIDE = frozenset({"clock-off", "silent"})
 """Causes whose cure is a command on the machine, which their sentence names."""
 
 
@@ -125,14 +136,14 @@ ADVICE: dict[Cause, Advice] = {
         " newest point; or turn on the quarantine (execution.poison-records.policy), so"
         " that the run sets the record aside and goes on.",
         Place.RESTORE,
-        steps=(QUARANTINE, UPGRADE, CANCEL),
+        steps=(QUARANTINE_NOW, QUARANTINE, UPGRADE, CANCEL),
     ),
     Cause.MALFORMED_RECORD: Advice(
         "A source cannot read a record",
         "Correct the record where it lies, or turn on the quarantine"
         " (execution.poison-records.policy), so that the run sets it aside and goes on.",
         Place.RESTORE,
-        steps=(QUARANTINE, CANCEL),
+        steps=(QUARANTINE_NOW, QUARANTINE, CANCEL),
     ),
     Cause.SLOT_LOST: Advice(
         "A slot died",
@@ -200,10 +211,12 @@ ADVICE: dict[Cause, Advice] = {
     ),
     Cause.POINT_DAMAGED: Advice(
         "A recovery point is damaged",
-        "Restore an older point that verifies. If files are missing, see that the storage is"
-        " mounted before you give a point up.",
+        "See that the storage is mounted and its disk is sound, and trigger a checkpoint, so that"
+        " the run has a new point that is whole.",
         Place.RESTORE,
-        steps=(OLDER,),
+        recovers_alone=True,
+        meanwhile="A recovery goes on from the newest point that verifies.",
+        steps=(CHECKPOINT, OLDER),
     ),
     Cause.INPUT_LOST: Advice(
         "A source no longer has the records that come next",
@@ -244,6 +257,14 @@ ADVICE: dict[Cause, Advice] = {
         Place.RESTORE,
         steps=(RESTORE,),
     ),
+    Cause.CERTIFICATE_REFUSED: Advice(
+        "A certificate is refused",
+        "Put a valid certificate, of the same authority, in the place of the one that the message"
+        " names, on every machine.",
+        recovers_alone=True,
+        meanwhile=TRIES_AGAIN,
+        steps=(RETRY, RESTORE),
+    ),
     Cause.ENGINE: Advice(
         "A rule of the engine does not hold",
         "This is a defect of ftdash. Keep the journal and the log of the driver, report both, and"
@@ -256,6 +277,13 @@ ADVICE: dict[Cause, Advice] = {
         "Read the message and the log of the driver, then choose a point to restore.",
         Place.RESTORE,
         steps=(RESTORE,),
+    ),
+    Cause.CLOCK_OFF: Advice(
+        "The clocks of two machines differ",
+        "Set the clock of the machine that is wrong, and let NTP keep it right (timedatectl"
+        " set-ntp true).",
+        recovers_alone=True,
+        meanwhile="The pipeline goes on; ages and states on these pages are wrong until then.",
     ),
     Cause.SILENT: Advice(
         "Nothing is heard of the pipeline",
@@ -284,6 +312,14 @@ ADVICE: dict[Cause, Advice] = {
         recovers_alone=True,
         steps=(CHECKPOINT, CANCEL),
     ),
+    Cause.TRANSACTION_EXPIRES: Advice(
+        "A transaction is about to expire",
+        "Trigger a checkpoint, which commits it. See why checkpoints are rare or fail; a longer"
+        " transaction timeout of the sink leaves more time.",
+        Place.GUARANTEE,
+        recovers_alone=True,
+        steps=(CHECKPOINT, CHANGE),
+    ),
     Cause.CHECKPOINTS_FAIL: Advice(
         "Checkpoints fail",
         "Look at why the newest checkpoints failed, before the run tolerates no more of them.",
@@ -291,13 +327,22 @@ ADVICE: dict[Cause, Advice] = {
         recovers_alone=True,
         steps=(CHANGE, CHECKPOINT),
     ),
+    Cause.STUCK_CODE: Advice(
+        "A function of the pipeline does not return",
+        "Look at the line that the message names: a lock, a loop without an end, or a call without"
+        " a timeout. End this run, deploy corrected code, and restore the newest point.",
+        Place.METRICS,
+        recovers_alone=True,
+        meanwhile="No checkpoint completes until it returns.",
+        steps=(CANCEL, UPGRADE),
+    ),
     Cause.SKEWED: Advice(
         "One subtask has most of the work",
         "Look at the hottest keys. Aggregate them in two steps, with a second part in the key, or"
         " filter a key that should not be there. A higher parallelism does not split one key.",
         Place.METRICS,
         recovers_alone=True,
-        steps=(RESCALE,),
+        steps=(UPGRADE, RESCALE),
     ),
     Cause.BEHIND: Advice(
         "The pipeline falls behind its input",
@@ -350,11 +395,16 @@ def advice_on(cause: Cause, *, has_failed: bool) -> Advice:
 
 OF_CONCERN: dict[Concern, Cause] = {
     Concern.FAILED: Cause.UNKNOWN,
+    Concern.DRIVER_LOST: Cause.DRIVER_LOST,
+    Concern.CLOCK_OFF: Cause.CLOCK_OFF,
     Concern.SILENT: Cause.SILENT,
     Concern.STUCK: Cause.STUCK,
     Concern.NO_CHECKPOINT: Cause.NO_CHECKPOINT,
     Concern.NO_OUTPUT: Cause.NO_OUTPUT,
+    Concern.TRANSACTION_EXPIRES: Cause.TRANSACTION_EXPIRES,
     Concern.CHECKPOINTS_FAIL: Cause.CHECKPOINTS_FAIL,
+    Concern.SOURCE_AWAY: Cause.SYSTEM_AWAY,
+    Concern.STUCK_CODE: Cause.STUCK_CODE,
     Concern.SKEWED: Cause.SKEWED,
     Concern.BEHIND: Cause.BEHIND,
     Concern.SLOW_CHECKPOINTS: Cause.SLOW_CHECKPOINTS,

@@ -19,6 +19,7 @@ _PORTS = (  # how clients of PostgreSQL, Redis, Kafka and object stores name wha
     ),
 )
 _OFFSETS_GONE = re.compile(r"offsets ([\d,]+) to ([\d,]+) are gone")  # a source of Kafka says so
+_SLOT = re.compile(r"Slot (\d+) \(pid")
 _OF_DISKS = frozenset({Cause.DISK_FULL, Cause.DISK_READ_ONLY})
 
 
@@ -51,6 +52,17 @@ def server_in(text: str) -> str | None:
         if found := pattern.search(text):
             return f"{found['host']}:{found['port']}"
     return None
+
+
+def slot_in(text: str) -> str | None:
+    """The number of the slot that a message is about; None: it is about none."""
+    found = _SLOT.match(text)
+    return found[1] if found else None
+
+
+def memory_of(slot: str, resident_bytes: int) -> str:
+    """What a slot that is gone was last known to hold."""
+    return f"Slot {slot} held {size(resident_bytes)} of memory when it was last heard of."
 
 
 def figures(cause: Cause, text: str) -> str:

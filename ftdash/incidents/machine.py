@@ -29,7 +29,8 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An incident that is not over. `count`: of its signs; one that stands counts once."""
+    """An incident that is not over. `count`: of its signs; one that stands counts once, or not yet,
+    if a failure will report the same."""
 
     cause: Cause
     text: str  # of the newest sign
@@ -97,7 +98,14 @@ def _is_consequence(sign: Sign, found: dict[Cause, Open]) -> bool:
 
 def _with(known: Open | None, sign: Sign) -> Open:
     if known is None:
-        return Open(cause=sign.cause, text=sign.text, opened_s=sign.at_s, last_s=sign.at_s)
+        is_counted = not (sign.stands and sign.cause in OF_FAILURES)  # else by its failure
+        return Open(
+            cause=sign.cause,
+            text=sign.text,
+            opened_s=sign.at_s,
+            last_s=sign.at_s,
+            count=int(is_counted),
+        )
     count = known.count + (not sign.stands)
     return replace(known, text=sign.text, last_s=max(known.last_s, sign.at_s), count=count)
 

@@ -9,10 +9,11 @@ from django.db.models import QuerySet
 
 from ftdash.formats import plural
 from ftdash.incidents.causes import Advice, Cause, Step, advice_on
-from ftdash.incidents.figures import figures
+from ftdash.incidents.figures import figures, memory_of, slot_in
 from ftdash.incidents.machine import CALM_CHECKPOINTS
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Failure, Run
+from ftdash.metrics.queries.loads import resident_bytes_before
 from ftdash.requests.asking import problem_with
 from ftdash.runs.queries.runs import newest_runs
 from pipelines.domain.commands import COMMANDS
@@ -164,17 +165,25 @@ def _view(row: Incident, newest: Run | None) -> IncidentView:
         text=row.text,
         opened_at=row.opened_at,
         last_at=row.last_at,
-        count=row.count,
+        count=max(1, row.count),
         standing=_standing(row, newest),
         needs_person=newest is not None and _needs_person(newest, advice),
         closed_at=row.closed_at,
         closed_because=row.closed_because,
         notes=[NoteView(note.author, note.at, note.text) for note in row.notes.all()],
-        figures=figures(cause, row.text) if row.closed_at is None else "",
+        figures=_figures(row, cause) if row.closed_at is None else "",
         steps=_possible(row, newest, advice),
         restart_at=newest.goes_on_at if newest else None,
         next_attempt=newest.attempt + 1 if newest and newest.goes_on_at else None,
     )
+
+
+def _figures(row: Incident, cause: Cause) -> str:
+    slot = slot_in(row.text) if cause is Cause.SLOT_LOST else None
+    if slot is None or row.run is None:
+        return figures(cause, row.text)
+    held = resident_bytes_before(row.run.pk, row.last_at).get(slot)
+    return memory_of(slot, held) if held else ""
 
 
 def _possible(row: Incident, newest: Run | None, advice: Advice) -> list[Step]:

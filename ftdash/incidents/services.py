@@ -5,7 +5,7 @@ folded what the drivers reported. Every round starts from the rows, so a project
 between costs nothing.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -16,13 +16,14 @@ from ftdash.incidents.causes import OF_CONCERN, Cause
 from ftdash.incidents.machine import CALM_CHECKPOINTS, Closed, Health, Open, Sign, judge
 from ftdash.incidents.models import Incident, JudgedFailures
 from ftdash.jobs.answers import ShownState
-from ftdash.jobs.models import Failure, Pipeline, Run
-from ftdash.runs.fleet_answers import PipelineSummary
+from ftdash.jobs.models import Failure, Pipeline, RestoreRefusal, Run
+from ftdash.runs.fleet_answers import Concern, PipelineSummary
 from ftdash.runs.queries.fleet import fleet
 from pipelines.domain.errors import FailureKind, Rejected
 from pipelines.domain.settings.parsing import parse_settings
 
 NOTE_LENGTH_MAX = 2_000
+SILENT_FOR = timedelta(seconds=6)
 _CAUSES = {cause.value for cause in Cause}
 
 
@@ -60,14 +61,18 @@ def note(key: int, author: str, text: str) -> None:
         _announce(incident.pipeline_id)
 
 
-def _news() -> dict[int, list[Failure]]:
-    """The failures that were not judged yet, oldest first, by the key of their pipeline."""
+def _news() -> dict[int, list[Failure | RestoreRefusal]]:
+    """The failures, and the points that were found damaged, that were not judged yet: oldest first,
+    by the key of their pipeline."""
     place = "run__pipeline__judgedfailures"
     later_run = Q(run__number__gt=F(f"{place}__run_number"))
     same_run = Q(run__number=F(f"{place}__run_number"), sequence__gt=F(f"{place}__sequence"))
-    rows = Failure.objects.filter(Q(**{place: None}) | later_run | same_run).select_related("run")
-    found: dict[int, list[Failure]] = {}
-    for row in rows.order_by("run__number", "sequence"):
+    is_new = Q(**{place: None}) | later_run | same_run
+    refused = RestoreRefusal.objects.filter(is_new, kind=FailureKind.POINT_DAMAGED.value)
+    failed = Failure.objects.filter(is_new).select_related("run")
+    rows: list[Failure | RestoreRefusal] = [*failed, *refused.select_related("run")]
+    found: dict[int, list[Failure | RestoreRefusal]] = {}
+    for row in sorted(rows, key=lambda row: (row.run.number, row.sequence)):
         found.setdefault(row.run.pipeline_id, []).append(row)
     return found
 
@@ -77,16 +82,26 @@ def _keep_place(pipeline: int, run_number: int, sequence: int) -> None:
     JudgedFailures.objects.update_or_create(pipeline_id=pipeline, defaults=place)
 
 
-def _sign_of(failure: Failure) -> Sign:
+def _sign_of(failure: Failure | RestoreRefusal) -> Sign:
+    if isinstance(failure, RestoreRefusal):
+        is_named = failure.path in failure.message
+        text = failure.message if is_named else f"{failure.path}: {failure.message}"
+        return Sign(cause=Cause.POINT_DAMAGED, text=text, at_s=failure.at.timestamp())
     cause = failure.kind if failure.kind in _CAUSES else FailureKind.UNKNOWN.value
     return Sign(cause=Cause(cause), text=failure.cause, at_s=failure.at.timestamp())
 
 
 def _standing(summary: PipelineSummary, now: datetime) -> list[Sign]:
     cause = OF_CONCERN.get(summary.concern)
-    if cause is None:
+    if cause is None or _is_short_silence(summary, now):
         return []
     return [Sign(cause=cause, text=summary.attention, at_s=now.timestamp(), stands=True)]
+
+
+def _is_short_silence(summary: PipelineSummary, now: datetime) -> bool:
+    """The pages say so at once; an incident is kept, and a driver without time may miss reports."""
+    is_silent = summary.concern is Concern.SILENT and summary.state is ShownState.STALE
+    return is_silent and summary.as_of is not None and now - summary.as_of < SILENT_FOR
 
 
 def _judge_one(
@@ -94,7 +109,7 @@ def _judge_one(
     summary: PipelineSummary,
     rows: list[Incident],
     signs: list[Sign],
-    failures: list[Failure],
+    failures: list[Failure | RestoreRefusal],
     now: datetime,
 ) -> None:
     by_cause = {Cause(row.cause): row for row in rows}

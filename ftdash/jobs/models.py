@@ -388,6 +388,7 @@ class RestoreRefusal(JournalRow):
 
     path = models.TextField()
     message = models.TextField()
+    kind = models.CharField(max_length=30, default=FailureKind.UNKNOWN.value)  # FailureKind
 
 
 class PointsVerification(JournalRow):

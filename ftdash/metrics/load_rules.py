@@ -1,8 +1,9 @@
 """What the loads of a run say is wrong with it, before anything fails. Pure.
 
-Four rules, each of which a healthy pipeline passes also under full load: one subtask works while
-its neighbours wait; a queue grows faster than it is consumed; event time stands still while
-records come; checkpoints take many times as long as they did. Each holds for a while first.
+Six rules, each of which a healthy pipeline passes also under full load: the system of a source is
+away; an author's function does not return; one subtask works while its neighbours wait; a queue
+grows faster than it is consumed; event time stands still while records come; checkpoints take many
+times as long as they did. Each holds for a while first.
 
 Sources: Flink, "Monitoring Back Pressure"; Nasir et al., "The Power of Both Choices", ICDE 2015.
 """
@@ -20,6 +21,8 @@ from ftdash.metrics.queries.loads import HotKeys, SubtaskLoad, by_vertex
 class Trouble(StrEnum):
     """The most pressing first: each one explains those after it."""
 
+    SOURCE_AWAY = "source away"
+    STUCK_CODE = "stuck code"
     SKEWED = "skewed"
     BEHIND = "behind"
     SLOW_CHECKPOINTS = "slow checkpoints"
@@ -42,6 +45,9 @@ BUSY_FROM = 0.8
 OTHERS_UP_TO = 0.5
 """Of the busiest: neighbours that work more than this have a share of the work."""
 
+STANDS_FROM_MS = 5_000
+"""A function that takes longer for one batch holds up every barrier behind it."""
+
 SKEW_FOR_S = 4.0
 TREND_FOR_S = 55.0
 """Samples come once a second, so a minute of them spans a little less."""
@@ -55,6 +61,28 @@ SLOW_MORE_MS = 3_000.0
 
 USUAL_MIN = 8
 NEWEST = 2
+
+
+def source_away(loads: Sequence[SubtaskLoad]) -> Finding | None:
+    """A source waits for its system, and has not given up yet."""
+    waiting = next((load for load in loads if load.trouble), None)
+    if waiting is None:
+        return None
+    text = f"{waiting.vertex}[{waiting.subtask}] reads nothing: {waiting.trouble}."
+    return Finding(Trouble.SOURCE_AWAY, text)
+
+
+def stuck_code(loads: Sequence[SubtaskLoad]) -> Finding | None:
+    """Names the subtask that has stood longest, and the line where it stands."""
+    standing = [load for load in loads if (load.stands_ms or 0) >= STANDS_FROM_MS]
+    if not standing:
+        return None
+    worst = max(standing, key=lambda load: load.stands_ms or 0)
+    text = (
+        f"{worst.vertex}[{worst.subtask}] has stood for {duration(worst.stands_ms or 0)} at"
+        f" {worst.stands_at}."
+    )
+    return Finding(Trouble.STUCK_CODE, text)
 
 
 def skew(moments: Sequence[LoadMoment]) -> Finding | None:

@@ -105,8 +105,8 @@ class IncidentFold:
                 self._add(Failure(cause=reason, kind=FailureKind.DRIVER_LOST), envelope)
             case RecoveryPhaseReached() as event:
                 self._on_recovery_phase(envelope, event)
-            case RestorePointRefused(path=path, message=message):
-                self._add(RestoreRefusal(path=path, message=message), envelope)
+            case RestorePointRefused(path=path, message=message, kind=kind):
+                self._add(RestoreRefusal(path=path, message=message, kind=kind.value), envelope)
             case DamageRemembered(found_by=finder, remembered=remembered) as event:
                 found = {name: getattr(event, name) for name in _OF_DAMAGE}
                 known = {"found_by": finder.value, "remembered_count": len(remembered)}

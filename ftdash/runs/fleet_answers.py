@@ -12,13 +12,18 @@ class Concern(StrEnum):
     """Why a person should look; the most pressing first."""
 
     FAILED = "failed"  # it has ended, and nothing works on its input
+    DRIVER_LOST = "driver lost"  # another one is on its way
+    CLOCK_OFF = "clock off"  # its driver reports from the future
     SILENT = "silent"  # its state is unknown
     STUCK = "stuck"  # it neither starts nor ends
     NO_CHECKPOINT = "no checkpoint"  # for too long, so the cost of a failure grows
     NO_OUTPUT = "no output"  # for too long, although checkpoints complete
+    TRANSACTION_EXPIRES = "transaction expires"  # its target gives it up before it is committed
     UNSTABLE = "unstable"  # it recovers again and again
     RECOVERING = "recovering"  # it recovers by itself
     CHECKPOINTS_FAIL = "checkpoints fail"  # the newest ones did
+    SOURCE_AWAY = "source away"  # its system does not answer; it waits
+    STUCK_CODE = "stuck code"  # a function does not return
     SKEWED = "skewed"  # one subtask has most of the work
     BEHIND = "behind"  # more comes than it processes
     SLOW_CHECKPOINTS = "slow checkpoints"  # compared with what is usual for it
@@ -35,6 +40,7 @@ class Concern(StrEnum):
             Concern.STUCK,
             Concern.NO_CHECKPOINT,
             Concern.NO_OUTPUT,
+            Concern.TRANSACTION_EXPIRES,
             Concern.UNSTABLE,
         )
 

@@ -98,7 +98,7 @@ class GuardedPort:
         self._listener = listener
         self._name = name
         self._limits = limits
-        self._tls = tls
+        self._tls = tls  # a connection that is there keeps what it was made with
         self._guard = guard
         self._admission = threading.Lock()
         self._examined: set[socket.socket] = set()
@@ -119,6 +119,10 @@ class GuardedPort:
         """May be called again without harm."""
         if self._accepting is None:
             self._accepting = start_thread(self._accept_all, self._name)
+
+    def secure_with(self, tls: Tls) -> None:
+        """For connections from now on."""
+        self._tls = tls
 
     def close(self) -> None:
         """Admits no caller any more. Connections that are being served continue."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ParamSpec, Protocol, TypeVar
 
-from pipelines.domain.errors import ProtocolError, Rejected
+from pipelines.domain.errors import CertificateRefused, ProtocolError, Rejected
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import TlsFiles
 
@@ -225,19 +225,46 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+GREETINGS = 3
+"""Each side of TLS 1.3 speaks twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
     """The two roles of a process, both with the same certificate."""
 
     _server: ssl.SSLContext
     _client: ssl.SSLContext
+    _certificate: str = ""  # its file
 
     @classmethod
     def load(cls, files: TlsFiles) -> "Tls":
         """Raises Rejected naming the file that cannot be used."""
         return cls(
-            _context(ssl.PROTOCOL_TLS_SERVER, files), _context(ssl.PROTOCOL_TLS_CLIENT, files)
+            _context(ssl.PROTOCOL_TLS_SERVER, files),
+            _context(ssl.PROTOCOL_TLS_CLIENT, files),
+            files.certificate,
         )
+
+    def check(self) -> None:
+        """Two processes with these files greet each other in memory.
+
+        Raises CertificateRefused: they would not trust each other now.
+        """
+        said, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
+        sides = [
+            self._client.wrap_bio(answered, said),
+            self._server.wrap_bio(said, answered, server_side=True),
+        ]
+        for side in sides * GREETINGS:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue  # it is the turn of the other
+            except ssl.SSLCertVerificationError as error:
+                raise CertificateRefused(
+                    f"The certificate {self._certificate} is refused: {error.verify_message}."
+                ) from error
 
     def accept(self, connection: socket.socket, timeout_ms: int) -> "TlsConnection":
         """Raises HandshakeRefused; `connection` is closed then."""

@@ -199,6 +199,16 @@ class KnowsPending(Protocol):
 
 
 @runtime_checkable
+class TellsTrouble(Protocol):
+    """A reader that waits for its system and says so, before it gives up."""
+
+    def trouble(self) -> str:
+        """What does not answer, in one sentence; empty: its system answers. Any thread may call
+        it."""
+        ...
+
+
+@runtime_checkable
 class ConfirmsSplits(Protocol):
     """A reader that can tell if a name still means the split whose records it has read. For a topic
     that was deleted and created again, it does not."""

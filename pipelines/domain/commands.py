@@ -167,6 +167,7 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
     without_run = (
         "; change its settings as you restore it (on the command line: restore --set KEY=VALUE)"
     )
+    needs = Needs.LIVE_RUN  # what keeps failing may need another setting
 
     settings: dict[str, str]
 

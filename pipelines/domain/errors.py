@@ -13,6 +13,7 @@ slots name the kind while they hold the error; incidents, pages and the API read
 """
 
 import errno
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class FailureKind(StrEnum):
     TARGET_TAKEN = "target-taken"  # another run writes there
     CODE_BROKEN = "code-broken"  # the author's module does not load
     REFUSED = "refused"  # a request or a setting that cannot be used
+    CERTIFICATE_REFUSED = "certificate-refused"  # it has expired, or is of another authority
     ENGINE = "engine"  # a rule of the engine itself does not hold
     UNKNOWN = "unknown"  # also in journals of older versions
 
@@ -86,6 +88,12 @@ class DamagedFile(CorruptSnapshot):
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
         self.name = name
+
+
+class CertificateRefused(Retryable):
+    """Slots would not trust the driver, nor it them. The message names the file and says why."""
+
+    kind: ClassVar[FailureKind] = FailureKind.CERTIFICATE_REFUSED
 
 
 class OutputLost(Rejected):
@@ -138,6 +146,18 @@ _GENERAL = (FailureKind.SYSTEM_AWAY, FailureKind.REFUSED)
 """What says least: any other kind among the causes of an error says more."""
 
 
+AWAY = (ConnectionError, TimeoutError)
+"""Also where an author's function raises them: what it calls does not answer."""
+
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+
+def kind_of_text(text: str) -> FailureKind | None:
+    """Of an error of another process that is known by its text; None: the text names no disk."""
+    found = _ERRNO.search(text)
+    return _BY_ERRNO.get(int(found[1])) if found else None
+
+
 def kind_of(error: BaseException, *, is_of_function: bool = False) -> FailureKind:
     """The innermost cause with a kind of its own says most: a full disk below a failed upload.
 
@@ -148,7 +168,7 @@ def kind_of(error: BaseException, *, is_of_function: bool = False) -> FailureKin
         return special[-1]
     if kinds:
         return kinds[0]
-    if is_of_function:
+    if is_of_function and not isinstance(error, AWAY):
         return FailureKind.FUNCTION
     return FailureKind.SYSTEM_AWAY if isinstance(error, OSError) else FailureKind.UNKNOWN
 

@@ -196,7 +196,8 @@ def _is_alike(
     declared = {
         name: (each.kind, dict(each.types)) for name, each in target.declared.get(uid, {}).items()
     }
-    return bool(held) and held == declared
+    # A state without an entry, such as the timers of a function that sets none, is in no snapshot.
+    return bool(held) and all(declared.get(name) == each for name, each in held.items())
 
 
 def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot]]:

@@ -304,7 +304,7 @@
     setText(document.getElementById("freshness-text"), dataAge === null ? "age of the data is not known" : `data is ${ageInWords(dataAge)} old`);
     body.classList.toggle("is-cut", isCut);
     const banner = document.getElementById("offline");
-    if (isCut) setText(banner, `No connection: this page shows the state of ${freshAt ? clockInBothZones(freshAt) : "its last refresh"}.`);
+    if (isCut) setText(banner, `No connection: this page shows the state of ${freshAt ? clockInBothZones(freshAt) : "its last refresh"}. The web server does not answer, or the network is cut; pipelines go on. If the web server is down, start it: systemctl start ftdash-web.`);
     banner.hidden = !isCut;
   }
 

@@ -290,6 +290,17 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "the page of all pipelines names the cause of an incident and offers the next step": (
+        Mutant(
+            "ftdash/incidents/causes.py",
+            '(("execution.poison-records.policy", "quarantine"),)',
+            '(("execution.poison-records.policy", "fail"),)',
+            (
+                "tests/bench/test_drill.py"
+                "::test_a_person_reads_each_incident_on_the_fleet_page_and_takes_its_next_step"
+            ),
+        ),
+    ),
     (
         "one subtask that has most of the work is named, and a healthy pipeline under load raises"
         " nothing"

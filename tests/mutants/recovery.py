@@ -792,6 +792,17 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "no attempt starts with a certificate that its slots would refuse; the message says why": (
+        Mutant(
+            "pipelines/channels/handshake.py",
+            "for side in sides * GREETINGS:",
+            "for side in sides:",
+            (
+                "tests/unit/channels/test_tls.py"
+                "::test_a_certificate_that_has_expired_is_refused_before_any_slot_is_started"
+            ),
+        ),
+    ),
     "a connection without the attempt's token is refused": (
         Mutant(
             "pipelines/channels/handshake.py",

@@ -7,7 +7,7 @@ import pytest
 
 from ftdash.jobs.answers import ShownState
 from ftdash.runs.fleet_answers import Concern, RunPulse
-from ftdash.runs.queries.fleet import Signs, attention, rank
+from ftdash.runs.queries.fleet import Signs, Transaction, attention, rank
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,34 @@ from ftdash.runs.queries.fleet import Signs, attention, rank
         ({"state": ShownState.FAILED}, Concern.FAILED, "The pipeline is FAILED."),
         ({"state": ShownState.STALE, "reason": "Silent."}, Concern.SILENT, "Silent."),
         ({"state": ShownState.UNKNOWN}, Concern.SILENT, "The pipeline is UNKNOWN."),
+        (
+            {"state": ShownState.STALE, "reason": "It is an hour ahead.", "ahead_s": 3600.0},
+            Concern.CLOCK_OFF,
+            "It is an hour ahead.",
+        ),
+        (
+            {"state": ShownState.STALE, "reason": "It is gone.", "is_replaced": True},
+            Concern.DRIVER_LOST,
+            "It is gone.",
+        ),
+        (
+            {"since_committed_s": 31.0, "transaction": Transaction("orders", 60.0)},
+            Concern.TRANSACTION_EXPIRES,
+            "A transaction of orders may have been open for 31 s. Its target gives it up after"
+            " 1 min 00 s, and its output is lost then.",
+        ),
+        (
+            {"since_committed_s": None, "transaction": Transaction("orders", 60.0)},
+            Concern.TRANSACTION_EXPIRES,
+            "A transaction of orders may have been open for 15 min 00 s. Its target gives it up"
+            " after 1 min 00 s, and its output is lost then.",
+        ),
+        ({"since_committed_s": 29.0, "transaction": Transaction("a", 60.0)}, Concern.NONE, ""),
+        (
+            {"since_committed_s": 53.0, "transaction": Transaction("a", 60.0, 45.0)},
+            Concern.NONE,
+            "",
+        ),
         (
             {"state": ShownState.RESTARTING, "reason": "Slot 1 died."},
             Concern.RECOVERING,

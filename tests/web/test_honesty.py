@@ -35,7 +35,8 @@ SILENT = (
     "The pages may be out of date. The projector, which turns reports of running pipelines into"
     " these pages, has been silent for 4 s; start it with `manage.py projector`. Requests wait. The"
     " worker, its beat or the Redis between them, which deliver requests and restart pipelines, has"
-    " been silent for 4 s; requests are kept and wait."
+    " been silent for 4 s; requests are kept and wait. Start what is down of them, such as with"
+    " systemctl start redis-server ftdash-worker ftdash-beat."
 )
 LIVE = {
     str(pattern.name): pattern

@@ -22,7 +22,7 @@ from ftdash.incidents.causes import (
     Place,
     advice_on,
 )
-from ftdash.incidents.figures import figures, path_in, server_in
+from ftdash.incidents.figures import figures, memory_of, path_in, server_in, slot_in
 from ftdash.incidents.machine import CALM_CHECKPOINTS, CALM_S, Health, Open, Round, Sign, judge
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline, Request
@@ -35,7 +35,11 @@ from pipelines.connectors.kafka.reader import range_gone
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.commands import RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
-from pipelines.domain.events import FailureOccurred, JobStatusChanged
+from pipelines.domain.events import (
+    FailureOccurred,
+    JobStatusChanged,
+    RestorePointRefused,
+)
 from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
@@ -87,6 +91,12 @@ class TestMachine:
         after = judge([], [stands(standing, 5.0), failed(4.0)], Health(now_s=5.0))
 
         assert [each.cause for each in after.open] == [Cause.SLOT_LOST]
+
+    def test_a_loss_that_is_seen_before_it_is_reported_counts_once(self) -> None:
+        seen = judge([], [stands(Cause.DRIVER_LOST, 1.0)], Health(now_s=1.0)).open
+        reported = judge(seen, [failed(2.0, Cause.DRIVER_LOST)], Health(now_s=2.0)).open
+
+        assert [each.count for each in reported] == [1]
 
     def test_what_stood_before_the_failure_goes_on_beside_it(self) -> None:
         before = judge([], [stands(Cause.NO_CHECKPOINT, 1.0)], running(1.0)).open
@@ -184,6 +194,12 @@ def test_the_gap_in_a_topic_is_counted() -> None:
     assert figures(Cause.INPUT_LOST, "The stream s and all that was not read of it is gone.") == ""
 
 
+def test_of_a_slot_that_is_gone_its_memory_is_told() -> None:
+    assert slot_in("Slot 12 (pid 80) is gone: killed.") == "12"
+    assert slot_in("The driver (pid 80) is gone.") is None
+    assert memory_of("12", 3 << 30).startswith("Slot 12 held 3.22 GB of memory")
+
+
 def test_room_is_counted_on_the_disk_that_the_message_names(tmp_path: Path) -> None:
     message = f"[Errno 28] No space left on device: '{tmp_path}/chk-7/state.arrow'"
 
@@ -245,6 +261,24 @@ class TestRows:
         assert not queries.open_incidents()
         [over] = queries.history(1, 10).rows
         assert over.closed_because == "3 checkpoints have completed since."
+
+    def test_a_damaged_point_that_a_recovery_passed_over_is_an_incident_beside_the_failure(
+        self,
+    ) -> None:
+        story = Story(new_run()).started().completed().completed()
+        damaged = RestorePointRefused(path="chk-2", message="chk-2/a.arrow was altered.")
+        unfit = RestorePointRefused(
+            path="chk-1", message="It does not fit.", kind=FailureKind.STATE_UNMATCHED
+        )
+        story.wait(100).slot_killed().tell(damaged, unfit)
+        judged()
+        judged()
+
+        found = {each.cause: each for each in queries.open_incidents()}
+        assert set(found) == {Cause.SLOT_LOST, Cause.POINT_DAMAGED}
+        assert found[Cause.POINT_DAMAGED].text == "chk-2/a.arrow was altered."
+        assert found[Cause.POINT_DAMAGED].count == 1
+        assert "newest point that verifies" in found[Cause.POINT_DAMAGED].next_step
 
     def test_a_failure_is_counted_once_however_often_it_is_judged_or_folded_anew(self) -> None:
         run = new_run()

@@ -146,6 +146,9 @@ class SubtaskLoad:
     window_bytes: int | None = None  # what each of its channels may hold
     metrics: list[UserMetric] = field(default_factory=list)  # of authors' functions
     hot_keys: list[HotKeys] = field(default_factory=list)  # of what it sends
+    stands_ms: int | None = None  # how long author's code has held it
+    stands_at: str = ""  # the line of that code
+    trouble: str = ""  # the system of a source that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,13 @@ def loads_of_each(runs: Collection[int]) -> dict[int, RunLoads]:
         if row is not None:
             found[run] = _loads_of(row, _a_minute_before(row))
     return found
+
+
+def resident_bytes_before(run_pk: int, at: datetime) -> dict[str, int]:
+    """By slot, in the newest sample that still had them; empty: there is none."""
+    samples = Sample.objects.filter(run=run_pk, at__lte=at).order_by("-sequence")
+    recent = samples.values_list("resident_bytes", flat=True)[:SUCCESSIVE]
+    return next((each for each in recent if each), {})
 
 
 SUCCESSIVE = 5
@@ -383,6 +393,9 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         bytes_out_per_s=per_s("bytes_out"),
         queued_ms=entry.get("queued_ms"),
         window_bytes=entry.get("window_bytes"),
+        stands_ms=entry.get("stands_ms"),
+        stands_at=entry.get("stands_at", ""),
+        trouble=entry.get("trouble", ""),
         metrics=user_metrics(entry),
         hot_keys=[
             HotKeys(

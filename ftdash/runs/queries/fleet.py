@@ -19,7 +19,9 @@ from ftdash.metrics.load_rules import Trouble
 from ftdash.runs.fleet_answers import Attention, Concern, Fleet, PipelineSummary, RunPulse
 from ftdash.runs.queries.freshness import (
     Observation,
+    ahead_s,
     checkpoint_interval_s,
+    is_replaced,
     late_after_s,
     observe,
     shown_state,
@@ -37,13 +39,30 @@ BACKPRESSURED_FROM = 0.5
 STUCK_AFTER_S = 60.0
 """Spark starts slots within seconds, and a cancelled run is killed after twenty."""
 
+EXPIRES_FROM = 0.5
+"""Of the timeout of a transaction: that much is left for a person to act."""
+
+MISSED = 1.2
+"""Of the checkpoint interval: by then a checkpoint should have committed."""
+
 _ORDER = tuple(Concern)
 _OF_TROUBLE = {
+    Trouble.SOURCE_AWAY: Concern.SOURCE_AWAY,
+    Trouble.STUCK_CODE: Concern.STUCK_CODE,
     Trouble.SKEWED: Concern.SKEWED,
     Trouble.BEHIND: Concern.BEHIND,
     Trouble.SLOW_CHECKPOINTS: Concern.SLOW_CHECKPOINTS,
     Trouble.WATERMARK_STILL: Concern.WATERMARK_STILL,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What a sink's target gives up when it is open for longer."""
+
+    sink: str
+    timeout_s: float
+    interval_s: float = 0.0  # how rarely it is committed when all is well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +77,9 @@ class Signs:
     in_state_s: float  # how long it has been in `state`
     late_after_s: float
     is_periodic: bool  # it should complete checkpoints by itself
+    is_replaced: bool = False  # another driver was started since the last report
+    ahead_s: float = 0.0  # of this machine's clock, that of the last report
+    transaction: Transaction | None = None  # that is given up first
     pulse: RunPulse | None
 
 
@@ -77,6 +99,10 @@ def _of_state(signs: Signs) -> Attention | None:
     match signs.state:
         case ShownState.FAILED:
             return Attention(Concern.FAILED, signs.reason or "The pipeline is FAILED.")
+        case ShownState.STALE if signs.ahead_s > 0:
+            return Attention(Concern.CLOCK_OFF, signs.reason)
+        case ShownState.STALE if signs.is_replaced:
+            return Attention(Concern.DRIVER_LOST, signs.reason)
         case ShownState.UNKNOWN | ShownState.STALE:
             return Attention(Concern.SILENT, signs.reason or f"The pipeline is {signs.state}.")
         case ShownState.CREATED | ShownState.INITIALIZING | ShownState.CANCELLING:
@@ -96,6 +122,8 @@ def _stuck(signs: Signs) -> Attention:
 
 def _of_clocks(signs: Signs) -> Attention | None:
     completed_s, committed_s = signs.since_completed_s, signs.since_committed_s
+    if found := _of_transaction(signs):
+        return found
     if not signs.is_periodic:
         return None
     if completed_s is None:
@@ -110,6 +138,20 @@ def _of_clocks(signs: Signs) -> Attention | None:
         text = f"Checkpoints complete, but no output was committed for {age(1000 * committed_s)}."
         return Attention(Concern.NO_OUTPUT, text)
     return None
+
+
+def _of_transaction(signs: Signs) -> Attention | None:
+    """It was opened with the first record after the last commit, or a little later."""
+    held, open_s = signs.transaction, signs.since_committed_s or signs.since_started_s
+    if held is None or open_s is None:
+        return None
+    if open_s < max(EXPIRES_FROM * held.timeout_s, MISSED * held.interval_s):
+        return None
+    text = (
+        f"A transaction of {held.sink} may have been open for {age(1000 * open_s)}. Its target"
+        f" gives it up after {age(1000 * held.timeout_s)}, and its output is lost then."
+    )
+    return Attention(Concern.TRANSACTION_EXPIRES, text)
 
 
 def _of_pulse(pulse: RunPulse | None) -> Attention | None:
@@ -195,8 +237,20 @@ def _signs(
         since_started_s=_age_s(run.started_at if run else None, now),
         late_after_s=late_after_s(interval_s, settings.CHECKPOINT_LATE_AFTER_S),
         is_periodic=interval_s is not None,
+        is_replaced=run is not None and is_replaced(run),
+        ahead_s=ahead_s(run, now) if run else 0.0,
+        transaction=_transaction(run, interval_s or 0.0) if run else None,
         pulse=pulse,
     )
+
+
+def _transaction(run: Run, interval_s: float) -> Transaction | None:
+    """The one with the least time."""
+    timeouts = [(ms / 1000, sink) for sink, ms in run.transaction_timeouts_ms.items()]
+    if not timeouts:
+        return None
+    timeout_s, sink = min(timeouts)
+    return Transaction(sink, timeout_s, interval_s)
 
 
 def _changed_at(found: list[tuple[Pipeline, Run | None]]) -> dict[int, datetime]:

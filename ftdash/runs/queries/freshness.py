@@ -32,7 +32,8 @@ _SILENT = {
     ),
     HeartbeatName.RECONCILE: (
         "The worker, its beat or the Redis between them, which deliver requests and restart"
-        " pipelines, {since}; requests are kept and wait."
+        " pipelines, {since}; requests are kept and wait. Start what is down of them, such as with"
+        " systemctl start redis-server ftdash-worker ftdash-beat."
     ),
 }
 
@@ -117,7 +118,27 @@ def _restoring(run: Run) -> str:
     )
 
 
+def ahead_s(run: Run, now: datetime) -> float:
+    """By how much the last report comes from the future; 0: it does not, or that is no more than
+    what clocks differ by."""
+    if run.last_event_at is None:
+        return 0.0
+    ahead = (run.last_event_at - now).total_seconds()
+    return ahead if ahead > settings.STALE_AFTER_S else 0.0
+
+
+def is_replaced(run: Run) -> bool:
+    """True if a driver was started after the last report of the one before it."""
+    started_at, spoke_at = run.driver_started_at, run.last_event_at
+    return started_at is not None and spoke_at is not None and started_at > spoke_at
+
+
 def _silence(run: Run, silent_for: timedelta) -> str:
+    if run.last_event_at is not None and run.last_event_at > timezone.now():
+        return (
+            f"The clock of the driver's machine is {age(1000 * silent_for.total_seconds())} ahead"
+            " of this one's, so what it reports cannot be dated."
+        )
     sentence = (
         f"The driver was {run.status} and has reported nothing for"
         f" {age(1000 * silent_for.total_seconds())}."

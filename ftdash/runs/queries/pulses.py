@@ -142,6 +142,8 @@ def _findings(
         age_ms = max(0.0, (now - going_on_since).total_seconds() * 1000)
     moments, uneven = _moments(minute), load_rules.skewed_now(minute[-1].subtasks)
     found = [
+        load_rules.source_away(minute[-1].subtasks),
+        load_rules.stuck_code(minute[-1].subtasks),
         load_rules.skew(_moments(successive_loads(run.pk))) if uneven else None,
         load_rules.behind(moments),
         load_rules.slow_checkpoints(durations, age_ms),

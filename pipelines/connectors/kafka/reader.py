@@ -76,6 +76,7 @@ class TopicsReader:
         self._waiting: dict[str, WaitingRecords] = {}
         self._at: dict[str, SplitProgress] = {}
         self._pending: dict[str, int | None] = {}
+        self._trouble = ""
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
@@ -117,8 +118,10 @@ class TopicsReader:
             self._admin = KafkaAdmin(self._address)
         try:
             ids = self._admin.topic_ids(set(topics.values()), CONFIRM_TIMEOUT_S)
-        except Retryable:
+        except Retryable as error:
+            self._trouble = str(error)
             return {}  # a broker that does not answer delivers nothing; the next cut asks again
+        self._trouble = ""
         for split in splits:
             check_same_topic(split, ids[topics[split.name]])
         found = {name: ids[topic] for name, topic in topics.items()}
@@ -130,6 +133,10 @@ class TopicsReader:
     def pending_records(self) -> int | None:
         """Offsets between the position and the end, gaps included, as Kafka's tools count lag."""
         return sum_known(self._pending.copy().values())
+
+    def trouble(self) -> str:
+        """See `TellsTrouble`: of the newest cut."""
+        return self._trouble
 
     def _records_behind(self, at: SplitProgress) -> int | None:
         """From the end that came with the newest fetch, without a question to the broker."""

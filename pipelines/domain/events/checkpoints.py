@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason, SubtaskPhases
+from pipelines.domain.errors import FailureKind
 from pipelines.domain.events.runs import Event
 from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RequestId, RunId, Uid
@@ -77,6 +78,7 @@ class RestorePointRefused(Event, frozen=True, kw_only=True):
 
     path: str
     message: str
+    kind: FailureKind = FailureKind.POINT_DAMAGED  # why; what older versions wrote has none
 
 
 class DamageRemembered(Event, frozen=True, kw_only=True):
@@ -187,6 +189,9 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int | None = None  # what each channel may hold; None: there is no channel
     metrics: list[MetricSample] = msgspec.field(default_factory=list)  # since the attempt started
     hot_keys: list[HotKeys] = msgspec.field(default_factory=list)  # one for each vertex it feeds
+    stands_ms: int | None = None  # how long author's code has held it; None: it gets on
+    stands_at: str = ""  # the line of that code
+    trouble: str = ""  # the system of a source that does not answer
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -292,6 +292,7 @@ class PoisonOptions:
         " the record at fault is found by reading its batch in ever smaller parts, and is set aside"
         " with its position, the error and its values, in a file that is part of the checkpoint;"
         " the run goes on with the others. Ours; Flink restarts.",
+        changes_live=True,
     )
     limit: int = setting(
         LIMIT_KEY,
@@ -299,6 +300,7 @@ class PoisonOptions:
         count_within(1, MOST_RECORDS),
         "With policy quarantine: the most records that one run sets aside, 1000 at most; one more"
         " and it fails, because a function that fails on everything is no matter of records.",
+        changes_live=True,
     )
 
 

@@ -8,6 +8,8 @@ Of an author's exception it shows the frames of their code, and the record in wo
 person's data: `pipeline.failures.show-records` decides whether it leaves the slot.
 """
 
+import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable
@@ -222,6 +224,7 @@ def barrier_of(message: Inject) -> Barrier:
 
 
 SAMPLING_PERIOD_S = 0.5
+STANDS_FROM_MS = 2_000.0
 _NOTHING = Spent(0.0, 0.0, 0.0)
 
 
@@ -235,6 +238,7 @@ class Sampler(threading.Thread):
         self._send = send
         self._process = psutil.Process()
         self._before: dict[str, Spent] = {}
+        self._moved: dict[str, tuple[tuple[int, int], float]] = {}  # its records, and since when
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -263,6 +267,7 @@ class Sampler(threading.Thread):
         self._before[subtask.name] = spent
         busy, idle, backpressured = ratios(before, spent)
         queued = subtask.queued()
+        stands_ms, stands_at = self._standing(subtask, busy)
         return SubtaskSample(
             vertex=subtask.place.vertex.uid,
             subtask=subtask.place.subtask,
@@ -279,13 +284,39 @@ class Sampler(threading.Thread):
             queued_bytes=sum(each.queued_bytes for each in queued),
             state_bytes=subtask.chain.state_bytes(),
             pending_records=subtask.pending_records(),
+            trouble=masked(subtask.trouble()),
             bytes_in=sum(each.read_bytes for each in queued),
             bytes_out=subtask.chain.bytes_out,
             queued_ms=_queued_ms(queued),
             window_bytes=queued[0].window_bytes if queued else None,
             metrics=subtask.chain.metrics,
             hot_keys=subtask.chain.hot_keys(),
+            stands_ms=stands_ms,
+            stands_at=stands_at,
         )
+
+    def _standing(self, subtask: Subtask, busy: float) -> tuple[int | None, str]:
+        """How long an author's function has held the subtask, and where it is."""
+        now_ms = self._clock.monotonic_ms()
+        records = (subtask.chain.records_in, subtask.chain.records_out)
+        before, since_ms = self._moved.get(subtask.name, (None, now_ms))
+        if busy < 1.0 or records != before:
+            self._moved[subtask.name] = (records, now_ms)
+            return None, ""
+        if now_ms - since_ms < STANDS_FROM_MS or not (place := _authors_place(subtask.ident)):
+            return None, ""
+        return round(now_ms - since_ms), place
+
+
+def _authors_place(thread: int | None) -> str:
+    """The line of author's code that the thread is in; empty: it is in none."""
+    frame = sys._current_frames().get(thread or 0)
+    while frame is not None and not _is_authors_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    code = frame.f_code
+    return f"{Path(code.co_filename).name}:{frame.f_lineno}, in {code.co_name}"
 
 
 def _queued_ms(queued: list[ChannelStatistics]) -> int | None:
@@ -354,3 +385,11 @@ def _line(name: str, value: object) -> str:
         return f"{name}: {MASK}"
     text = masked(str(value) if isinstance(value, date) else repr(value))
     return f"{name}: {text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + '...'}"
+
+
+LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib"))
+
+
+def _is_authors_own(file: str) -> bool:
+    """Neither the engine's nor of a library that the author's code calls."""
+    return _is_authors(file) and not file.startswith(LIBRARIES)

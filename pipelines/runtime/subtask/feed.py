@@ -190,6 +190,10 @@ class Feed(Protocol):
         """Records that a source knows of and has not read; None: not known. From any thread."""
         ...
 
+    def trouble(self) -> str:
+        """The system of a source that does not answer; empty: all is well. From any thread."""
+        ...
+
     def close(self) -> None:
         """Call once, when the subtask has ended."""
         ...

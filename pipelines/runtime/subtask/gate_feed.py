@@ -113,6 +113,9 @@ class GateFeed:
     def pending_records(self) -> int | None:
         return None
 
+    def trouble(self) -> str:
+        return ""
+
     def _take_restored(self, begin: Iterator[Beginning]) -> Effects:
         """Takes one element; barriers wait until none is left."""
         match next(begin, None):

@@ -180,6 +180,9 @@ class Subtask(threading.Thread):
     def pending_records(self) -> int | None:
         return self._feed.pending_records()
 
+    def trouble(self) -> str:
+        return self._feed.trouble()
+
     def _on_mail(self, mail: Mail) -> None:
         match mail:
             case InjectBarrier(barrier, drains):

@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial
 from pipelines.channels.handshake import HandshakeRefused, Refusal, Tls, TlsConnection
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
-from pipelines.domain.errors import ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import CertificateRefused, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt
 from tests.certificates import Authority
 from tests.polling import wait_until, wait_until_asleep_in
@@ -48,6 +49,16 @@ def ends(ours: Authority) -> Iterator[tuple[TlsConnection, TlsConnection]]:
     yield accepting, connecting
     accepting.close()
     connecting.close()
+
+
+def test_a_certificate_that_has_expired_is_refused_before_any_slot_is_started(
+    ours: Authority,
+) -> None:
+    expired = ours.issued(until=datetime.now(UTC) - timedelta(minutes=1))
+
+    ours.tls().check()
+    with pytest.raises(CertificateRefused, match="pem is refused: certificate has expired"):
+        Tls.load(expired).check()
 
 
 def test_what_is_sent_arrives_encrypted(ours: Authority) -> None:

@@ -18,6 +18,7 @@ from pipelines.domain.errors import (
     StateUnmatched,
     TargetTaken,
     kind_of,
+    kind_of_text,
 )
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, failure_kind
@@ -68,6 +69,15 @@ def test_the_general_kinds_yield_to_each_other_from_outside_in() -> None:
     assert kind_of(caused(Retryable("away"), Rejected("no"))) is FailureKind.SYSTEM_AWAY
 
 
+def test_an_error_that_is_known_by_its_text_is_of_its_disk_or_of_none() -> None:
+    full, read_only = (OSError(number, "x", "/a") for number in (errno.ENOSPC, errno.EROFS))
+
+    assert kind_of_text(f"I/O problem: {full}") is FailureKind.DISK_FULL
+    assert kind_of_text(f"I/O problem: {read_only}") is FailureKind.DISK_READ_ONLY
+    assert kind_of_text("[Errno 111] Connection refused") is None
+    assert kind_of_text("still missing: count[0]") is None
+
+
 def test_causes_that_form_a_circle_end() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
@@ -79,7 +89,7 @@ def test_causes_that_form_a_circle_end() -> None:
     ("raised", "kind"),
     [
         (ZeroDivisionError("by zero"), FailureKind.FUNCTION),
-        (ConnectionRefusedError("the service"), FailureKind.FUNCTION),
+        (ConnectionRefusedError("the service"), FailureKind.SYSTEM_AWAY),
         (Retryable("PostgreSQL is away"), FailureKind.SYSTEM_AWAY),
         (OSError(errno.ENOSPC, "no space"), FailureKind.DISK_FULL),
     ],

@@ -1,6 +1,7 @@
 """Rules on loads: each names its trouble, and a healthy pipeline under load has none."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,8 @@ from ftdash.metrics.load_rules import (
     skew,
     skewed_now,
     slow_checkpoints,
+    source_away,
+    stuck_code,
     watermark_still,
 )
 from ftdash.metrics.queries.loads import HotKeys, SubtaskLoad
@@ -33,6 +36,29 @@ def test_a_healthy_pipeline_under_load_has_no_finding(seed: int) -> None:
     assert behind(minute) is None
     assert watermark_still(minute) is None
     assert slow_checkpoints(durations, usual_ms * rng.uniform(0, 3.0)) is None
+
+
+def test_a_source_that_waits_for_its_system_is_named_with_it() -> None:
+    away = replace(load("orders", 1, busy=0.0), trouble="the server does not answer")
+
+    found = source_away([load("orders", 0, busy=0.0), away])
+
+    assert found is not None
+    assert found.text == "orders[1] reads nothing: the server does not answer."
+    assert source_away([load("orders", 0, busy=0.0)]) is None
+
+
+def test_a_function_that_does_not_return_is_named_with_its_line() -> None:
+    def standing(subtask: int, stands_ms: int | None) -> SubtaskLoad:
+        of_code = {"stands_ms": stands_ms, "stands_at": "flow.py:7, in rate"}
+        return replace(load("rates", subtask, busy=1.0), **of_code)  # type: ignore[arg-type]
+
+    found = stuck_code([standing(0, 6_000), standing(1, 65_000), standing(2, None)])
+
+    assert found is not None
+    assert found.trouble is Trouble.STUCK_CODE
+    assert found.text == "rates[1] has stood for 1 min 05 s at flow.py:7, in rate."
+    assert stuck_code([standing(0, 4_999), standing(1, None)]) is None
 
 
 @pytest.mark.parametrize("seed", range(50))

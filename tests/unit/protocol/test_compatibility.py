@@ -243,6 +243,14 @@ def test_an_operator_that_looks_renamed_is_named() -> None:
     assert likely_names(point([source(), counted(uid="former"), sink()]), target()) == RENAMED
 
 
+def test_a_state_that_was_empty_does_not_hide_the_new_name() -> None:
+    declared = dict(target().declared[COUNT])
+    timers = DeclaredColumns("timers", "table", COLUMNS, frozenset(), frozenset({"carrier"}))
+    beside = target(declared={COUNT: declared | {"timers": timers}})
+
+    assert likely_names(point([source(), counted(uid="former"), sink()]), beside) == RENAMED
+
+
 @pytest.mark.parametrize(
     "held",
     [

@@ -6,6 +6,7 @@ The programs live in `bench/` and know the engine; this command only finds them.
 import subprocess
 import sys
 from argparse import REMAINDER
+from typing import NoReturn
 
 from django.conf import settings
 from django.core.management.base import CommandParser
@@ -46,6 +47,11 @@ class Command(QuickCommand):
     def handle(self, *args: object, **options: object) -> None:
         name, given = str(options["name"]), options["options"]
         rest = [str(option) for option in given] if isinstance(given, list) else []
-        module = f"bench.{name.replace('-', '_')}"
-        command = [sys.executable, "-m", module, *(o for o in rest if o != "--json")]
-        sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)
+        run_program(name, rest)
+
+
+def run_program(name: str, options: list[str]) -> NoReturn:
+    """Ends this process with the status of the program."""
+    module = f"bench.{name.replace('-', '_')}"
+    command = [sys.executable, "-m", module, *(o for o in options if o != "--json")]
+    sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)

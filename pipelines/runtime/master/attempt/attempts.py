@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.errors import InvariantViolated, check
+from pipelines.domain.errors import CertificateRefused, InvariantViolated, check
 from pipelines.domain.events import (
     RestartScheduled,
     RestoreProgress,
@@ -34,7 +34,11 @@ from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.requests.start_undo import StartUndo
 from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.start.next_start import NextStart
-from pipelines.runtime.master.start.starting_point import StartingPoint, forgets_state
+from pipelines.runtime.master.start.starting_point import (
+    EndsNotReady,
+    StartingPoint,
+    forgets_state,
+)
 
 if TYPE_CHECKING:
     from pipelines.runtime.networking import SlotAddress
@@ -264,10 +268,10 @@ class Attempts:
         with self._context.loop.long_step():
             self._next.make_ready()
         self._context.faults.reach(FaultPoint.REWOUND, attempt)
+        self._address = self._opened_for(attempt)
         self._began_ms = self._context.clock.monotonic_ms()
         self._host = AttemptHost(attempt, slot_count, self._began_ms)
         self._sources.on_begun()
-        self._address = self._context.control.open_for(attempt)
         self._stage_is_over = False
         if self._stages is not None:
             self._stages.start(self._address, slot_count)
@@ -282,6 +286,12 @@ class Attempts:
             lineage = self._undo.output_before
             self._next.put_back(lineage)
         self._undo.on_put_back(lineage)
+
+    def _opened_for(self, attempt: Attempt) -> "SlotAddress":
+        try:
+            return self._context.control.open_for(attempt)
+        except CertificateRefused as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def clean_up(self) -> None:
         """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""

@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Firing
-from pipelines.domain.errors import FailureKind, Rejected, Retryable, TargetTaken, kind_of
+from pipelines.domain.errors import (
+    FailureKind,
+    Rejected,
+    Retryable,
+    TargetTaken,
+    kind_of,
+    kind_of_text,
+)
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
-from pipelines.domain.settings import RestartOptions, RestartStrategy
+from pipelines.domain.settings import RestartOptions, RestartStrategy, Settings
 from pipelines.domain.settings.failures import LIMIT_KEY, MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.effects import SubtaskId
@@ -202,6 +209,10 @@ class Failures:
         self._suspicion = self._choice_due_ms = None
         self._attempts.undo_start()
 
+    def on_settings(self, settings: Settings) -> None:
+        """Of the run from now on."""
+        self._poison.on_settings(settings.poison)
+
     def retry_now(self) -> bool:
         """Ends the wait before the next attempt. False: nothing waits."""
         now_ms = self._clock.monotonic_ms()
@@ -228,7 +239,8 @@ class Failures:
 
     def on_too_many_failed_checkpoints(self, attempt: Attempt, why: str) -> None:
         if self._attempts.admit(attempt, None) is not None:
-            event = FailureOccurred(cause=why, kind=FailureKind.CHECKPOINTS_FAILED)
+            kind = kind_of_text(why) or FailureKind.CHECKPOINTS_FAILED
+            event = FailureOccurred(cause=why, kind=kind)
             self.fail(event, self._clock.monotonic_ms())
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:

@@ -55,8 +55,16 @@ class PoisonDesk:
         self._limit = options.limit
         self._home = places.quarantine
         self._emit = emit
+        self._journal = journal
         self._apart: list[RecordOrigin] = []
         self._records = PoisonRecords(self._limit, _found(journal) if self._is_on else None)
+
+    def on_settings(self, options: PoisonOptions) -> None:
+        """From the next failure on. What has been set aside stays so."""
+        found = self._records.isolation if self._is_on else _found(self._journal)
+        self._is_on = options.policy is PoisonPolicy.QUARANTINE
+        self._limit = options.limit
+        self._records = PoisonRecords(self._limit, found)
 
     @property
     def isolation(self) -> Isolation:

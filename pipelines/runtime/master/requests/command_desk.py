@@ -300,6 +300,7 @@ class CommandDesk:
         )
         self._given_settings = given
         self._checkpoints.on_settings(parse_settings(given))
+        self._failures.on_settings(parse_settings(given))
         now = ", ".join(f"{key} = {value}" for key, value in command.settings.items())
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, f"From now on: {now}.")
 

@@ -38,7 +38,7 @@ from pipelines.runtime.master.job_events import (
     WorkFailed,
 )
 from pipelines.runtime.master.signs_of_life import ControlLoop
-from pipelines.runtime.networking import SlotAddress, listen
+from pipelines.runtime.networking import SlotAddress, listen, load_tls
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class ControlDoor(Protocol):
     """Lets slots in, and posts their messages to the master."""
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
-        """From now on only slots of this attempt are let in."""
+        """From now on only slots of this attempt are let in. Raises CertificateRefused."""
         ...
 
     def close(self) -> None: ...
@@ -101,7 +101,13 @@ class ControlServer:
         self._port = GuardedPort(listen(networking), "control port", limits, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
-        """Makes a fresh secret; from now on only slots of this attempt are let in."""
+        """Makes a fresh secret; from now on only slots of this attempt are let in.
+
+        Reads the certificate again, as slots do: it may have expired, or have been replaced.
+        """
+        if (tls := load_tls(self._networking.slots)) is not None:
+            tls.check()
+            self._port.secure_with(tls)
         networking, token = self._networking, secrets.token_hex(TOKEN_BYTES)
         address = SlotAddress(
             networking.host, self._port.port, token, attempt, self._heartbeat, networking.slots

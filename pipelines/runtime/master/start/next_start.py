@@ -5,7 +5,7 @@ Decides with `run_end` whether the run goes on at all; `starting_point` decides 
 
 from collections.abc import Collection, Sequence
 
-from pipelines.domain.errors import InvariantViolated, Retryable
+from pipelines.domain.errors import FailureKind, InvariantViolated, Retryable
 from pipelines.domain.events import LedgerBegun, RestorePointRefused, RestoreProgress
 from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import CheckpointId, RunId, Uid
@@ -124,7 +124,8 @@ class NextStart:
         for location, point in points.items():
             if point.checkpoint_id >= checkpoint_id:
                 refused = f"A run that starts from it fails: {why}"
-                self._record.emit(RestorePointRefused(path=location, message=refused))
+                kind = FailureKind.OUTPUT_LOST
+                self._record.emit(RestorePointRefused(path=location, message=refused, kind=kind))
 
     def on_damage_met(self, file: str | None, why: str) -> bool:
         """A slot could not read the starting point; `file` None: no one file is at fault. True if

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelines.connectors.files.quarantine import quarantine_of
 from pipelines.connectors.sink import Sink
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, FailureKind, Rejected, Retryable, kind_of
 from pipelines.domain.events import (
     Event,
     OutputSuperseded,
@@ -207,7 +207,9 @@ class StartingPointChooser:
         found = choose_point(candidates, problem_of, may_fall_back=self.may_fall_back)
         for refused in found.refused:
             location = refused.point.location
-            self.emit(RestorePointRefused(path=location, message=refused.problem))
+            why_unfit = unfit.get(refused.point)
+            kind = FailureKind.POINT_DAMAGED if why_unfit is None else kind_of(why_unfit)
+            self.emit(RestorePointRefused(path=location, message=refused.problem, kind=kind))
             if refused.point in kept:
                 points.on_damaged(refused.point, refused.problem)
                 self.on_damages(refused.point, damages.get(refused.point, ()))
@@ -241,7 +243,8 @@ class StartingPointChooser:
             f" with it; the run starts from {start.location or 'the beginning'}, and output that"
             " came after that is set aside."
         )
-        self.emit(RestorePointRefused(path=places.checkpoints, message=message))
+        kind = FailureKind.DRIVER_LOST
+        self.emit(RestorePointRefused(path=places.checkpoints, message=message, kind=kind))
 
     def targets(self) -> Iterator[tuple[Uid, Sink]]:
         """All that the run may write to, by the uid of the sink, or of the quarantine's source."""

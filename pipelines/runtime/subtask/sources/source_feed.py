@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
-from pipelines.connectors.source import KnowsPending, MalformedRecord
+from pipelines.connectors.source import KnowsPending, MalformedRecord, TellsTrouble
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
@@ -175,6 +175,9 @@ class SourceFeed:
 
     def pending_records(self) -> int | None:
         return None if self._pending is None else self._pending.pending_records()
+
+    def trouble(self) -> str:
+        return self._pending.trouble() if isinstance(self._pending, TellsTrouble) else ""
 
     def _read(self) -> pa.RecordBatch | None:
         """Raises OperatorFailed with the record at which the source or its watermarks failed."""

@@ -2,10 +2,26 @@
 
 from pathlib import Path
 
+from pipelines.bus.journal import JournalWriter
+from pipelines.domain.elements import RecordOrigin
+from pipelines.domain.events import Event, RecordQuarantined
+from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.poison import PoisonPolicy
+from pipelines.domain.run import RunDirectory, SnapshotPlaces
+from pipelines.domain.settings.failures import PoisonOptions
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.runtime.control import Inject
+from pipelines.protocol.repeated_failures import (
+    Deterministic,
+    NobodysFault,
+    OperatorError,
+    Quarantine,
+)
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.control import Failed, Inject
+from pipelines.runtime.master.attempt.watchers import PoisonDesk
 from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, Master
 
+RUN = RunId("run-1")
 C = "execution.checkpointing."
 TOLERANT = {C + "tolerable-failed-checkpoints": "9"}
 
@@ -52,6 +68,45 @@ def test_another_pause_holds_from_the_end_of_the_last_checkpoint_on(tmp_path: Pa
 
     assert too_early == [1]
     assert injected(master) == [1, 2]
+
+
+def test_the_quarantine_holds_from_the_next_failure_on_and_keeps_what_it_has(
+    tmp_path: Path,
+) -> None:
+    fail, quarantine = PoisonOptions(), PoisonOptions(policy=PoisonPolicy.QUARANTINE)
+    places = SnapshotPlaces(RUN, "checkpoints", "savepoints", "quarantine")
+    directory, emitted = RunDirectory.of(tmp_path, "numbers", RUN), list[Event]()
+    directory.path.mkdir(parents=True)
+    with JournalWriter(directory, RUN, SystemClock(), lambda *_: None) as journal:
+        desk = PoisonDesk(fail, places, emitted.append, journal)
+        before = desk.on_failure(*at_record(7))
+        desk.on_settings(quarantine)
+        after = desk.on_failure(*at_record(7))
+        desk.on_settings(fail)
+        again = desk.on_failure(*at_record(8))
+
+    assert (type(before), type(after), type(again)) == (NobodysFault, Quarantine, NobodysFault)
+    assert [type(event) for event in emitted] == [RecordQuarantined]
+    assert [each.offset for each in desk.isolation.poison] == [7]
+
+
+def at_record(offset: int) -> tuple[Failed, Deterministic]:
+    """It has failed there again and again."""
+    origin = RecordOrigin(
+        source=Uid("numbers"), subtask=0, split="a", first_offset=offset, last_offset=offset
+    )
+    error = OperatorError(
+        operator=Uid("rate"),
+        error_type="ZeroDivisionError",
+        message="by zero",
+        origin=origin,
+        is_of_the_world=False,
+        is_of_record=True,
+    )
+    failed = Failed(
+        vertex=Uid("numbers"), subtask=0, cause="it failed", detail="", is_fatal=False, error=error
+    )
+    return failed, Deterministic(origin, 3, 90_000.0)
 
 
 def change(master: Master, settings: dict[str, str]) -> None:
