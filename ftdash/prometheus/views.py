@@ -58,6 +58,11 @@ def readings(observed: Observed) -> Iterator[Reading]:
             yield from flink_readings(pipeline.run)
     for query in observed.queries:
         yield from query_readings(query, observed.now)
+        kept = observed.query_savepoints.get(query.name, 0)
+        yield _reading("query_savepoints", {"query": query.name}, kept)
+    for incident in observed.query_incidents:
+        of_query = {"query": incident.query, "cause": incident.cause.value}
+        yield _reading("query_incident", of_query, True)
 
 
 def _written(family: Family, readings: list[Reading]) -> Metric:
