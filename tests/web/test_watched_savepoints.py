@@ -356,6 +356,18 @@ def test_the_command_takes_lists_verifies_forks_and_deletes(
     assert "its files are deleted" in said
 
 
+def test_the_command_says_where_a_pipeline_begins_and_what_stays_behind(
+    made: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call_command("watch", "move", "orders", "--batch", "7")
+
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["sources"][0]["read_before"] == [f"{number:05}.json" for number in range(8)]
+    assert "The state of operator 0 (stateStoreSave" in said.err
+    assert found["left_behind"][0] in said.err
+
+
 def test_the_command_says_why_it_fails_and_ends_with_2(made: Written, root: Path) -> None:
     for words, message, status in (
         (("savepoint", "take", "nothing", "--label", "x"), "no watched query 'nothing'", 2),

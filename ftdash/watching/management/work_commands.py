@@ -49,6 +49,10 @@ def add_arguments(actions: "_SubParsersAction[ArgumentParser]") -> None:
         _add_reason(each)
     _add_fork(actions)
     _add_state(actions)
+    move = actions.add_parser("move", help="where a pipeline begins to go on behind a batch")
+    move.add_argument("name")
+    move.add_argument("--batch", type=int, help="default: the newest that is complete")
+    move.add_argument("--savepoint", type=int, metavar="KEY", help="of this savepoint")
 
 
 def _add_fork(actions: "_SubParsersAction[ArgumentParser]") -> None:
@@ -95,8 +99,9 @@ def _add_reason(parser: ArgumentParser) -> None:
 class WorkCommands:
     """Raises Rejected, and CommandError if the work fails."""
 
-    def __init__(self, stdout: OutputWrapper) -> None:
+    def __init__(self, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
         self._stdout = stdout
+        self._stderr = stderr
 
     def savepoint(self, options: dict[str, Any]) -> None:
         name, who, why = options["name"], getpass.getuser(), options.get("reason", "")
@@ -184,6 +189,13 @@ class WorkCommands:
         for each in result["gained"]:
             self._say("+ " + msgspec.json.encode([each["key"], each["value"]]).decode())
         self._say(plural(result["count"] + result["gained_count"], "row"))
+
+    def move(self, options: dict[str, Any]) -> None:
+        """JSON on standard output; what cannot come along goes to standard error as well."""
+        found = works.move(options["name"], self._batch(options), options["savepoint"])
+        self._say(msgspec.json.format(msgspec.json.encode(found)).decode())
+        for each in found.left_behind:
+            self._stderr.write(each)
 
     def _carry_out(self, key: int) -> QueryWork:
         row = carrying_out.carry_out(key)

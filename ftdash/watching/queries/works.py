@@ -13,6 +13,8 @@ from ftdash.watching.services.savepoints import newest_complete, opened
 from ftdash.watching.services.work import savepoint_row, watched_row
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import tree_at
+from pipelines.structured.directory import read_tree
+from pipelines.structured.moving import Move, move_behind
 from pipelines.structured.savepoints import MANIFEST
 
 SAVEPOINTS_MAX = 200
@@ -85,6 +87,17 @@ def newest_point(name: str, savepoint: int | None) -> int | None:
     if savepoint is not None:
         return int(savepoint_row(row, savepoint).batch_id)
     return newest_complete(opened(row)[1])
+
+
+def move(name: str, batch_id: int, savepoint: int | None) -> Move:
+    """Where a pipeline of ours begins behind that batch. Raises Rejected, and Retryable."""
+    row = watched_row(name)
+    if savepoint is None:
+        tree, directory = opened(row)
+    else:
+        tree = tree_at(savepoint_row(row, savepoint).location, [settings.WATCH_SAVEPOINTS])
+        directory = read_tree(tree)
+    return move_behind(tree, directory, batch_id)
 
 
 def work(name: str, key: int) -> WorkView | None:

@@ -56,11 +56,13 @@ class Command(InstalledCommand):
                 case "check":
                     self._check(options["directory"], options["output"])
                 case "savepoint":
-                    WorkCommands(self.stdout).savepoint(options)
+                    WorkCommands(self.stdout, self.stderr).savepoint(options)
                 case "fork":
-                    WorkCommands(self.stdout).fork(options)
+                    WorkCommands(self.stdout, self.stderr).fork(options)
+                case "move":
+                    WorkCommands(self.stdout, self.stderr).move(options)
                 case "state":
-                    WorkCommands(self.stdout).state(options)
+                    WorkCommands(self.stdout, self.stderr).state(options)
                 case _:
                     self._list()
         except (Rejected, Retryable) as refusal:
