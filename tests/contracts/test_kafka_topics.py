@@ -165,10 +165,10 @@ def test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen(
 
     assert begins(given_0=3) == [3, 0]
     assert begins(given_1=4) == [1, 4]
-    with pytest.raises(Rejected, match=r"has the offsets 1 to 4.* start offset 0"):
+    with pytest.raises(Rejected, match=r"has the offsets 1 to 8.* start offset 0"):
         begins(given_0=0)
-    with pytest.raises(Rejected, match="start offset 5"):
-        begins(given_1=5)
+    with pytest.raises(Rejected, match="start offset 9"):
+        begins(given_1=9)
     with pytest.raises(Rejected, match="none of a partition of given"):
         begins(other_0=1)
     later = source_of(kafka_server, "given", start_offsets={"given-1": 3})

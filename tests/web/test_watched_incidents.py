@@ -173,6 +173,7 @@ def test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over(
     evaluation.evaluate(now + timedelta(seconds=5))
     evaluation.evaluate(now + timedelta(seconds=6))
     assert sorted(each.news for each in Delivery.objects.all()) == [News.CLEARED, News.FIRED]
+    Delivery.objects.update(due_at=now)
     delivery.deliver_due()
     assert [each.subject for each in mail.outbox] == [
         "ftdash: orders: The query failed",

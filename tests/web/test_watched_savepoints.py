@@ -1,6 +1,7 @@
 """Savepoints and forks of watched queries: services, command, and what they never do."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -322,6 +323,48 @@ def test_a_fork_that_is_whole_is_not_removed(made: Written, root: Path) -> None:
 
     assert QueryWork.objects.get(pk=key).problem == work.LEFT_THERE
     assert (root / "fork/metadata").exists()
+
+
+def test_a_worker_starts_the_process_once_also_if_its_message_was_lost(
+    made: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    class Process:
+        pid = 7
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            started.append(command)
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    key = savepoints.ask_to_take("orders", TakeSavepoint(label="x"), **ADA)
+
+    work.start_forgotten()
+    assert started == []
+    QueryWork.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+    work.start_forgotten()
+    work.start(key)
+
+    assert [each[1:] for each in started] == [["-m", "ftdash", "carry_out_query_work", str(key)]]
+    assert QueryWork.objects.get().state == WorkState.RUNNING
+
+
+def test_ended_works_are_kept_up_to_a_number(
+    made: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "KEPT_MAX", 2)
+    for number in range(4):
+        carried_out(
+            savepoints.ask_to_take("orders", TakeSavepoint(label=f"{number}", batch_id=99), **ADA)
+        )
+
+    savepoints.ask_to_take("orders", TakeSavepoint(label="last"), **ADA)
+
+    labels = [row.asked["label"] for row in QueryWork.objects.all()]
+    assert labels == ["last", "3", "2"]
 
 
 def test_one_work_of_a_kind_is_under_way(made: Written) -> None:

@@ -5,16 +5,20 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('alerts', '0006_incidents_and_silences'),
-        ('watching', '0002_savepoints_works_and_incidents'),
+        ("alerts", "0006_incidents_and_silences"),
+        ("watching", "0002_savepoints_works_and_incidents"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='delivery',
-            name='query_incident',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='watching.queryincident'),
+            model_name="delivery",
+            name="query_incident",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="deliveries",
+                to="watching.queryincident",
+            ),
         ),
     ]

@@ -35,6 +35,9 @@ from pipelines.storage.trees import tree_at
 log = logging.getLogger("ftdash.watching")
 
 OPEN_MAX = 4
+KEPT_MAX = 500
+"""Ended works of each query."""
+
 SIGN_OF_LIFE_S = 2.0
 TELL_EVERY_S = 0.5
 FORGOTTEN_AFTER = timedelta(seconds=5)
@@ -116,6 +119,7 @@ def ask(
                 reason=reason,
                 detail=detail,
             )
+            _forget_oldest(query)
             make_known(query.pk)
             if not is_here:
                 publish_on_commit(Errand.DO_QUERY_WORK, row.pk)
@@ -124,6 +128,13 @@ def ask(
             f"A {WorkKind(kind).label} of {query.name} is under way already; wait until it ends."
         ) from error
     return int(row.pk)
+
+
+def _forget_oldest(query: WatchedQuery) -> None:
+    """The audit log keeps who asked; results of state may be large."""
+    ended = QueryWork.objects.filter(query=query).exclude(ended_at=None).order_by("-pk")
+    too_old = list(ended.values_list("pk", flat=True)[KEPT_MAX:])
+    QueryWork.objects.filter(pk__in=too_old).delete()
 
 
 def start(key: int) -> None:
