@@ -196,7 +196,7 @@ OURS = [
     _of_ours("query_restarts_total", "Restarts of a watched query.", "query"),
     _of_ours("query_dropped_events_total", "Events that listeners dropped.", "query"),
     _of_ours(
-        "query_incident", "1 for each incident of a watched query that is open.", "query", "cause"
+        "query_incident", "1 while a watched query has an incident of a cause.", "query", "cause"
     ),
     _of_ours("query_savepoints", "Savepoints of a watched query that are kept.", "query"),
     _of_ours(

@@ -75,7 +75,7 @@ class ObservedPipeline:
     run: ObservedRun | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     projector: Liveness
     reconcile: Liveness

@@ -199,7 +199,10 @@ class QueryWork(models.Model):
 
     class Meta:
         ordering = ("-pk",)
-        indexes = (models.Index(fields=("ended_at",), name="querywork_ended"),)
+        indexes = (
+            models.Index(fields=("ended_at",), name="querywork_ended"),
+            models.Index(fields=("created_at", "id"), name="querywork_at"),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("query", "kind"),

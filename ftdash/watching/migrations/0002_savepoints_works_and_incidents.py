@@ -155,7 +155,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-pk",),
-                "indexes": [models.Index(fields=["ended_at"], name="querywork_ended")],
+                "indexes": [
+                    models.Index(fields=["ended_at"], name="querywork_ended"),
+                    models.Index(fields=["created_at", "id"], name="querywork_at"),
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         condition=models.Q(("ended_at", None)),
