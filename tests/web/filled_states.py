@@ -44,6 +44,7 @@ from ftdash.watching.services import (
     reports,
     savepoints,
     state,
+    trouble,
     work,
 )
 from ftdash.watching.services.registration import Sighting
@@ -335,6 +336,7 @@ def watched_queries(root: Path) -> None:
     seen = Sighting(directory=str(damaged), trigger_interval_ms=10_000)
     registration.watch(name="clicks", seen=seen, requester="admin", reason="before the upgrade")
     saved_and_rewound(root)
+    trouble.judge_queries(now)
 
 
 def saved_and_rewound(root: Path) -> None:
