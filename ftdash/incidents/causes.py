@@ -346,31 +346,31 @@ ADVICE: dict[Cause, Advice] = {
     ),
     Cause.QUERY_FAILED: Advice(
         "The query failed",
-        "Read the exception on its page and correct the cause. `manage.py watch check` says if its"
+        "Read the exception on its page and correct the cause. manage.py watch check says if its"
         " checkpoint is whole; if it is, start the job again from it. If the job wrote wrong rows,"
-        " rewind it with `manage.py watch fork`.",
+        " rewind it with manage.py watch fork.",
     ),
     Cause.QUERY_LATE: Advice(
         "The query commits no batch",
         "See if the driver of the job lives, and look at the running tasks of its newest batch in"
-        " Spark's page. `manage.py watch check` says if its checkpoint is whole before you restart"
+        " Spark's page. manage.py watch check says if its checkpoint is whole before you restart"
         " the job.",
     ),
     Cause.QUERY_BEHIND: Advice(
         "The query falls behind its input",
         "Look at which phase of the batches grew, on its page. Give the job more cores, or limit"
         " each batch (maxOffsetsPerTrigger, maxFilesPerTrigger) so that it does not fail;"
-        " `manage.py watch state` shows if its state has grown.",
+        " manage.py watch state shows if its state has grown.",
     ),
     Cause.CHECKPOINT_DAMAGED: Advice(
         "The checkpoint of the query is damaged",
-        "Do not delete files of it by hand. `manage.py watch check` names each damage with its next"
-        " step; `manage.py watch fork` makes a sound copy of the newest complete batch or of a"
+        "Do not delete files of it by hand. manage.py watch check names each damage with its next"
+        " step; manage.py watch fork makes a sound copy of the newest complete batch or of a"
         " savepoint, from which you start the job.",
     ),
     Cause.SAVEPOINT_ALTERED: Advice(
         "A savepoint of the query is not as it was written",
-        "Take another one with `manage.py watch savepoint take` while the query has the batch, and"
+        "Take another one with manage.py watch savepoint take while the query has the batch, and"
         " look at the storage: something has changed files that ftdash never changes.",
     ),
 }
