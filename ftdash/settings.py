@@ -412,6 +412,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": WATCH_PERIOD_S,
         "options": {"expires": WATCH_PERIOD_S},
     },
+    "look-after-query-work": {
+        "task": "ftdash.tasks.look_after_query_work",
+        "schedule": WATCH_PERIOD_S,
+        "options": {"expires": WATCH_PERIOD_S},
+    },
     "deliver-alerts": {
         "task": "ftdash.tasks.deliver_alerts",
         "schedule": ALERT_PERIOD_S,
@@ -421,7 +426,15 @@ CELERY_BEAT_SCHEDULE = {
 
 WATCH_ROOTS = [r.strip() for r in os.environ.get("FTDASH_WATCH_ROOTS", "").split(",") if r.strip()]
 """Directories and `s3://bucket/prefix` whose checkpoints and event logs may be watched, separated
-by commas. Nothing below them is ever written."""
+by commas. Nothing there is changed; forks of queries become new directories below them."""
+
+WATCH_SAVEPOINTS = os.environ.get("FTDASH_WATCH_SAVEPOINTS") or str(
+    FTDASH_HOME / "query-savepoints"
+)
+"""Directory or `s3://bucket/prefix` for savepoints of watched queries."""
+
+WATCH_VERIFY_DAYS = float(os.environ.get("FTDASH_WATCH_VERIFY_DAYS") or 7)
+"""Each savepoint of a watched query is read again after so many days."""
 
 BASE_URL = os.environ.get("FTDASH_BASE_URL", "")
 """The dashboard's address for people, for links in messages: https://ftdash.example.org."""
@@ -467,6 +480,7 @@ PHASE_RETENTION_CHECKPOINTS = 2000
 
 LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
 LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "keep_lab"]
+STATE_COMMAND = [sys.executable, "-m", "pipelines.spark.state_reading"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
 PACKAGE_BYTES_MAX = 64 << 20
 """Of a wheel that is uploaded on a page; a command takes larger ones."""

@@ -19,6 +19,9 @@ from ftdash.retention import packages, pruning
 from ftdash.supervision import delivery, drivers
 from ftdash.upgrades import services as upgrades
 from ftdash.watching.services import files as watched_files
+from ftdash.watching.services import savepoints as query_savepoints
+from ftdash.watching.services import trouble as query_trouble
+from ftdash.watching.services import work as query_work
 
 
 @worker_init.connect
@@ -118,6 +121,21 @@ def look_at_watched_files() -> None:
     """Look into the directories and event logs of watched queries where that is due."""
     if watched_files.look_at_files():
         look_at_watched_files.delay()
+
+
+@shared_task(ignore_result=True)
+def do_query_work(key: int) -> None:
+    """Start the process of work on a watched query's files."""
+    query_work.start(key)
+
+
+@shared_task(ignore_result=True)
+def look_after_query_work() -> None:
+    """Start what was forgotten, end what died, look after savepoints, and judge incidents."""
+    query_work.start_forgotten()
+    query_work.end_silent()
+    query_savepoints.look_after(timezone.now())
+    query_trouble.judge_queries(timezone.now())
 
 
 @shared_task(ignore_result=True)

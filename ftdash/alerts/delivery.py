@@ -40,8 +40,10 @@ from django.utils.crypto import salted_hmac
 
 from ftdash import formats
 from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTurn, Watched
+from ftdash.incidents.causes import ADVICE, Cause
 from ftdash.incidents.models import Incident
 from ftdash.incidents.queries import advice_of
+from ftdash.watching.models import QueryIncident
 from pipelines.domain.errors import Rejected
 
 _SECONDS = (
@@ -76,6 +78,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     alert: int | None = None
     rule: str | None = None
     pipeline: str | None = None
+    query: str | None = None  # a watched query that has an incident
     watched: str | None = None  # models.Watched
     unit: str | None = None
     value: float | None = None
@@ -90,6 +93,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def message_of(delivery: Delivery) -> Message:
     """Needs a delivery whose channel, alert, pipeline and incident were read with it."""
     alert = delivery.alert
+    if alert is None and delivery.query_incident is not None:
+        return _message_of_query(delivery, delivery.query_incident)
     if alert is None:
         text = f"A test of the channel {delivery.channel.name!r}; nothing is wrong."
         return Message(id=delivery.pk, news=delivery.news, subject="ftdash: a test", text=text)
@@ -118,6 +123,32 @@ def message_of(delivery: Delivery) -> Message:
         fired_at=alert.fired_at,
         cleared_at=alert.cleared_at if is_over else None,
         incident=incident,
+        url=url,
+    )
+
+
+def _message_of_query(delivery: Delivery, incident: QueryIncident) -> Message:
+    name, advice = incident.query.name, ADVICE[Cause(incident.cause)]
+    is_over = delivery.news == News.CLEARED
+    url = _address("watched-query", name)
+    told = Explanation(
+        id=incident.pk,
+        cause=incident.cause,
+        title=advice.title,
+        text=incident.text,
+        next_step=advice.step,
+        url=url,
+    )
+    after = "It was not seen any more." if is_over else f"Next: {advice.step}"
+    return Message(
+        id=delivery.pk,
+        news=delivery.news,
+        subject=f"ftdash: {name}: {advice.title}{' (over)' if is_over else ''}",
+        text="\n".join(filter(None, [f"{advice.title}: {incident.text}", after, url])),
+        query=name,
+        fired_at=incident.opened_at,
+        cleared_at=incident.closed_at if is_over else None,
+        incident=told,
         url=url,
     )
 
@@ -378,13 +409,11 @@ def _claim_next(now: datetime) -> Delivery | None:
 def _due(now: datetime) -> QuerySet[Delivery]:
     """Least tried first, then oldest, so that one failing receiver holds nothing else up. A message
     that waits for an earlier one about the same alert is not due."""
-    earlier = _waiting().filter(
-        channel=OuterRef("channel"), alert=OuterRef("alert"), pk__lt=OuterRef("pk")
-    )
+    same = Q(alert=OuterRef("alert")) | Q(query_incident=OuterRef("query_incident"))
+    earlier = _waiting().filter(same, channel=OuterRef("channel"), pk__lt=OuterRef("pk"))
     due = _waiting().filter(~Exists(earlier), due_at__lte=now)
-    return due.select_related("channel", "alert__pipeline", "alert__incident").order_by(
-        "attempts", "pk"
-    )
+    read = ("channel", "alert__pipeline", "alert__incident", "query_incident__query")
+    return due.select_related(*read).order_by("attempts", "pk")
 
 
 def _waiting() -> QuerySet[Delivery]:

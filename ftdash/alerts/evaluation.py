@@ -51,6 +51,7 @@ from ftdash.metrics.models import Sample
 from ftdash.runs.queries.freshness import checkpoint_interval_s, late_after_s
 from ftdash.runs.queries.pulses import WITH_THE_ATTEMPT
 from ftdash.runs.queries.runs import newest_runs
+from ftdash.watching.services import trouble
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)
@@ -280,6 +281,22 @@ def _tell_all(alert: Alert, news: News, now: datetime) -> None:
         tell(channel, alert, news, now)
 
 
+def _tell_of_queries(now: datetime) -> None:
+    """Of incidents of watched queries, to the channels of all pipelines. A silence of everything
+    holds the messages back until it is over."""
+    if any(each.rule_id is None and each.pipeline_id is None for each in silences(now)):
+        return
+    for incident, is_over in trouble.untold():
+        if not trouble.note_told(incident, is_over=is_over):
+            continue
+        news = News.CLEARED if is_over else News.FIRED
+        for channel in Channel.objects.filter(pipeline=None):
+            Delivery.objects.create(
+                channel=channel, query_incident=incident, news=news, created_at=now, due_at=now
+            )
+            publish_on_commit(Errand.DELIVER_ALERTS)
+
+
 BACK_TO_NORMAL = "The value has stayed below the lower threshold."
 BECAUSE: dict[Reading, str] = {
     Absent.OVER: "The run is over.",
@@ -313,6 +330,7 @@ def evaluate(now: datetime) -> None:
         for each in judged:
             _carry_out(each, now)
         follow({(each.rule.pk, each.pipeline.pk): each.reading for each in judged}, now)
+        _tell_of_queries(now)
 
 
 def band_of(rule: AlertRule, found: PipelineReadings) -> Band:

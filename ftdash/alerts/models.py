@@ -9,6 +9,7 @@ from django.db import models
 from ftdash.alerts.hysteresis import Phase
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
+from ftdash.watching.models import QueryIncident
 
 
 class Watched(models.TextChoices):
@@ -162,7 +163,10 @@ class Delivery(models.Model):
     """One message to one channel, kept until it was accepted or given up."""
 
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")
-    alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE)  # null: a test
+    alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE)
+    query_incident = models.ForeignKey(  # neither: a test
+        QueryIncident, null=True, on_delete=models.CASCADE, related_name="deliveries"
+    )
     news = models.CharField(max_length=10, choices=News.choices)
     created_at = models.DateTimeField()
     due_at = models.DateTimeField()  # no try before it; a try under way postpones it

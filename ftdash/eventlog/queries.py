@@ -41,6 +41,14 @@ from ftdash.jobs.models import (
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab, LabState
+from ftdash.watching.models import (
+    QueryIncident,
+    QueryWork,
+    RunEvent,
+    RunEventKind,
+    WorkKind,
+    WorkState,
+)
 from pipelines.domain.commands import LabelSavepoint, SavepointCommand
 
 FIRST_YEAR, LAST_YEAR = 1970, 2999
@@ -67,6 +75,7 @@ class LineKind(StrEnum):
     LAB = "lab"
     ALERT = "alert"
     INCIDENT = "incident"
+    QUERY = "watched query"  # its runs, and work on its files
     SETTING = "setting"  # of people, tokens, alerts, retention and packages
 
 
@@ -285,6 +294,23 @@ def _setting(row: AdminAction) -> Told:
     return Told(f"{row.what} {row.subject}{detail}", outcome, row.reason)
 
 
+def _query_event(row: RunEvent) -> Told:
+    told = f"{row.error_class} {row.message.partition(chr(10))[0]}".strip()
+    outcome = f"run {row.run_id} {RunEventKind(row.kind).label}"
+    return Told(f"the query {row.query.name}", outcome, told)
+
+
+def _query_work(row: QueryWork) -> Told:
+    outcome = str(WorkState(row.state).label)
+    told = f"{outcome}: {row.problem}" if row.problem else outcome
+    return Told(f"query {row.query.name}: {WorkKind(row.kind).label}", told, row.reason)
+
+
+def _query_incident(row: QueryIncident) -> Told:
+    outcome = "open" if row.closed_at is None else "over: it was not seen any more"
+    return Told(f"query {row.query.name}: {ADVICE[Cause(row.cause)].title}", outcome, row.text)
+
+
 SOURCES = (
     Source(
         kind=LineKind.ACTION,
@@ -370,6 +396,31 @@ SOURCES = (
         told=_incident,
         parts=("pipeline", "run"),
         pipeline="pipeline",
+    ),
+    Source(
+        kind=LineKind.QUERY,
+        rows=RunEvent.objects.all,
+        time="at",
+        told=_query_event,
+        parts=("query",),
+        pipeline="",
+    ),
+    Source(
+        kind=LineKind.QUERY,
+        rows=QueryWork.objects.all,
+        time="created_at",
+        told=_query_work,
+        parts=("query",),
+        pipeline="",
+        actor="requester",
+    ),
+    Source(
+        kind=LineKind.INCIDENT,
+        rows=QueryIncident.objects.all,
+        time="opened_at",
+        told=_query_incident,
+        parts=("query",),
+        pipeline="",
     ),
 )
 

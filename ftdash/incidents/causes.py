@@ -56,6 +56,11 @@ class Cause(StrEnum):
     SLOW_CHECKPOINTS = "slow-checkpoints"  # compared with what is usual
     WATERMARK_STILL = "watermark-still"
     BACKPRESSURED = "backpressured"
+    QUERY_FAILED = "query-failed"  # a watched Structured Streaming query; so are the next ones
+    QUERY_LATE = "query-late"  # no batch for many times its usual interval
+    QUERY_BEHIND = "query-behind"  # its lag grows
+    CHECKPOINT_DAMAGED = "checkpoint-damaged"  # the doctor found damage in its directory
+    SAVEPOINT_ALTERED = "savepoint-altered"
 
 
 class Place(StrEnum):
@@ -108,7 +113,18 @@ RESCALE = Step("Stop with a savepoint, to restore it wider", StopWithSavepoint.k
 CHECKPOINT = Step("Trigger a checkpoint", TriggerCheckpoint.kind)
 CHANGE = Step("Change settings", ChangeSettings.kind)
 
-OUTSIDE = frozenset({"clock-off", "silent"})
+OF_QUERIES = frozenset(
+    {
+        Cause.QUERY_FAILED,
+        Cause.QUERY_LATE,
+        Cause.QUERY_BEHIND,
+        Cause.CHECKPOINT_DAMAGED,
+        Cause.SAVEPOINT_ALTERED,
+    }
+)
+"""Causes of watched queries, which ftdash does not run."""
+
+OUTSIDE = frozenset({"clock-off", "silent"} | {cause.value for cause in OF_QUERIES})
 """Causes whose cure is a command on the machine, which their sentence names."""
 
 
@@ -375,6 +391,35 @@ ADVICE: dict[Cause, Advice] = {
         Place.METRICS,
         recovers_alone=True,
         steps=(RESCALE,),
+    ),
+    Cause.QUERY_FAILED: Advice(
+        "The query failed",
+        "Read the exception on its page and correct the cause. manage.py watch check says if its"
+        " checkpoint is whole; if it is, start the job again from it. If the job wrote wrong rows,"
+        " rewind it with manage.py watch fork.",
+    ),
+    Cause.QUERY_LATE: Advice(
+        "The query commits no batch",
+        "See if the driver of the job lives, and look at the running tasks of its newest batch in"
+        " Spark's page. manage.py watch check says if its checkpoint is whole before you restart"
+        " the job.",
+    ),
+    Cause.QUERY_BEHIND: Advice(
+        "The query falls behind its input",
+        "Look at which phase of the batches grew, on its page. Give the job more cores, or limit"
+        " each batch (maxOffsetsPerTrigger, maxFilesPerTrigger) so that it does not fail;"
+        " manage.py watch state shows if its state has grown.",
+    ),
+    Cause.CHECKPOINT_DAMAGED: Advice(
+        "The checkpoint of the query is damaged",
+        "Do not delete files of it by hand. manage.py watch check names each damage with its next"
+        " step; manage.py watch fork makes a sound copy of the newest complete batch or of a"
+        " savepoint, from which you start the job.",
+    ),
+    Cause.SAVEPOINT_ALTERED: Advice(
+        "A savepoint of the query is not as it was written",
+        "Take another one with manage.py watch savepoint take while the query has the batch, and"
+        " look at the storage: something has changed files that ftdash never changes.",
     ),
 }
 

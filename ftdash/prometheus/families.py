@@ -196,6 +196,10 @@ OURS = [
     _of_ours("query_restarts_total", "Restarts of a watched query.", "query"),
     _of_ours("query_dropped_events_total", "Events that listeners dropped.", "query"),
     _of_ours(
+        "query_incident", "1 while a watched query has an incident of a cause.", "query", "cause"
+    ),
+    _of_ours("query_savepoints", "Savepoints of a watched query that are kept.", "query"),
+    _of_ours(
         "query_checkpoint_errors",
         "Errors that the doctor found in the checkpoint directory.",
         "query",

@@ -30,6 +30,8 @@ from ftdash.runs.queries.freshness import observe, shown_state
 from ftdash.runs.queries.pipelines import newest_runs
 from ftdash.runs.queries.runs import records_to_replay_of_each
 from ftdash.watching.queries import QueryBrief, watched
+from ftdash.watching.queries.incidents import QueryIncidentView, incidents
+from ftdash.watching.queries.works import kept_counts
 from pipelines.domain.status import JobStatus
 
 SILENT = (ShownState.STALE, ShownState.UNKNOWN)
@@ -73,13 +75,15 @@ class ObservedPipeline:
     run: ObservedRun | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     projector: Liveness
     reconcile: Liveness
     pipelines: list[ObservedPipeline]
     now: datetime
     queries: list[QueryBrief]
+    query_incidents: list[QueryIncidentView]  # that are open
+    query_savepoints: dict[str, int]  # by the name of the query: how many are kept
 
 
 def observed() -> Observed:
@@ -103,6 +107,8 @@ def observed() -> Observed:
         ],
         now=seen.now,
         queries=watched(),
+        query_incidents=incidents(),
+        query_savepoints=kept_counts(),
     )
 
 

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from ftdash.accounts.authentication import Refused, caller_of
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
+from ftdash.incidents.causes import OF_QUERIES
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.metrics.queries.loads import SubtaskLoad, UserMetric
 from ftdash.prometheus.families import FAMILIES, Family, Reading
@@ -58,6 +59,12 @@ def readings(observed: Observed) -> Iterator[Reading]:
             yield from flink_readings(pipeline.run)
     for query in observed.queries:
         yield from query_readings(query, observed.now)
+        kept = observed.query_savepoints.get(query.name, 0)
+        yield _reading("query_savepoints", {"query": query.name}, kept)
+        of_query = {each.cause for each in observed.query_incidents if each.query == query.name}
+        for cause in sorted(OF_QUERIES):
+            labels = {"query": query.name, "cause": cause.value}
+            yield _reading("query_incident", labels, cause in of_query)
 
 
 def _written(family: Family, readings: list[Reading]) -> Metric:

@@ -26,6 +26,7 @@ from ftdash.ui.settings import page as settings_page
 from ftdash.ui.sign_in.page import SignIn
 from ftdash.ui.upgrades import page as upgrades_page
 from ftdash.ui.watching import page as watching_page
+from ftdash.ui.watching import works as query_works
 
 urlpatterns = [
     path("login/", SignIn.as_view(), name="login"),
@@ -48,6 +49,31 @@ urlpatterns = [
     path("watched/<slug:name>/regions/", watching_page.query_regions, name="watched-query-regions"),
     path("watched/<slug:name>/remove/", watching_page.remove, name="remove-watched-query"),
     path("watched/<slug:name>/batches/<int:key>/", watching_page.batch, name="watched-batch"),
+    path("watched/<slug:name>/take/", query_works.take, name="take-query-savepoint"),
+    path("watched/<slug:name>/rewind/", query_works.rewind, name="rewind-query"),
+    path("watched/<slug:name>/state/", query_works.look_at_state, name="query-state"),
+    path(
+        "watched/<slug:name>/savepoints/<int:key>/",
+        query_works.savepoint,
+        name="query-savepoint",
+    ),
+    path(
+        "watched/<slug:name>/savepoints/<int:key>/manifest/",
+        query_works.manifest,
+        name="query-savepoint-manifest",
+    ),
+    path(
+        "watched/<slug:name>/savepoints/<int:key>/<slug:action>/",
+        query_works.act_on_savepoint,
+        name="query-savepoint-action",
+    ),
+    path("watched/<slug:name>/works/<int:key>/", query_works.work, name="query-work"),
+    path(
+        "watched/<slug:name>/works/<int:key>/regions/",
+        query_works.work_regions,
+        name="query-work-regions",
+    ),
+    path("watched/<slug:name>/works/<int:key>/fork/", query_works.fork, name="fork-query"),
     path("lab/", lab.lab, name="lab"),
     path("lab/regions/", lab.lab_regions, name="lab-regions"),
     path("lab/start/", lab.start_lab, name="start-lab"),

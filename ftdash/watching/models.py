@@ -127,3 +127,119 @@ class DirectoryReading(models.Model):
 
     def __str__(self) -> str:
         return f"reading of {self.query_id}"
+
+
+class QuerySavepoint(models.Model):
+    """One batch of a query, copied into a directory of its own below `FTDASH_WATCH_SAVEPOINTS`."""
+
+    query = models.ForeignKey(WatchedQuery, on_delete=models.CASCADE, related_name="savepoints")
+    label = models.CharField(max_length=80)
+    location = models.TextField(unique=True)
+    batch_id = models.PositiveBigIntegerField()
+    keeps_next = models.BooleanField()  # with the boundaries of the next batch
+    store = models.CharField(max_length=40)
+    size_bytes = models.PositiveBigIntegerField()
+    file_count = models.PositiveIntegerField()
+    digest = models.CharField(max_length=160)  # of the manifest, which has those of the files
+    taken_by = models.CharField(max_length=150)
+    taken_at = models.DateTimeField()
+    verified_at = models.DateTimeField(null=True)  # every byte, to the end
+    problems = models.JSONField(default=list)  # sentences of that verification
+    keep_until = models.DateTimeField(null=True)  # then its files are deleted; null: never
+    deleted_at = models.DateTimeField(null=True)
+    deleted_by = models.CharField(max_length=150, default="")
+
+    class Meta:
+        ordering = ("-taken_at", "-pk")
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class WorkKind(models.TextChoices):
+    SAVEPOINT = "SAVEPOINT", "savepoint"
+    VERIFICATION = "VERIFICATION", "verification of a savepoint"
+    DELETION = "DELETION", "deletion of a savepoint"
+    PREFLIGHT = "PREFLIGHT", "preflight of a rewind"
+    FORK = "FORK", "rewind into a fork"
+    STATE = "STATE", "look into state"
+
+
+class WorkState(models.TextChoices):
+    WAITING = "WAITING", "waits for a worker"
+    RUNNING = "RUNNING", "runs"
+    SUCCEEDED = "SUCCEEDED", "succeeded"
+    FAILED = "FAILED", "failed"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (WorkState.SUCCEEDED, WorkState.FAILED)
+
+
+class QueryWork(models.Model):
+    """Long work on a query's files, in a process of its own; it ends once, in one of two states."""
+
+    query = models.ForeignKey(WatchedQuery, on_delete=models.CASCADE, related_name="works")
+    savepoint = models.ForeignKey(QuerySavepoint, null=True, on_delete=models.SET_NULL)
+    kind = models.CharField(max_length=15, choices=WorkKind.choices)
+    state = models.CharField(max_length=10, choices=WorkState.choices, default=WorkState.WAITING)
+    asked = models.JSONField(default=dict)  # one of `asked`
+    result = models.JSONField(default=dict)
+    requester = models.CharField(max_length=150)
+    reason = models.TextField(default="")
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    moved_at = models.DateTimeField(null=True)  # the newest sign of life of its process
+    ended_at = models.DateTimeField(null=True)
+    step = models.CharField(max_length=200, default="")
+    done = models.PositiveBigIntegerField(default=0)  # files
+    of = models.PositiveBigIntegerField(default=0)  # files; 0: not known yet
+    writes_to = models.JSONField(default=list)  # new places, free before it began
+    problem = models.TextField(default="")
+
+    class Meta:
+        ordering = ("-pk",)
+        indexes = (
+            models.Index(fields=("ended_at",), name="querywork_ended"),
+            models.Index(fields=("created_at", "id"), name="querywork_at"),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                fields=("query", "kind"),
+                condition=models.Q(ended_at=None),
+                name="one_open_query_work_of_a_kind",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pk}"
+
+
+class QueryIncident(models.Model):
+    """What is wrong with one query for one cause, as `incidents.machine.Open` has it."""
+
+    query = models.ForeignKey(WatchedQuery, on_delete=models.CASCADE, related_name="incidents")
+    cause = models.CharField(max_length=30)  # incidents.causes.Cause
+    text = models.TextField()
+    opened_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True)
+    told_opened = models.BooleanField(default=False)  # the channels of alerts have a message
+    told_closed = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ("-pk",)
+        indexes = (
+            models.Index(fields=("closed_at",), name="queryincident_closed"),
+            models.Index(fields=("opened_at", "id"), name="queryincident_at"),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                fields=("query", "cause"),
+                condition=models.Q(closed_at=None),
+                name="one_open_query_incident_each",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.cause} of {self.query_id}"

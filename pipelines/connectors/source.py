@@ -263,6 +263,7 @@ class GrowingSource(Protocol):
         the first call is on the subtask's thread.
 
         Raises:
+            Rejected: it cannot be read from where the author wants to begin.
             Retryable: the outside world does not answer.
         """
         ...

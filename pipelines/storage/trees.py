@@ -183,6 +183,22 @@ class ObjectTree:
         self._objects.delete_below(self._prefix)
 
 
+def check_is_apart(tree: Tree, source: Tree) -> None:
+    """Raises Rejected if the tree lies within `source`, or the other way round: what is written
+    into the one would be found in the other."""
+    if are_nested(tree.location, source.location):
+        raise Rejected(
+            f"{tree.location} and {source.location} lie within each other; choose a place beside it"
+            " for the copy."
+        )
+
+
+def are_nested(one: str, other: str) -> bool:
+    """Of locations as trees have them. Also true if both are the same."""
+    places = [f"{each.rstrip('/')}/" for each in (one, other)]
+    return places[0].startswith(places[1]) or places[1].startswith(places[0])
+
+
 def check_is_free(tree: Tree) -> None:
     """Raises Rejected if the tree has a file."""
     if (first := next(tree.files(), None)) is not None:

@@ -7,19 +7,26 @@ No state above the batch's version is copied: it belongs to a timeline that the 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.errors import Rejected
-from pipelines.storage.trees import Tree, check_is_free
+from pipelines.storage.trees import Tree, check_is_apart, check_is_free
 from pipelines.structured.directory import read_tree
 from pipelines.structured.formats import SourceKind, crc_of
 from pipelines.structured.logs import read_log, source_log_at
 from pipelines.structured.query import Batch, QueryDirectory
 from pipelines.structured.recovery import missing_before
 from pipelines.structured.verification import verify
+
+Told = Callable[[int, int], None]
+"""Called after each file with the number that is done, and that of all."""
+
+
+def untold(done: int, of: int) -> None:
+    """For callers that do not follow a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,10 @@ def committed_batch(query: QueryDirectory, batch_id: int) -> Batch:
 
 
 def copy_batch(
-    source: Tree, query: QueryDirectory, target: Tree, copying: Copying
+    source: Tree, query: QueryDirectory, target: Tree, copying: Copying, told: Told = untold
 ) -> dict[str, CopiedFile]:
     """{path: file} of everything that was written. Raises Rejected and leaves nothing behind if
-    a file is damaged or is purged meanwhile, or if the target is in use."""
+    a file is damaged or is purged meanwhile, or if the target is in use or within the source."""
     batch = committed_batch(query, copying.batch_id)
     following = query.by_id.get(batch.batch_id + 1)
     if copying.keeps_next and (following is None or following.plan is None):
@@ -71,9 +78,10 @@ def copy_batch(
             f"Batch {batch.batch_id + 1} was not planned, so its boundaries cannot be kept; choose"
             " new boundaries."
         )
+    check_is_apart(target, source)
     check_is_free(target)
     try:
-        written = _copy(source, query, target, batch, copying)
+        written = _copy(_Copy(source, target, told), query, batch, copying)
         _check_copy(target, batch.batch_id)
     except BaseException:
         target.delete_all()
@@ -82,17 +90,18 @@ def copy_batch(
 
 
 def _copy(
-    source: Tree, query: QueryDirectory, target: Tree, batch: Batch, copying: Copying
+    work: "_Copy", query: QueryDirectory, batch: Batch, copying: Copying
 ) -> dict[str, CopiedFile]:
-    found = verify(source, query, batch)
+    found = verify(work.source, query, batch)
     if found.problems:
         raise Rejected(f"Batch {batch.batch_id} is no recovery point: {found.problems[0].text}")
-    work = _Copy(source, target)
     logs = [path for path in found.paths if path.startswith(("offsets/", "commits/"))]
+    source_logs = _source_logs(work.source, query, batch, copying)
+    work.of = len(found.paths) + len(source_logs) + (batch.batch_id > 0) + copying.keeps_next + 1
     for path in found.paths:
         if path not in logs:
             work.copy(path)
-    for path, content in _source_logs(source, query, batch, copying).items():
+    for path, content in source_logs.items():
         work.write(path, content)
     if batch.batch_id > 0:
         logs.append(f"offsets/{batch.batch_id - 1}")
@@ -128,16 +137,18 @@ def _source_logs(
 
 
 class _Copy:
-    def __init__(self, source: Tree, target: Tree) -> None:
-        self._source = source
+    def __init__(self, source: Tree, target: Tree, told: Told) -> None:
+        self.source = source
         self._target = target
+        self._told = told
+        self.of = 0
         self.written: dict[str, CopiedFile] = {}
 
     def copy(self, path: str) -> None:
-        content = self._source.read(path)
+        content = self.source.read(path)
         if content is None:
             raise Rejected(
-                f"{self._source.location}/{path} was purged during the copy; choose a newer batch."
+                f"{self.source.location}/{path} was purged during the copy; choose a newer batch."
             )
         if "/_metadata/v2/" in path:
             content = relocated(content, self._target)
@@ -151,6 +162,7 @@ class _Copy:
         digest = RunningDigest()
         digest.update(content)
         self.written[path] = CopiedFile(len(content), digest.hexdigest())
+        self._told(len(self.written), max(self.of, len(self.written)))
 
 
 SCHEMA_ADDRESS = re.compile(rb'"[^"]*(/state/\d+/_stateSchema/[^"]*)"')
@@ -178,10 +190,11 @@ def _check_copy(target: Tree, batch_id: int) -> None:
         raise Rejected(f"The copy in {target.location} is damaged: {problems[0].text}")
 
 
-def same_content(expected: Mapping[str, CopiedFile], tree: Tree) -> list[str]:
+def same_content(expected: Mapping[str, CopiedFile], tree: Tree, told: Told = untold) -> list[str]:
     """What differs from the digests, as sentences."""
     problems = []
-    for path, file in expected.items():
+    for number, (path, file) in enumerate(expected.items()):
+        told(number, len(expected))
         content = tree.read(path)
         if content is None:
             problems.append(f"{tree.location}/{path} is missing.")

@@ -13,8 +13,15 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pipelines.domain.errors import Rejected
-from pipelines.storage.trees import Tree, check_is_free
-from pipelines.structured.copying import Copying, address_of, committed_batch, copy_batch
+from pipelines.storage.trees import Tree, check_is_apart, check_is_free
+from pipelines.structured.copying import (
+    Copying,
+    Told,
+    address_of,
+    committed_batch,
+    copy_batch,
+    untold,
+)
 from pipelines.structured.directory import SINK_LOG
 from pipelines.structured.formats import crc_of
 from pipelines.structured.logs import read_log, sink_log_at
@@ -47,7 +54,13 @@ class Fork:
     size_bytes: int
 
 
-def fork(source: Tree, query: QueryDirectory, target: Tree, request: ForkRequest) -> Fork:
+def fork(
+    source: Tree,
+    query: QueryDirectory,
+    target: Tree,
+    request: ForkRequest,
+    told: Told = untold,
+) -> Fork:
     """Copy a batch of a query, or a savepoint, into `target`. Raises Rejected, then nothing
     remains there."""
     if source.read(MANIFEST) is not None:
@@ -58,7 +71,7 @@ def fork(source: Tree, query: QueryDirectory, target: Tree, request: ForkRequest
         metadata=msgspec.json.encode({"id": query_id}),
         keeps_next=request.boundaries is Boundaries.SAME,
     )
-    written = copy_batch(source, query, target, copying)
+    written = copy_batch(source, query, target, copying, told)
     return Fork(
         location=target.location,
         query_id=query_id,
@@ -92,6 +105,7 @@ def rewind_output(
     committed_batch(query, batch_id)
     if query.sink_log is None or query.sink_log.newest is None:
         raise Rejected(f"{output.location} has no {SINK_LOG}: it is no output of a file sink.")
+    check_is_apart(target, output)
     check_is_free(target)
     log = read_log(output, query.sink_log)
     following = query.by_id.get(batch_id + 1)

@@ -6,11 +6,12 @@ nothing, and the fork verifies again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipelines.domain.errors import Rejected
-from pipelines.storage.trees import Tree, check_is_free
+from pipelines.storage.trees import Tree, check_is_apart, check_is_free
 from pipelines.structured.copying import committed_batch
 from pipelines.structured.doctor import examine
 from pipelines.structured.findings import Finding, Kind
@@ -123,7 +124,7 @@ def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Quest
         _boundaries(query, batch, question.request),
         _code(source, query, batch, question.plan),
         _sink(query, batch, question),
-        _target(target),
+        _target(source, target),
     )
     return Verdict(tuple(each for look in looks for each in look))
 
@@ -246,6 +247,23 @@ def _file_source(
         return Objection(Check.SOURCES, Outcome.REFUSED, text)
     text = f"{name}: all {len(entries)} files after the batch are still there."
     return Objection(Check.SOURCES, Outcome.FINE, text)
+
+
+def inputs_after(source: Tree, query: QueryDirectory, batch_id: int) -> tuple[str, ...]:
+    """Addresses of the input files that a fork reads again: those of file sources behind the batch.
+
+    Without what cannot be read, which the preflight names.
+    """
+    batch = query.by_id.get(batch_id)
+    found: list[str] = []
+    for offset in batch.sources if batch else ():
+        log = query.log_of(offset)
+        if offset.kind is not SourceKind.FILE or log is None:
+            continue
+        with suppress(Rejected):
+            entries = read_log(source, log).entries()
+            found += [e.path for e in entries if e.batch_id > offset.positions["logOffset"]]
+    return tuple(found)
 
 
 def _boundaries(query: QueryDirectory, batch: Batch, request: ForkRequest) -> Iterator[Objection]:
@@ -376,8 +394,9 @@ def _sink(query: QueryDirectory, batch: Batch, question: Question) -> Iterator[O
             yield Objection(Check.SINK, Outcome.NOTE, text)
 
 
-def _target(target: Tree) -> Iterator[Objection]:
+def _target(source: Tree, target: Tree) -> Iterator[Objection]:
     try:
+        check_is_apart(target, source)
         check_is_free(target)
     except Rejected as refusal:
         yield Objection(Check.TARGET, Outcome.REFUSED, str(refusal))

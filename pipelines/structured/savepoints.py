@@ -10,7 +10,14 @@ import msgspec
 
 from pipelines.domain.errors import UNDECODABLE, CorruptSnapshot, Rejected
 from pipelines.storage.trees import Tree
-from pipelines.structured.copying import CopiedFile, Copying, copy_batch, same_content
+from pipelines.structured.copying import (
+    CopiedFile,
+    Copying,
+    Told,
+    copy_batch,
+    same_content,
+    untold,
+)
 from pipelines.structured.query import QueryDirectory
 
 MANIFEST = "savepoint.json"
@@ -44,14 +51,18 @@ class SavepointRequest:
 
 
 def take_savepoint(
-    source: Tree, query: QueryDirectory, target: Tree, request: SavepointRequest
+    source: Tree,
+    query: QueryDirectory,
+    target: Tree,
+    request: SavepointRequest,
+    told: Told = untold,
 ) -> SavepointManifest:
     """Copy one committed batch of a query that may run. Raises Rejected, then nothing remains."""
     metadata = source.read("metadata")
     if metadata is None or not query.query_id:
         raise Rejected(f"{query.location} has no id of its query; write its file metadata first.")
     copying = Copying(batch_id=request.batch_id, metadata=metadata, keeps_next=request.keeps_next)
-    written = copy_batch(source, query, target, copying)
+    written = copy_batch(source, query, target, copying, told)
     manifest = SavepointManifest(
         query_id=query.query_id,
         batch_id=request.batch_id,
@@ -86,8 +97,8 @@ def read_savepoint(tree: Tree) -> SavepointManifest:
     return manifest
 
 
-def verify_savepoint(tree: Tree) -> tuple[str, ...]:
+def verify_savepoint(tree: Tree, told: Told = untold) -> tuple[str, ...]:
     """Compare every file with its digest; each problem is a sentence. Raises CorruptSnapshot."""
     manifest = read_savepoint(tree)
     files = {path: CopiedFile(*each) for path, each in manifest.files.items()}
-    return tuple(same_content(files, tree))
+    return tuple(same_content(files, tree, told))

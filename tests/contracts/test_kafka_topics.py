@@ -149,6 +149,33 @@ def test_a_partition_that_is_added_is_found_and_read_from_its_beginning(
     assert [key for key, _ in read(source, second, 1)] == [7]
 
 
+def test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen(
+    kafka_server: KafkaBroker,
+) -> None:
+    kafka_server.create_topic("given")
+    kafka_server.add_partitions("given", 2)
+    for partition in range(2):
+        kafka_server.produce("given", [b'{"key": 1}'] * 4, partition=partition)
+    kafka_server.delete_before("given", 1)
+
+    def begins(**offsets: int) -> list[int]:
+        named = {name.replace("_", "-"): offset for name, offset in offsets.items()}
+        source = source_of(kafka_server, "given", start_offsets=named)
+        return [split.offset for split in source.find(set(), is_start=True)]
+
+    assert begins(given_0=3) == [3, 0]
+    assert begins(given_1=4) == [1, 4]
+    with pytest.raises(Rejected, match=r"has the offsets 1 to 8.* start offset 0"):
+        begins(given_0=0)
+    with pytest.raises(Rejected, match="start offset 9"):
+        begins(given_1=9)
+    with pytest.raises(Rejected, match="none of a partition of given"):
+        begins(other_0=1)
+    later = source_of(kafka_server, "given", start_offsets={"given-1": 3})
+    (found,) = later.find({"given-0"}, is_start=False)
+    assert found.offset == 0  # a partition that was added is read whole
+
+
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroker) -> None:
     kafka_server.create_topic("renewed")
     source = source_of(kafka_server, "renewed")

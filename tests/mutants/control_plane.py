@@ -2,6 +2,9 @@
 
 from tests.mutants.mutant import Mutant
 
+SAVED = "tests/web/test_watched_savepoints.py"
+TROUBLED = "tests/web/test_watched_incidents.py"
+
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     "the company's sign-in gives the role of today's groups, and opens no local account": (
         Mutant(
@@ -807,6 +810,83 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             '"errorClass": None,',
             "tests/integration/test_listener.py::"
             "test_the_exception_of_a_query_that_fails_is_reported_with_its_class",
+        ),
+    ),
+    (
+        "a rewind or a savepoint of a watched query is written below the roots alone, apart from"
+        " all that is watched"
+    ): (
+        Mutant(
+            "ftdash/watching/services/forks.py",
+            "    check_place(place, settings.WATCH_ROOTS)\n",
+            "    pass\n",
+            f"{SAVED}::test_a_fork_lands_nowhere_else[outside the roots]",
+        ),
+        Mutant(
+            "ftdash/watching/services/forks.py",
+            "            if are_nested(_place(place), _place(other)):\n",
+            "            if _place(place) == _place(other):\n",
+            f"{SAVED}::test_a_fork_lands_nowhere_else[within the query]",
+        ),
+        Mutant(
+            "pipelines/structured/copying.py",
+            "    check_is_apart(target, source)\n",
+            "",
+            "tests/unit/structured/test_fork.py::"
+            "test_nothing_is_written_into_the_original_or_around_it",
+        ),
+    ),
+    ("only an admin or a token to act starts work on a query's files"): (
+        Mutant(
+            "ftdash/ui/watching/works.py",
+            '@permission_required("jobs.operate", raise_exception=True)\ndef fork(',
+            "def fork(",
+            "tests/web/test_watched_works.py::test_an_operator_looks_and_starts_nothing",
+        ),
+        Mutant(
+            "ftdash/api/own/door.py",
+            "        check_may_act(caller, request)\n",
+            "        pass\n",
+            "tests/web/test_own_api_rights.py::"
+            "test_a_caller_reads_everything_and_changes_what_the_right_is_for",
+        ),
+    ),
+    (
+        "an incident of a watched query is told to the channels once when it opens and once when it"
+        " is over"
+    ): (
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "        if not trouble.note_told(incident, is_over=is_over):\n            continue\n",
+            "",
+            f"{TROUBLED}::test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over",
+        ),
+        Mutant(
+            "ftdash/watching/trouble.py",
+            "    if seen.state in (QueryState.IDLE, QueryState.FINISHED, QueryState.FAILED):\n"
+            "        return None\n",
+            "",
+            f"{TROUBLED}::test_what_is_wrong_is_told_by_its_cause",
+        ),
+    ),
+    ("work on a query's files ends once, and leaves no half copy"): (
+        Mutant(
+            "ftdash/watching/services/work.py",
+            "    ended = QueryWork.objects.filter(pk=key, ended_at=None).update(\n",
+            "    ended = QueryWork.objects.filter(pk=key).update(\n",
+            f"{SAVED}::test_work_ends_once_and_what_a_dead_process_began_is_removed",
+        ),
+        Mutant(
+            "ftdash/watching/services/work.py",
+            "        tree.delete_all()\n",
+            "        pass\n",
+            f"{SAVED}::test_work_ends_once_and_what_a_dead_process_began_is_removed",
+        ),
+        Mutant(
+            "ftdash/watching/services/work.py",
+            'any(tree.read("metadata") is not None for tree in trees)',
+            "not trees",
+            f"{SAVED}::test_a_fork_that_is_whole_is_not_removed",
         ),
     ),
     ("watching writes nothing into the files of a query"): (

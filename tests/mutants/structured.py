@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 DOCTOR = "tests/unit/structured/test_doctor.py"
 READING = "tests/unit/structured/test_reading.py"
 FORK = "tests/unit/structured/test_fork.py"
+MOVING = "tests/unit/structured/test_moving.py"
 DAMAGE = f"{DOCTOR}::test_it_names_a_staged_damage"
 
 STRUCTURED: dict[str, tuple[Mutant, ...]] = {
@@ -38,6 +39,30 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             '    found.take(tree.files("offsets"))\n',
             "",
             f"{READING}::test_a_batch_that_is_planned_during_the_listing_is_no_finding",
+        ),
+    ),
+    (
+        "a pipeline that takes over from a Spark query begins with what the batch has not read, and"
+        " each state that cannot come along is named"
+    ): (
+        Mutant(
+            "pipelines/structured/moving.py",
+            "if e.batch_id <= newest}",
+            "if e.batch_id < newest}",
+            f"{MOVING}::test_files_that_were_read_up_to_the_batch_are_left_out",
+        ),
+        Mutant(
+            "pipelines/structured/moving.py",
+            "    left_behind = [_state_of(each) for each in query.operators]\n",
+            "    left_behind: list[str] = []\n",
+            f"{MOVING}::test_state_watermark_and_unknown_sources_stay_behind_by_name",
+        ),
+        Mutant(
+            "pipelines/connectors/kafka/topics.py",
+            "        if oldest <= given <= newest:\n",
+            "        if given <= newest:\n",
+            "tests/contracts/test_kafka_topics.py::"
+            "test_a_run_begins_at_given_offsets_and_elsewhere_as_it_was_chosen",
         ),
     ),
     (

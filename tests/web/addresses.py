@@ -42,6 +42,11 @@ PAGES = (
     "submit",
     "remove-watched-query",
     "watch-query",
+    "query-savepoint",
+    "query-state",
+    "query-work",
+    "rewind-query",
+    "take-query-savepoint",
     "watched-batch",
     "watched-query",
 )
@@ -88,6 +93,9 @@ NO_PAGES = {
     "restore-into": "redirects",
     "upgrade": "of a pipeline that was upgraded; test_upgrade_page",
     "savepoint-manifest": "a file",
+    "query-savepoint-manifest": "a file",
+    "query-savepoint-action": "is posted",
+    "fork-query": "is posted",
 }
 STATES = {
     "compared": ("compare-savepoints", r'href="(\?from=[^"]+)"'),
@@ -97,7 +105,10 @@ STATES = {
 }
 """Of pages that are also reached in another state: where the link to it stands, and the link."""
 
-FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/watched/orders/", "/")
+FIRST = (
+    *("/pipelines/views/savepoints/", "/pipelines/flight_delays/"),
+    *("/watched/orders/", "/watched/baskets/works/1/", "/"),
+)
 LINK = re.compile(r'href="([^"]+)"')
 
 

@@ -28,7 +28,25 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
 from ftdash.points.services import comparisons
-from ftdash.watching.services import registration, reports
+from ftdash.watching.asked import (
+    LookAtState,
+    Rewind,
+    StatePlace,
+    StateRow,
+    StateRows,
+    TakeSavepoint,
+)
+from ftdash.watching.models import QuerySavepoint, QueryWork
+from ftdash.watching.services import (
+    carrying_out,
+    forks,
+    registration,
+    reports,
+    savepoints,
+    state,
+    trouble,
+    work,
+)
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.reports import Report
 from pipelines.bus.run_log import RunLog
@@ -37,6 +55,8 @@ from pipelines.domain.log_lines import DRIVER, LogLine
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.lab.options import MODES
 from pipelines.lab.report import LabReport
+from pipelines.structured.preflight import Output
+from tests.structured_directories import Traits, write_query
 from tests.unit.lab.reports import mode, report
 from tests.web import watched
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
@@ -310,10 +330,41 @@ def watched_queries(root: Path) -> None:
         ),
     )
     project.WATCH_ROOTS = [str(root)]
+    project.WATCH_SAVEPOINTS = str(root.parent / "query-savepoints")
     damaged = watched.checkpoint_at(root / "clicks", watched.THIRD, batches=40, began=began)
     (damaged / "offsets" / "17").unlink()
     seen = Sighting(directory=str(damaged), trigger_interval_ms=10_000)
     registration.watch(name="clicks", seen=seen, requester="admin", reason="before the upgrade")
+    saved_and_rewound(root)
+    trouble.judge_queries(now)
+
+
+def saved_and_rewound(root: Path) -> None:
+    """A query with two savepoints, one of them altered, a fork, rows of state, and verdicts."""
+    made = write_query(root / "baskets", Traits(is_running=True))
+    seen = Sighting(directory=str(made.checkpoint), output=str(made.output))
+    registration.watch(name="baskets", seen=seen, requester="admin", reason="the new join")
+    who = {"requester": "admin", "reason": "before the new join"}
+    for label in ("before the new join", "nightly"):
+        asked = TakeSavepoint(label=label, batch_id=7, keep_days=30)
+        saved = done(savepoints.ask_to_take("baskets", asked, **who, is_here=True)).result
+    QuerySavepoint.objects.filter(pk=saved["savepoint"]).update(
+        problems=["state/0/0/8.delta has been altered."]
+    )
+    fork = Rewind(batch_id=7, target=str(root / "baskets-fork"))
+    done(forks.ask_for_fork("baskets", fork, **who, is_here=True))
+    look = LookAtState(place=StatePlace(batch_id=7), other=StatePlace(batch_id=11))
+    key = state.ask_to_look("baskets", look, **who, is_here=True)
+    rows = [StateRow(key={"user": f"u{n}"}, value={"count": 40 + n}) for n in range(6)]
+    work.end(key, result=StateRows(rows=rows, count=6, gained=rows[:2], gained_count=2))
+    refused = Rewind(batch_id=7, target=str(root / "again"), output=Output.SAME_FILES)
+    done(forks.ask_for_verdict("baskets", refused, **who, is_here=True))
+    possible = Rewind(batch_id=9, target=str(root / "again"))
+    done(forks.ask_for_verdict("baskets", possible, **who, is_here=True))
+
+
+def done(key: int) -> QueryWork:
+    return carrying_out.carry_out(key)
 
 
 def told(*events: Any, dropped: Mapping[str, int] | None = None) -> None:

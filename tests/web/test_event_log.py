@@ -25,6 +25,7 @@ from ftdash.lab.models import Lab
 from ftdash.points.services.disposal import label_savepoint
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import ask
+from ftdash.watching.models import RunEvent, RunEventKind, WatchedQuery
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import Cancel, TakeSavepoint
 from pipelines.domain.events import (
@@ -475,6 +476,15 @@ def eventful() -> Story:
         fire_above=3.0,
         fired_at=now,
         fired_value=4.5,
+    )
+    query = WatchedQuery.objects.create(name="orders", created_by="eve", created_at=now)
+    RunEvent.objects.create(
+        query=query,
+        run_id="r1",
+        kind=RunEventKind.FAILED,
+        at=now,
+        error_class="DIVIDE_BY_ZERO",
+        message="boom",
     )
     Lab.objects.create(options={}, requested_by="eve", reason="to compare", asked_at=now)
     services.start_game_day(

@@ -406,7 +406,7 @@ def test_it_is_only_read(admin: Client) -> None:
 def test_a_scrape_costs_few_queries(operator: Client, django_assert_max_num_queries: Any) -> None:
     fold(eventful(new_run()))
 
-    with django_assert_max_num_queries(24):
+    with django_assert_max_num_queries(26):
         text_of(operator)
 
 

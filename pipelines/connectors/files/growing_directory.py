@@ -42,6 +42,8 @@ class GrowingDirectory:
             milliseconds.
         concurrent_splits: how many files a subtask reads side by side.
         look_every: how often to look for new files, as a `timedelta`. None: only at the start.
+        read_before: names of files that another query has read already. They are left out for good;
+            `manage.py watch move` writes those of a Structured Streaming query.
     """
 
     directory: Path
@@ -53,6 +55,7 @@ class GrowingDirectory:
     out_of_orderness_ms: int = 0
     concurrent_splits: int = 1
     look_every: timedelta | None = LOOK_EVERY
+    read_before: Collection[str] = ()
 
     @property
     def discovery_interval_ms(self) -> int | None:
@@ -73,7 +76,8 @@ class GrowingDirectory:
         if self.look_every is None and not is_start:
             return []
         try:
-            new = [file for file in self._files() if file.name not in known]
+            left_out = {*known, *self.read_before}
+            new = [file for file in self._files() if file.name not in left_out]
             return [SplitProgress(f.name, version=file_version(f, f.name)) for f in new]
         except OSError as error:
             raise Retryable(f"Listing {self.directory} failed: {error}") from error
@@ -118,6 +122,7 @@ def parquet_directory(
     out_of_orderness_ms: int = 0,
     concurrent_splits: int = 1,
     look_every: timedelta | None = LOOK_EVERY,
+    read_before: Collection[str] = (),
 ) -> GrowingDirectory:
     """Parquet files that appear in a directory while the pipeline runs.
 
@@ -128,6 +133,7 @@ def parquet_directory(
         out_of_orderness_ms: milliseconds that a row may come behind a later one.
         concurrent_splits: how many files a subtask reads at a time.
         look_every: how often to look for new files; None: the input is the files of the start.
+        read_before: names of files to leave out, because another query has read them.
 
     Raises Rejected, when the pipeline is built or started, naming what cannot be read.
     """
@@ -142,6 +148,7 @@ def parquet_directory(
         out_of_orderness_ms=out_of_orderness_ms,
         concurrent_splits=concurrent_splits,
         look_every=look_every,
+        read_before=read_before,
     )
 
 
@@ -153,6 +160,7 @@ def json_lines_directory(
     out_of_orderness_ms: int = 0,
     concurrent_splits: int = 1,
     look_every: timedelta | None = LOOK_EVERY,
+    read_before: Collection[str] = (),
 ) -> GrowingDirectory:
     """Files with one JSON object in each line (`.jsonl`) that appear while the pipeline runs.
 
@@ -163,6 +171,7 @@ def json_lines_directory(
         out_of_orderness_ms: milliseconds that a row may come behind a later one.
         concurrent_splits: how many files a subtask reads at a time.
         look_every: how often to look for new files; None: the input is the files of the start.
+        read_before: names of files to leave out, because another query has read them.
 
     Raises Rejected, when the pipeline is built or started, naming what cannot be read.
     """
@@ -177,6 +186,7 @@ def json_lines_directory(
         out_of_orderness_ms=out_of_orderness_ms,
         concurrent_splits=concurrent_splits,
         look_every=look_every,
+        read_before=read_before,
     )
 
 
@@ -186,6 +196,7 @@ def csv_directory(
     schema: pa.Schema,
     file_columns: Sequence[str] | None = None,
     look_every: timedelta | None = LOOK_EVERY,
+    read_before: Collection[str] = (),
 ) -> GrowingDirectory:
     """CSV files without header lines that appear while the pipeline runs; they have no event time.
 
@@ -194,6 +205,7 @@ def csv_directory(
         schema: the columns of the rows.
         file_columns: the columns in the files, in their order, as in `CsvFiles`.
         look_every: how often to look for new files; None: the input is the files of the start.
+        read_before: names of files to leave out, because another query has read them.
 
     Raises Rejected, when the pipeline is built or started, naming what cannot be read.
     """
@@ -203,4 +215,5 @@ def csv_directory(
         schema=schema,
         format_of=lambda file: CsvFiles((file,), schema=schema, file_columns=file_columns),
         look_every=look_every,
+        read_before=read_before,
     )

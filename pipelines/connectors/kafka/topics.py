@@ -13,7 +13,7 @@ Source: Flink's `KafkaSource` with `commit.offsets.on.checkpoint`, KIP-516 for t
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 
@@ -195,6 +195,9 @@ class KafkaTopics:
         out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
             milliseconds.
         start_at: where a run without a recovery point begins, `StartAt.OLDEST` or `StartAt.NEWEST`.
+        start_offsets: where such a run begins in single partitions, by `topic-partition`, such as
+            `{"rides-0": 700}`; in the others by `start_at`. `manage.py watch move` writes those of
+            a Structured Streaming query.
         is_bounded: the run ends with the records that existed when it began.
         read_committed: hides records of transactions that are open or were rolled back.
         look_every: how often to look for new partitions, as a `timedelta`.
@@ -203,7 +206,8 @@ class KafkaTopics:
         dead_letters: records that cannot be decoded go to the side output `dead_letters`. Otherwise
             such a record fails the run.
 
-    Raises Rejected when a topic or group has no possible name, or `timestamp_column` holds no time.
+    Raises Rejected when a topic or group has no possible name, when `timestamp_column` holds no
+    time, or when a start offset is none of a partition of these topics.
     """
 
     address: KafkaAddress
@@ -213,6 +217,7 @@ class KafkaTopics:
     timestamp_column: str | None = None
     out_of_orderness_ms: int = 0
     start_at: StartAt = StartAt.OLDEST
+    start_offsets: Mapping[str, int] | None = None
     is_bounded: bool = False
     read_committed: bool = True
     look_every: timedelta = LOOK_EVERY
@@ -227,6 +232,13 @@ class KafkaTopics:
             check_topic(topic)
         if self.group is not None:
             check_group(self.group)
+        for name, offset in (self.start_offsets or {}).items():
+            topic, _, number = name.rpartition("-")
+            if topic not in self.topics or not number.isdigit() or offset < 0:
+                raise Rejected(
+                    f"The start offset {name}: {offset} is none of a partition of"
+                    f" {', '.join(self.topics)}; write topic-partition: offset."
+                )
 
     @property
     def schema(self) -> pa.Schema:
@@ -268,7 +280,13 @@ class KafkaTopics:
         ids = admin.topic_ids({partition.topic for partition in new})
         newest = admin.newest(new, committed_only=self.read_committed)
         is_late = is_start and self.start_at is StartAt.NEWEST and not self.is_bounded
-        begins = newest if is_late else admin.oldest(new)
+        oldest = admin.oldest(new)
+        begins = newest if is_late else oldest
+        if is_start and self.start_offsets:
+            begins = [
+                self._start_offset(name_of(p), begin, low, high)
+                for p, begin, low, high in zip(new, begins, oldest, newest, strict=True)
+            ]
         return [
             SplitProgress(
                 name_of(p),
@@ -278,6 +296,17 @@ class KafkaTopics:
             )
             for p, begin, end in zip(new, begins, newest, strict=True)
         ]
+
+    def _start_offset(self, name: str, begin: int, oldest: int, newest: int) -> int:
+        """As it was given, or `begin`. Raises Rejected if it is gone, or does not exist yet."""
+        given = (self.start_offsets or {}).get(name, begin)
+        if oldest <= given <= newest:
+            return given
+        raise Rejected(
+            f"Partition {name} has the offsets {oldest:,} to {newest:,}, so it cannot be read from"
+            f" the start offset {given:,}. Choose a newer one, or leave it out to read from"
+            f" {begin:,}."
+        )
 
     def owner(self, name: str, parallelism: int) -> int:
         """Deals the partitions of one topic in turn."""

@@ -131,6 +131,22 @@ def test_a_fork_takes_no_place_that_is_in_use(tmp_path: Path) -> None:
     assert (tmp_path / "fork/mine.txt").read_text() == "kept"
 
 
+def test_nothing_is_written_into_the_original_or_around_it(tmp_path: Path) -> None:
+    made = write_query(tmp_path / "home", Traits())
+    before = contents(made.checkpoint)
+
+    for place in (made.checkpoint / "fork", made.checkpoint, tmp_path / "home"):
+        with pytest.raises(Rejected, match="lie within each other"):
+            forked(made, place, ForkRequest(batch_id=7))
+        tree, query = look(made)
+        question = Question(request=ForkRequest(batch_id=7), output=Output.NEW)
+        assert refusals(preflight(tree, query, LocalTree(place), question)) == [Check.TARGET]
+    with pytest.raises(Rejected, match="lie within each other"):
+        rewind_output(query, LocalTree(made.output), LocalTree(made.output / "again"), 7)
+
+    assert contents(made.checkpoint) == before
+
+
 def test_a_purge_during_the_copy_is_refused_and_nothing_remains(tmp_path: Path) -> None:
     made = write_query(tmp_path, Traits())
     reads: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""`manage.py watch add|list|remove|check`: Structured Streaming queries, watched and never touched.
+"""`manage.py watch`: Structured Streaming queries, watched, saved, rewound into forks, not touched.
 
 `check` judges a checkpoint directory once, without a row, also while its query is dead: exit status
 0 if nothing is damaged, 1 if something is, 2 if it cannot be read.
@@ -14,6 +14,8 @@ from django.core.management.base import CommandError
 from ftdash.formats import plural, size
 from ftdash.installed_command import InstalledCommand
 from ftdash.watching import queries, reading
+from ftdash.watching.management import work_commands
+from ftdash.watching.management.work_commands import WorkCommands
 from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
 from pipelines.domain.errors import Rejected, Retryable
@@ -41,6 +43,7 @@ class Command(InstalledCommand):
         check = actions.add_parser("check", help="judge a checkpoint directory once")
         check.add_argument("directory")
         check.add_argument("--output", default="", help="of its file sink")
+        work_commands.add_arguments(actions)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -52,6 +55,14 @@ class Command(InstalledCommand):
                     registration.remove(name=options["name"], requester=who, reason=why)
                 case "check":
                     self._check(options["directory"], options["output"])
+                case "savepoint":
+                    WorkCommands(self.stdout, self.stderr).savepoint(options)
+                case "fork":
+                    WorkCommands(self.stdout, self.stderr).fork(options)
+                case "move":
+                    WorkCommands(self.stdout, self.stderr).move(options)
+                case "state":
+                    WorkCommands(self.stdout, self.stderr).state(options)
                 case _:
                     self._list()
         except (Rejected, Retryable) as refusal:

@@ -4,11 +4,22 @@
 
     watch(spark, "https://ftdash.example.org", token)
 
+Before you rewind a query with changed code, `explain(rows, "plan.json")` writes what Spark would
+keep for it, so that the dashboard can compare it with the checkpoint.
+
 Runs with pyspark 3.5 to 4.3, classic and Spark Connect, and with Python 3.8 and later.
 """
 
+from ftdash_listener.explaining import CannotExplain, explain
 from ftdash_listener.listener import ProgressListener, watch
 from ftdash_listener.sending import VERSION, Reporter, Statistics
 
 __version__ = VERSION
-__all__ = ["ProgressListener", "Reporter", "Statistics", "watch"]
+__all__ = [
+    "CannotExplain",
+    "ProgressListener",
+    "Reporter",
+    "Statistics",
+    "explain",
+    "watch",
+]

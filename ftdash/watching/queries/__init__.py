@@ -1,8 +1,10 @@
-"""The only reader of watched queries: the fleet, one query, its batches, and one of them."""
+"""Reads watched queries: the fleet, one query, its batches, and one of them."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -13,15 +15,21 @@ from django.utils import timezone
 from ftdash.watching.models import (
     DirectoryReading,
     ListenerSeen,
+    QuerySavepoint,
     RunEvent,
     RunEventKind,
     WatchedBatch,
     WatchedQuery,
 )
-from ftdash.watching.progress import BatchFigures
+from ftdash.watching.progress import TOTAL, BatchFigures
+from ftdash.watching.queries import incidents, works
+from ftdash.watching.queries.incidents import QueryIncidentView
+from ftdash.watching.queries.works import SavepointView, WorkView
 from ftdash.watching.reading import Found
 from ftdash.watching.services.reports import UNKNOWN_RUN, standing_of
 from ftdash.watching.standing import SILENT_AFTER, QueryState, words_of
+from ftdash.watching.trouble import LAG_BATCHES, Seen
+from pipelines.structured.findings import Severity
 
 LATE_INTERVALS = 3
 """A query is silent after so many trigger intervals, if these are long."""
@@ -125,6 +133,9 @@ class QueryDetail:
     reading_at: datetime | None  # of the directory; None: never
     reading_took_ms: float
     found: Found | None
+    savepoints: list[SavepointView]
+    works: list[WorkView]
+    incidents: list[QueryIncidentView]  # those that are open
 
     @property
     def interval_ms(self) -> float | None:
@@ -180,6 +191,9 @@ def detail(name: str, *, page: int, per_page: int) -> QueryDetail | None:
         reading_at=reading.at if reading else None,
         reading_took_ms=reading.took_ms if reading else 0.0,
         found=msgspec.convert(reading.found, Found) if reading and reading.found else None,
+        savepoints=works.savepoints_of(row),
+        incidents=incidents.incidents(name),
+        works=works.works_of(row),
     )
 
 
@@ -214,6 +228,52 @@ def run_failure(name: str, run_id: str) -> RunEventView | None:
         return None
     kind = RunEventKind(found.kind)
     return RunEventView(kind, found.run_id, found.at, found.error_class, found.message)
+
+
+def seen_for_incidents(now: datetime) -> Iterator[tuple[Seen, str]]:
+    """What the judge of incidents looks at, with the name of each query."""
+    for row in _rows():
+        found_brief = _brief(row, now)
+        reading = getattr(row, "directory_reading", None)
+        findings = reading.found.get("findings", []) if reading and reading.found else []
+        newest = WatchedBatch.objects.filter(query=row)[:LAG_BATCHES]
+        yield (
+            Seen(
+                now=now,
+                state=found_brief.state,
+                failure=found_brief.failure,
+                last_committed_at=found_brief.last_committed_at,
+                interval_ms=row.trigger_interval_ms or _usual_interval_ms(row),
+                lags=_lags(newest),
+                damage=[f["text"] for f in findings if f["severity"] == Severity.ERROR.value],
+                altered=[
+                    each.label
+                    for each in QuerySavepoint.objects.filter(query=row, deleted_at=None)
+                    if each.problems
+                ],
+            ),
+            row.name,
+        )
+
+
+def _lags(newest: Iterable[WatchedBatch]) -> list[int]:
+    """Of all sources together, while every batch tells it."""
+    found = []
+    for each in newest:
+        lags = [source.get("lag") for source in each.figures.get("sources", [])]
+        known = [lag[TOTAL] for lag in lags if lag and TOTAL in lag]
+        if not known:
+            break
+        found.append(sum(known))
+    return found
+
+
+def _usual_interval_ms(row: WatchedQuery) -> float | None:
+    """The median distance between the starts of the newest batches."""
+    rows = WatchedBatch.objects.filter(query=row)[:INTERVAL_BATCHES]
+    starts = sorted(set(rows.values_list("at", flat=True)))
+    gaps = [(after - before) / timedelta(milliseconds=1) for before, after in pairwise(starts)]
+    return median(gaps) if len(gaps) >= 3 else None
 
 
 def _rows() -> QuerySet[WatchedQuery, Any]:

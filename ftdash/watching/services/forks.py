@@ -1,0 +1,239 @@
+"""A rewind of a watched query, as a fork: the verdict first, then a copy in a new directory.
+
+The fork lies within `FTDASH_WATCH_ROOTS`, apart from the directory of every watched query, and has
+a query id of its own. The verdict is given again before anything is written. The query itself goes
+on, or stays as it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from django.conf import settings
+
+from ftdash.watching.asked import Forked, Rewind, Said, Verdict
+from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
+from ftdash.watching.reading import check_place
+from ftdash.watching.services import savepoints, work
+from pipelines.domain.errors import Rejected
+from pipelines.domain.run import scheme_of
+from pipelines.storage.roots import StorageRoots
+from pipelines.storage.trees import Tree, are_nested, check_is_apart, check_is_free, tree_at
+from pipelines.structured import preflight as judging
+from pipelines.structured.directory import read_tree
+from pipelines.structured.explained import plan_of
+from pipelines.structured.fork import ForkRequest, fork, rewind_output
+from pipelines.structured.preflight import Output, Question, inputs_after
+from pipelines.structured.query import QueryDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class _Trees:
+    source: Tree
+    query: QueryDirectory
+    target: Tree
+    output: Tree | None
+    output_target: Tree | None
+
+
+def ask_for_verdict(
+    name: str, asked: Rewind, *, requester: str, reason: str, is_here: bool = False
+) -> int:
+    """The key of the work, which changes nothing. Raises Rejected if the places cannot be used."""
+    return _ask(
+        name,
+        asked,
+        WorkKind.PREFLIGHT,
+        "asked for a verdict on a rewind of",
+        requester=requester,
+        reason=reason,
+        is_here=is_here,
+    )
+
+
+def ask_for_fork(
+    name: str, asked: Rewind, *, requester: str, reason: str, is_here: bool = False
+) -> int:
+    """The key of the work. Raises Rejected if the places cannot be used."""
+    return _ask(
+        name,
+        asked,
+        WorkKind.FORK,
+        "rewound into a fork",
+        requester=requester,
+        reason=reason,
+        is_here=is_here,
+    )
+
+
+def ask_as_judged(name: str, verdict_key: int, *, requester: str, reason: str) -> int:
+    """Carry out exactly what a verdict was given on. Raises Rejected if that refused it."""
+    query = work.watched_row(name)
+    judged = QueryWork.objects.filter(query=query, pk=verdict_key, kind=WorkKind.PREFLIGHT).first()
+    if judged is None or not judged.result.get("is_possible"):
+        raise Rejected("The preflight has not found this rewind possible; ask for another one.")
+    asked = msgspec.convert(judged.asked, Rewind)
+    return ask_for_fork(name, asked, requester=requester, reason=reason)
+
+
+def _ask(
+    name: str,
+    asked: Rewind,
+    kind: WorkKind,
+    what: str,
+    *,
+    requester: str,
+    reason: str,
+    is_here: bool,
+) -> int:
+    query = work.watched_row(name)
+    saved = None if asked.savepoint is None else work.savepoint_row(query, asked.savepoint)
+    if saved is None and not query.directory:
+        raise Rejected(
+            f'The checkpoint directory of {name} is not known; give it under "Watch a query" with'
+            " the same name, or rewind from a savepoint."
+        )
+    if asked.output is Output.REWOUND and not query.output:
+        raise Rejected(
+            f'The output of {name} is not known; give it under "Watch a query" with the same name.'
+        )
+    if (asked.output is Output.REWOUND) != bool(asked.output_target):
+        raise Rejected("Give the place for the rewound output if you rewind it, and only then.")
+    for place in filter(None, (asked.target, asked.output_target)):
+        check_new_place(place)
+    if asked.output_target and are_nested(_place(asked.target), _place(asked.output_target)):
+        raise Rejected("The fork and the rewound output lie within each other; give two places.")
+    if asked.explained:
+        plan_of(asked.explained.encode())
+    origin = f"savepoint {saved.label}" if saved else f"batch {asked.batch_id}"
+    return work.ask(
+        query,
+        kind,
+        what=what,
+        asked=asked,
+        requester=requester,
+        reason=reason,
+        detail=f"{origin} into {asked.target}",
+        savepoint=saved,
+        is_here=is_here,
+    )
+
+
+def check_new_place(place: str) -> None:
+    """Raises Rejected unless it is below a root, and apart from all that is watched."""
+    check_place(place, settings.WATCH_ROOTS)
+    roots = StorageRoots(settings.WATCH_ROOTS)
+    is_object = bool(scheme_of(place))
+    if roots.is_root(roots.prefix(place) if is_object else roots.directory(place)):
+        raise Rejected(f"{place} is a root of what may be watched; choose a directory below it.")
+    known = WatchedQuery.objects.filter(removed_at=None)
+    for name, *places in known.values_list("name", "directory", "output", "event_log"):
+        for other in filter(None, places):
+            if are_nested(_place(place), _place(other)):
+                raise Rejected(
+                    f"{place} and {other}, which belongs to the watched query {name}, lie within"
+                    " each other; choose another place."
+                )
+
+
+def _place(location: str) -> str:
+    """As trees write it."""
+    return location.rstrip("/") if scheme_of(location) else str(Path(location).resolve())
+
+
+def judge(row: QueryWork, progress: work.Progress) -> None:
+    asked = msgspec.convert(row.asked, Rewind)
+    progress.step("reads every file of the batch")
+    work.end(row.pk, result=_verdict(asked, _trees(row, asked)))
+
+
+def carry_out(row: QueryWork, progress: work.Progress) -> None:
+    """1. Judge. 2. Copy the output. 3. Copy the checkpoint, whose `metadata` comes last."""
+    asked = msgspec.convert(row.asked, Rewind)
+    progress.step("reads every file of the batch")
+    trees = _trees(row, asked)
+    verdict = _verdict(asked, trees)
+    if not verdict.is_possible:
+        first = next(each.text for each in verdict.findings if each.outcome == "refused")
+        raise Rejected(f"The preflight refuses this rewind: {first}")
+    new = [each for each in (trees.target, trees.output_target) if each is not None]
+    progress.step("copies", writes_to=[each.location for each in new])
+    if trees.output is not None and trees.output_target is not None:
+        rewind_output(trees.query, trees.output, trees.output_target, asked.batch_id)
+    try:
+        request = ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries)
+        made = fork(trees.source, trees.query, trees.target, request, progress.files)
+    except BaseException:
+        if trees.output_target is not None:
+            trees.output_target.delete_all()
+        raise
+    forked = Forked(
+        location=made.location,
+        query_id=made.query_id,
+        next_batch=made.next_batch,
+        file_count=made.file_count,
+        size_bytes=made.size_bytes,
+        output_target=trees.output_target.location if trees.output_target else "",
+        verdict=verdict,
+    )
+    work.end(row.pk, result=forked)
+
+
+def _trees(row: QueryWork, asked: Rewind) -> _Trees:
+    """Raises Rejected if a place cannot be used any more."""
+    roots = list(settings.WATCH_ROOTS)
+    query = row.query
+    output = tree_at(query.output, roots) if query.output else None
+    if asked.savepoint is None:
+        source, directory = savepoints.opened(query, output=query.output)
+    else:
+        saved = work.savepoint_row(query, asked.savepoint)
+        source = tree_at(saved.location, [settings.WATCH_SAVEPOINTS])
+        directory = read_tree(source, output)
+    for place in filter(None, (asked.target, asked.output_target)):
+        check_new_place(place)
+    output_target = tree_at(asked.output_target, roots) if asked.output_target else None
+    if output is not None and output_target is not None:
+        check_is_apart(output_target, output)
+        check_is_free(output_target)
+    return _Trees(source, directory, tree_at(asked.target, roots), output, output_target)
+
+
+def _verdict(asked: Rewind, trees: _Trees) -> Verdict:
+    question = Question(
+        request=ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries),
+        output=asked.output,
+        plan=plan_of(asked.explained.encode()) if asked.explained else None,
+        missing_inputs=_missing_inputs(trees, asked.batch_id),
+    )
+    found = judging.preflight(trees.source, trees.query, trees.target, question)
+    return Verdict(
+        is_possible=found.is_possible,
+        findings=[
+            Said(check=each.check.value, outcome=each.outcome.value, text=each.text)
+            for each in found.findings
+        ],
+    )
+
+
+def _missing_inputs(trees: _Trees, batch_id: int) -> tuple[str, ...] | None:
+    """None: some lie where this server may not look."""
+    roots = StorageRoots(settings.WATCH_ROOTS)
+    missing = []
+    for address, path in _local(inputs_after(trees.source, trees.query, batch_id)):
+        try:
+            if not roots.directory(path).exists():
+                missing.append(address)
+        except Rejected:
+            return None
+    return tuple(missing)
+
+
+def _local(addresses: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """With the path; that of an object store is outside for `StorageRoots.directory`."""
+    for address in addresses:
+        parts = urlsplit(address)
+        is_file = parts.scheme in ("file", "")
+        yield address, unquote(parts.path) if is_file else f"{parts.scheme}://{parts.netloc}"

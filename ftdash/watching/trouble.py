@@ -1,0 +1,89 @@
+"""What is wrong with a watched query now, from what is known about it. Pure.
+
+Each sign has a cause in the one table of causes and next steps, `ftdash.incidents.causes`; the
+machine of incidents decides when one opens and when it is over.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+
+from ftdash.formats import count, duration, plural
+from ftdash.incidents.causes import Cause
+from ftdash.incidents.machine import Sign
+from ftdash.watching.standing import QueryState
+
+LATE_AFTER_INTERVALS = 10
+LATE_AFTER_MIN = timedelta(seconds=60)
+LAG_BATCHES = 12
+"""So many batches in a row decide if the lag grows."""
+
+LAG_GROWTH = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """`interval_ms`: usually from one batch to the next; None: not known. `lags`: records that
+    waited when the newest batches were planned, the newest first."""
+
+    now: datetime
+    state: QueryState
+    failure: str = ""
+    last_committed_at: datetime | None = None
+    interval_ms: float | None = None
+    lags: Sequence[int] = ()
+    damage: Sequence[str] = ()  # errors that the doctor found, as sentences
+    altered: Sequence[str] = ()  # labels of savepoints that are not as they were written
+
+
+def signs(seen: Seen) -> Iterator[Sign]:
+    """All of them stand: each is so now."""
+    for cause, text in _found(seen):
+        yield Sign(cause=cause, text=text, at_s=seen.now.timestamp(), stands=True)
+
+
+def _found(seen: Seen) -> Iterator[tuple[Cause, str]]:
+    if seen.state is QueryState.FAILED:
+        yield Cause.QUERY_FAILED, seen.failure or "The query ended with an exception."
+    if (late := _late(seen)) is not None:
+        yield Cause.QUERY_LATE, late
+    if (growing := _growing(seen.lags)) is not None:
+        yield Cause.QUERY_BEHIND, growing
+    if seen.damage:
+        more = f" and {plural(len(seen.damage) - 1, 'more error')}" if seen.damage[1:] else ""
+        yield Cause.CHECKPOINT_DAMAGED, f"{seen.damage[0]}{more}"
+    if seen.altered:
+        labels = ", ".join(seen.altered[:3])
+        yield Cause.SAVEPOINT_ALTERED, f"Not as written: {labels}."
+
+
+def _late(seen: Seen) -> str | None:
+    """A query that waits for input, or that ended, owes no batch."""
+    if seen.state in (QueryState.IDLE, QueryState.FINISHED, QueryState.FAILED):
+        return None
+    if seen.last_committed_at is None or seen.interval_ms is None:
+        return None
+    since = seen.now - seen.last_committed_at
+    usual = timedelta(milliseconds=seen.interval_ms)
+    if since <= max(LATE_AFTER_MIN, LATE_AFTER_INTERVALS * usual):
+        return None
+    times = since / usual
+    return (
+        f"The last batch was committed {duration(since / timedelta(milliseconds=1))} ago, which is"
+        f" {count(int(times))} times the usual {duration(seen.interval_ms)}."
+    )
+
+
+def _growing(lags: Sequence[int]) -> str | None:
+    """Every batch of the newer half found more waiting than any of the older half."""
+    if len(lags) < LAG_BATCHES:
+        return None
+    newest = lags[:LAG_BATCHES]
+    newer, older = newest[: LAG_BATCHES // 2], newest[LAG_BATCHES // 2 :]
+    if min(newer) <= max(older) or newer[0] < LAG_GROWTH * max(1.0, median(older)):
+        return None
+    return (
+        f"{count(newer[0])} records wait, and {count(older[-1])} did {LAG_BATCHES} batches before;"
+        " more comes than the query processes."
+    )

@@ -1,0 +1,77 @@
+"""Rows of a real query's state and what differs between two batches, through its process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from ftdash.supervision import java
+from ftdash.watching.asked import StateRows
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_rows_by_key_and_what_differs_between_two_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "input").mkdir()
+    for batch in range(2):
+        rows = "\n".join(json.dumps({"user": f"u{n}"}) for n in range(batch + 2))
+        (tmp_path / f"input/{batch}.json").write_text(rows)
+        counted(spark, tmp_path)
+    before = fingerprint(tmp_path / "checkpoint")
+
+    all_rows = asked(tmp_path, [1], key="")
+    one = asked(tmp_path, [1], key='"u2"')
+    changed = asked(tmp_path, [0, 1], key="")
+    refused = said(tmp_path, [7], key="")
+
+    counts = {row.key["user"]: row.value["count"] for row in all_rows.rows}
+    assert (counts, all_rows.count) == ({"u0": 2, "u1": 2, "u2": 1}, 3)
+    assert [row.key["user"] for row in one.rows] == ["u2"]
+    assert (changed.count, changed.gained_count) == (2, 3)
+    assert refused.returncode == 1
+    assert b"Spark cannot read the state" in refused.stderr.strip().splitlines()[-1]
+    assert fingerprint(tmp_path / "checkpoint") == before
+
+
+def counted(spark: SparkSession, home: Path) -> None:
+    rows = spark.readStream.schema("user string").json(str(home / "input"))
+    writer = rows.groupBy("user").agg(sf.count("*").alias("count")).writeStream
+    writer = writer.outputMode("complete").format("noop").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(home / "checkpoint")).start().awaitTermination()
+
+
+def asked(home: Path, batches: list[int], key: str) -> StateRows:
+    done = said(home, batches, key)
+    assert done.returncode == 0, done.stderr
+    return msgspec.json.decode(done.stdout, type=StateRows)
+
+
+def said(home: Path, batches: list[int], key: str) -> Any:
+    question = {
+        "places": [{"location": str(home / "checkpoint"), "batch_id": n} for n in batches],
+        "operator_id": 0,
+        "store": "default",
+        "key": key,
+        "rows_max": 200,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.spark.state_reading"],
+        input=json.dumps(question).encode(),
+        capture_output=True,
+        env={**os.environ, **java.environment()},
+        timeout=300,
+        check=False,
+    )
+
+
+def fingerprint(directory: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in directory.rglob("*") if p.is_file()}

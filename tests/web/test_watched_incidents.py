@@ -1,0 +1,219 @@
+"""Incidents of watched queries: when they open, what they say, who hears of them, when they end."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import mail
+from django.test import Client
+from django.utils import timezone
+
+from ftdash.accounts.models import TokenScope
+from ftdash.alerts import delivery, evaluation
+from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, Silence
+from ftdash.incidents.causes import ADVICE, OF_QUERIES, Cause
+from ftdash.watching.models import QueryIncident, QuerySavepoint, WatchedQuery
+from ftdash.watching.services import registration, trouble
+from ftdash.watching.services.registration import Sighting
+from ftdash.watching.standing import QueryState
+from ftdash.watching.trouble import LAG_BATCHES, LATE_AFTER_INTERVALS, Seen, signs
+from tests.structured_directories import Traits, write_query
+from tests.web.api_callers import bearer
+from tests.web.page_words import text_of, words_in
+from tests.web.watched import listener, progress, report, said
+
+pytestmark = pytest.mark.usefixtures("site")
+
+NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+WELL = Seen(
+    now=NOW,
+    state=QueryState.RUNNING,
+    last_committed_at=NOW - timedelta(seconds=10),
+    interval_ms=10_000,
+    lags=[100] * LAG_BATCHES,
+)
+LATE = timedelta(seconds=10 * LATE_AFTER_INTERVALS)
+
+
+def causes(seen: Seen) -> list[Cause]:
+    return [each.cause for each in signs(seen)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"state": QueryState.FAILED, "failure": "boom"}, [Cause.QUERY_FAILED]),
+        ({"last_committed_at": NOW - LATE}, []),
+        ({"last_committed_at": NOW - LATE * 1.01}, [Cause.QUERY_LATE]),
+        ({"last_committed_at": NOW - LATE * 1.01, "state": QueryState.STALE}, [Cause.QUERY_LATE]),
+        ({"last_committed_at": NOW - LATE * 9, "state": QueryState.IDLE}, []),
+        ({"last_committed_at": NOW - LATE * 9, "state": QueryState.FINISHED}, []),
+        ({"last_committed_at": NOW - LATE * 9, "interval_ms": None}, []),
+        ({"last_committed_at": NOW - timedelta(seconds=50), "interval_ms": 100}, []),
+        (
+            {"last_committed_at": NOW - timedelta(seconds=61), "interval_ms": 100},
+            [Cause.QUERY_LATE],
+        ),
+        ({"lags": list(range(1_200, 0, -100))}, [Cause.QUERY_BEHIND]),
+        ({"lags": list(range(100, 1_300, 100))}, []),  # it catches up
+        ({"lags": [900, 100, 900, 100, 900, 100] * 2}, []),
+        ({"lags": [0] * LAG_BATCHES}, []),
+        ({"lags": [900] * 6 + [100] * 5}, []),  # too few
+        ({"damage": ["offsets/3 is missing."]}, [Cause.CHECKPOINT_DAMAGED]),
+        ({"altered": ["friday"]}, [Cause.SAVEPOINT_ALTERED]),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_cause(changes: dict[str, Any], expected: list[Cause]) -> None:
+    assert causes(replace(WELL, **changes)) == expected
+
+
+def test_each_cause_has_its_next_step_and_its_command() -> None:
+    assert len(OF_QUERIES) == 5
+    for cause in OF_QUERIES:
+        assert "manage.py watch" in ADVICE[cause].cure
+
+
+def failed_query() -> Client:
+    client = listener()
+    began = timezone.now() - timedelta(seconds=30)
+    report(client, *(progress(n, at=began + timedelta(seconds=n)) for n in range(4)))
+    ended = timezone.now()
+    report(client, said("terminated", ended, exception="boom", errorClass="DIVIDE_BY_ZERO"))
+    return client
+
+
+def test_a_failed_query_has_one_incident_until_it_runs_for_a_minute(operator: Client) -> None:
+    client = failed_query()
+    now = timezone.now()
+
+    for seconds in range(3):
+        trouble.judge_queries(now + timedelta(seconds=seconds))
+
+    (row,) = QueryIncident.objects.all()
+    assert (row.cause, row.closed_at) == ("query-failed", None)
+    words = words_in(text_of(operator, "/incidents/"))
+    assert "orders The query failed DIVIDE_BY_ZERO" in words
+    assert "Read the exception on its page and correct the cause." in words
+    assert "query orders: The query failed" in words_in(text_of(operator, "/events/"))
+
+    report(client, progress(5, run="33333333-aaaa-4444-8888-000000000001", at=timezone.now()))
+    trouble.judge_queries(now + timedelta(seconds=30))
+    assert QueryIncident.objects.get().closed_at is None
+    trouble.judge_queries(now + timedelta(seconds=70))
+    assert QueryIncident.objects.get(cause="query-failed").closed_at is not None
+    assert "over: it was not seen any more" in words_in(text_of(operator, "/events/"))
+
+
+def test_damage_and_an_altered_savepoint_are_found_by_their_rows(
+    operator: Client, settings: Any, tmp_path: Path
+) -> None:
+    settings.WATCH_ROOTS = [str(tmp_path)]
+    made = write_query(tmp_path / "orders", Traits())
+    made.delete("offsets/9")
+    seen = Sighting(directory=str(made.checkpoint))
+    query = registration.watch(name="orders", seen=seen, requester="ada", reason="x")
+    QuerySavepoint.objects.create(
+        query=query,
+        label="friday",
+        location="/s",
+        batch_id=3,
+        keeps_next=False,
+        store="HDFS-backed",
+        size_bytes=1,
+        file_count=1,
+        digest="x",
+        taken_by="ada",
+        taken_at=timezone.now(),
+        problems=["commits/3 has been altered."],
+    )
+
+    trouble.judge_queries(timezone.now())
+
+    found = {row.cause for row in QueryIncident.objects.all()}
+    assert found >= {"checkpoint-damaged", "savepoint-altered"}
+    assert "A savepoint of the query is not as it was written. Not as written: friday." in words_in(
+        text_of(operator, "/watched/orders/")
+    )
+    scraped = bearer(TokenScope.READ).get("/metrics").content.decode()
+    assert 'ftdash_query_incident{cause="savepoint-altered",query="orders"} 1.0' in scraped
+    assert 'ftdash_query_savepoints{query="orders"} 1.0' in scraped
+
+
+def mails_to_all() -> None:
+    Channel.objects.create(
+        name="on-call",
+        kind=ChannelKind.MAIL,
+        address="on-call@example.org",
+        created_by="ada",
+        created_at=timezone.now(),
+    )
+
+
+def test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over(
+    settings: Any,
+) -> None:
+    settings.MAIL_IS_SET = True
+    mails_to_all()
+    failed_query()
+    now = timezone.now()
+
+    for seconds in range(3):
+        trouble.judge_queries(now + timedelta(seconds=seconds))
+        evaluation.evaluate(now + timedelta(seconds=seconds))
+    assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
+    message = delivery.message_of(Delivery.objects.get())
+    assert message.subject == "ftdash: orders: The query failed"
+    assert message.query == "orders"
+    assert "Next: Read the exception" in message.text
+
+    QueryIncident.objects.update(closed_at=now)
+    evaluation.evaluate(now + timedelta(seconds=5))
+    evaluation.evaluate(now + timedelta(seconds=6))
+    assert sorted(each.news for each in Delivery.objects.all()) == [News.CLEARED, News.FIRED]
+    Delivery.objects.update(due_at=now)
+    delivery.deliver_due()
+    assert [each.subject for each in mail.outbox] == [
+        "ftdash: orders: The query failed",
+        "ftdash: orders: The query failed (over)",
+    ]
+
+
+def test_a_silence_of_everything_holds_the_message_back() -> None:
+    mails_to_all()
+    failed_query()
+    now = timezone.now()
+    trouble.judge_queries(now)
+    silence = Silence.objects.create(
+        until=now + timedelta(hours=1), reason="x", created_by="ada", created_at=now
+    )
+
+    evaluation.evaluate(now + timedelta(seconds=1))
+    assert not Delivery.objects.exists()
+    silence.delete()
+    evaluation.evaluate(now + timedelta(seconds=2))
+    assert Delivery.objects.count() == 1
+
+
+def test_programs_read_the_incidents() -> None:
+    failed_query()
+    trouble.judge_queries(timezone.now())
+
+    (found,) = bearer(TokenScope.READ).get("/api/watched-queries/orders/incidents").json()
+
+    assert (found["cause"], found["closed_at"]) == ("query-failed", None)
+    assert found["next_step"].startswith("Read the exception")
+
+
+def test_a_query_that_is_watched_no_longer_has_no_incident() -> None:
+    failed_query()
+    trouble.judge_queries(timezone.now())
+
+    registration.remove(name="orders", requester="ada", reason="x")
+
+    assert not QueryIncident.objects.exists()
+    trouble.judge_queries(timezone.now())
+    assert WatchedQuery.objects.get().removed_at is not None
+    assert not QueryIncident.objects.exists()
