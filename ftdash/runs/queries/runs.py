@@ -242,7 +242,7 @@ def _facts(rows: Iterable[Run]) -> list[RunFacts]:
 
 _LARGE = (
     *("code", "parameters", "replayed_sources", "renamed_uids", "accepted_gaps", "vertices"),
-    *("transaction_timeouts_ms", "input_gaps", "slots", "counters"),
+    *("input_gaps", "slots", "counters"),
 )
 """Columns of a run that take long to decode, and longer the wider the run is."""
 
