@@ -1,7 +1,7 @@
 """No page claims more than is known: who made its numbers and fell silent is named, on each."""
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries.freshness import observe, silent_in
+from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
@@ -180,6 +181,12 @@ def address_of(pattern: URLPattern) -> str:
     }
     if pattern.name == "watched-query-regions":
         values["name"] = "orders"
+    if pattern.name == "query-work-regions":
+        query = WatchedQuery.objects.get(name="orders")
+        looked = QueryWork.objects.get_or_create(
+            query=query, kind=WorkKind.STATE, defaults={"created_at": datetime.now(UTC)}
+        )
+        values |= {"name": query.name, "key": looked[0].pk}
     wanted = pattern.pattern.converters
     return reverse(str(pattern.name), kwargs={k: values.get(k, newest) for k in wanted})
 
