@@ -3,12 +3,11 @@
 The program is `bench/drill/`, because it needs what tests need; it knows its options.
 """
 
-from django.core.management.base import BaseCommand
-
 from ftdash.command_line.management.commands.bench import run_program
+from ftdash.installed_command import QuickCommand
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Stage incidents on real pipelines; see how soon the pages name each, and the next step."
 
     def run_from_argv(self, argv: list[str]) -> None:
