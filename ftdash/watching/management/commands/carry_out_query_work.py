@@ -3,12 +3,11 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from ftdash.installed_command import QuickCommand
 from ftdash.watching.services import carrying_out
 
 
-class Command(BaseCommand):
+class Command(QuickCommand):
     help = "Carry out work on a query's files; people use `manage.py watch`."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
