@@ -1,5 +1,6 @@
 """Queries of real Spark: read, judged, saved, rewound, browsed, and repartitioned."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from pipelines.spark.structured import (
 )
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_query, read_tree
-from pipelines.structured.doctor import examine
+from pipelines.structured.doctor import CLOCK_SLACK_MS, examine
 from pipelines.structured.findings import Kind
 from pipelines.structured.fork import ForkRequest, fork
 from pipelines.structured.recovery import recovery_points
 from pipelines.structured.verification import verify
+from tests.polling import wait_until
 from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, StoreSetting, configure
 from tests.structured_rewinds.rewinds import rewind, story_of
 
@@ -79,6 +81,7 @@ def test_a_rewind_by_hand_that_ran_on_has_mixed_timelines_and_a_fork_has_not(
     fork(original, read_tree(original), LocalTree(safe), ForkRequest(batch_id=1))
 
     rewind_by_hand(checkpoint, to_batch=1)
+    wait_until(lambda: 1_000 * (time.time() - newest_s(checkpoint / "state")) > CLOCK_SLACK_MS)
     query.run(spark, checkpoint, shift=100, until=4)
     found = {each.kind for each in examine(read_query(str(checkpoint), [str(tmp_path)]))}
     query.run(spark, safe, shift=100, until=4)
@@ -125,6 +128,11 @@ def query_in(home: Path, kind: str = "file") -> Query:
     folder.mkdir()
     source = Input(kind, folder / "left")
     return Query("aggregation", source, source)
+
+
+def newest_s(directory: Path) -> float:
+    """When a file below it was last written, since the epoch."""
+    return max(path.stat().st_mtime for path in directory.rglob("*"))
 
 
 def rewind_by_hand(checkpoint: Path, to_batch: int) -> None:

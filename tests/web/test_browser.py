@@ -122,7 +122,9 @@ def test_two_savepoints_are_compared_after_one_press(held: Page, dashboard: Site
 def test_the_output_is_audited_after_one_press(held: Page, dashboard: Site) -> None:
     held.goto(dashboard.address + "/pipelines/clicks/guarantee/")
     held.click("#start-audit")
-    expect(held.locator("main .notice[role=status]")).to_contain_text("you may leave, and find it here")
+    expect(held.locator("main .notice[role=status]")).to_contain_text(
+        "you may leave, and find it here"
+    )
 
     waits = "An audit is under way: it waits for the worker. Asked by admin"
     leave_and_find_again(held, "#region-audit", waits)
@@ -166,7 +168,9 @@ def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pi
     held.fill("#id_reason", "on its own")
     held.fill("#id_confirmation", "clicks-again")
     held.click("main form [type=submit]")
-    expect(held.locator("main .notice[role=status]")).to_contain_text("Asked for: restore from a point")
+    expect(held.locator("main .notice[role=status]")).to_contain_text(
+        "Asked for: restore from a point"
+    )
     expect(held.locator("h1")).to_contain_text("Running")
     held.goto(dashboard.address + other)
     expect(runs.locator("tbody tr")).to_contain_text("clicks-again")
