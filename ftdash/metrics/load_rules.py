@@ -1,6 +1,6 @@
 """What the loads of a run say is wrong with it, before anything fails. Pure.
 
-Six rules, each of which a healthy pipeline passes also under full load: the system of a source is
+A healthy pipeline passes all six rules, also under full load: the system of a source is
 away; an author's function does not return; one subtask works while its neighbours wait; a queue
 grows faster than it is consumed; event time stands still while records come; checkpoints take many
 times as long as they did. Each holds for a while first.

@@ -852,7 +852,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "an incident of a watched query is told to the channels once when it opens and once when it"
+        "the channels get an incident of a watched query once when it opens and once when it"
         " is over"
     ): (
         Mutant(

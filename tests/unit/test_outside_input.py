@@ -324,7 +324,9 @@ def test_a_file_that_is_no_request_is_set_aside_and_the_next_one_is_read(content
 
 @drawn
 @given(content=anything_like(b'{"pid":1,"process_began_s":1.5,"host":"a","acquired_at":2.5}'))
-def test_a_record_of_an_owner_that_cannot_be_read_names_nobody(content: bytes) -> None:
+def test_a_record_of_an_owner_that_cannot_be_read_does_not_keep_a_successor_out(
+    content: bytes,
+) -> None:
     with TemporaryDirectory() as home:
         directory = RunDirectory.of(Path(home), "counts", RUN)
         with Lease.acquire(directory) as lease:

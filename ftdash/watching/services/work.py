@@ -2,7 +2,7 @@
 
 A worker starts the process; a command carries the work out itself. While it reads and copies, it
 reports each step and that it lives. If it falls silent, the work ends as failed, and what it had
-begun to write is removed. Work ends once: who comes second changes nothing.
+begun to write is removed. Work ends once: the second process to end it changes nothing.
 """
 
 import logging
