@@ -209,6 +209,13 @@ def test_a_sender_reads_frames_or_names_what_is_wrong(content: bytes) -> None:
         assert sent(content, lambda near: frames_of(near, BACKWARD)) >= 0
 
 
+def test_the_streams_that_are_changed_are_valid() -> None:
+    credit = grant_frame(1, 9, 5) + bytes_frame(Kind.CREDIT, 1, 4)
+
+    assert sent(a_forward_stream(), lambda near: frames_of(near, FORWARD)) == 4
+    assert sent(credit, lambda near: frames_of(near, BACKWARD)) == 2
+
+
 def a_control_frame(message: msgspec.Struct) -> bytes:
     payload = msgspec.json.encode(message)
     return len(payload).to_bytes(4, "big") + payload
