@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+import psutil
 
 from pipelines.bus import lease as lease_module
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
+from pipelines.domain.events import SlotConnected
 from pipelines.domain.faults import PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -80,6 +82,7 @@ PACKAGES = "FTDASH_TEST_PACKAGES"
 """In the environment of a driver: the directory of the package that Spark would send to slots."""
 
 EXIT_FAILED = 1
+SLOT_ENDS_S = 30.0
 
 forks.set_forkserver_preload(PRELOADED)
 
@@ -153,6 +156,25 @@ def hosted_run(
         with suppress(ProcessLookupError):
             os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
+        _end_slots(run)
+
+
+def _end_slots(run: StartedRun) -> None:
+    """A slot ends by itself soon after its driver, but until then it writes into the directories
+    of the test, which are about to be deleted."""
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    slots = []
+    for envelope in run.of(SlotConnected):
+        event = envelope.event
+        with suppress(psutil.NoSuchProcess):
+            if isinstance(event, SlotConnected) and psutil.Process(event.pid).ppid() == server:
+                slots.append(psutil.Process(event.pid))
+    for slot in slots:
+        with suppress(psutil.NoSuchProcess):
+            slot.kill()
+    _, alive = psutil.wait_procs(slots, timeout=SLOT_ENDS_S)
+    if alive:
+        raise TimeoutError(f"slots outlive SIGKILL by {SLOT_ENDS_S} s: {alive}")
 
 
 def hurry(root: Path) -> None:
