@@ -1,14 +1,19 @@
 // Draws the figures of a page with Plotly, again only when their values or the theme change.
 //
 // Values come as JSON beside each chart; "@name" in them is a colour of the style sheet. A chart
-// under the pointer is left alone until the pointer has gone. All time axes of a page show one range. When the window becomes wider or
-// narrower all are drawn again: what Plotly does by itself then forgets how high they are.
+// under the pointer is left alone until the pointer has gone, and one that is far out of sight until it
+// comes near: drawing costs most of the time that a live page takes. All time axes of a page show one
+// range. When the window becomes wider or narrower all are drawn again: what Plotly does by itself then
+// forgets how high they are.
 "use strict";
 
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const config = { displayModeBar: false, displaylogo: false, doubleClick: "reset" };
   const drawn = new WeakMap(); // chart -> the values it shows
+  const near = new WeakSet(); // charts that are in sight, or less than half a window away
+  const family = getComputedStyle(document.body).fontFamily;
+  const colors = new Map(); // name -> value, of the scheme that is shown
   const [NARROW_PX, ROW_PX, SIGN_PX] = [480, 19, 60]; // of a legend
   const SETTLED_MS = 100; // a window is pulled in many steps
   let [width, pulled] = [innerWidth, 0];
@@ -17,7 +22,7 @@
     const values = document.getElementById(chart.dataset.values);
     const plot = chart.querySelector(".plot");
     const text = values ? values.textContent : "null";
-    if (drawn.get(chart) === text) return;
+    if (drawn.get(chart) === text || (drawn.has(chart) && !near.has(chart))) return;
     if (chart.matches(":hover") && drawn.has(chart)) {
       chart.classList.add("is-held");
       return;
@@ -138,13 +143,16 @@
     const layout = onTime(data, sent);
     const height = layout.height + heightOfLegend(plot, data, layout);
     const width = plot.clientWidth || undefined; // said anew: drawn again, it keeps the one it had
-    await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
+    await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family } }, config);
     timeAxes.fit(plot);
     if (!isNew) return;
+    let zoomsOut = false; // Plotly only goes back to the range that it was first drawn with
+    plot.on("plotly_doubleclick", () => { zoomsOut = true; });
     plot.on("plotly_relayout", (change) => {
       if ("xaxis.tickvals" in change) return; // the ticks that follow from what is shown
       timeAxes.fit(plot);
-      zoomed(plot, change);
+      zoomed(plot, zoomsOut ? { "xaxis.autorange": true } : change);
+      zoomsOut = false;
     });
   }
 
@@ -157,12 +165,15 @@
   }
 
   function colored(text) {
-    const style = getComputedStyle(document.documentElement);
-    return text.replace(/"@([a-z0-9-]+)"/g, (_, name) => JSON.stringify(style.getPropertyValue(`--${name}`).trim()));
+    return text.replace(/"@([a-z0-9-]+)"/g, (_, name) => JSON.stringify(colorOf(name)));
   }
 
-  function fontFamily() {
-    return getComputedStyle(document.body).fontFamily;
+  // Asking the browser for a style makes it compute all styles, so each is asked for once.
+  function colorOf(name) {
+    if (!colors.has(name)) {
+      colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+    }
+    return colors.get(name);
   }
 
   function drawAll() {
@@ -175,12 +186,25 @@
     drawAll();
   }
 
+  const sight = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) near.delete(target);
+      else {
+        near.add(target);
+        draw(target);
+      }
+    }
+  }, { rootMargin: "50% 0px" });
   for (const chart of document.querySelectorAll(".chart")) {
     chart.addEventListener("mouseleave", () => draw(chart));
+    sight.observe(chart);
   }
   document.body.addEventListener("htmx:afterRequest", drawAll);
   document.addEventListener("visibilitychange", drawAll);
-  dark.addEventListener("change", drawAnew);
+  dark.addEventListener("change", () => {
+    colors.clear();
+    drawAnew();
+  });
   window.addEventListener("resize", () => {
     if (innerWidth === width) return; // the bar of a phone's browser came or went
     width = innerWidth;

@@ -144,11 +144,16 @@
     addEventListener(end, () => setTimeout(() => { pressed = null; }), true);
   }
 
+  // Asked anew for each region, the browser would compute the layout of the page for each.
+  let selected = null; // where the selected text begins
+  document.addEventListener("selectionchange", () => {
+    const selection = getSelection();
+    selected = selection.isCollapsed ? null : selection.anchorNode;
+  });
+
   // Forms stand outside the regions: what can be lost is a click or a selection.
   function isInUse(region) {
-    if (pressed instanceof Node && region.contains(pressed)) return true;
-    const selection = getSelection();
-    return !selection.isCollapsed && region.contains(selection.anchorNode);
+    return [pressed, selected].some((each) => each instanceof Node && region.contains(each));
   }
 
   // A link or a button under the cursor, or with the focus, whose place another one would take, or
@@ -234,9 +239,14 @@
   // known again by the nearest id, its kind and its link: rows move down when one is added.
   const FOCUSABLE = "a, button, summary, input, select, textarea, [tabindex]";
 
+  const scrolledTo = new WeakMap(); // what a person has scrolled -> how far, known without a layout
+  addEventListener("scroll", ({ target }) => {
+    if (target instanceof Element) scrolledTo.set(target, { left: target.scrollLeft, top: target.scrollTop });
+  }, true);
+
   function placeIn(region) {
     const focused = region.contains(document.activeElement) ? document.activeElement : null;
-    const scrolled = [...region.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+    const scrolled = [...region.querySelectorAll(".scroll")].map((each) => scrolledTo.get(each));
     if (!focused) return { scrolled, name: null, index: -1 };
     const name = nameOf(focused);
     return { scrolled, name, index: namesakes(region, name).indexOf(focused) };
@@ -244,8 +254,7 @@
 
   function takePlace(region, { scrolled, name, index }) {
     region.querySelectorAll(".scroll").forEach((each, at) => {
-      const [left, top] = scrolled[at] ?? [0, 0];
-      each.scrollTo({ left, top, behavior: "instant" });
+      if (scrolled[at]) each.scrollTo({ ...scrolled[at], behavior: "instant" });
     });
     if (name !== null && !region.contains(document.activeElement)) { // it was moved, or replaced
       namesakes(region, name)[index]?.focus({ preventScroll: true });

@@ -1,7 +1,9 @@
 """The dashboard in a real browser: live without reloading, honest when cut, never in the way."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from playwright.sync_api import (
@@ -11,6 +13,7 @@ from playwright.sync_api import (
     Response,
     Route,
     StorageState,
+    ViewportSize,
     expect,
 )
 from tenacity import retry, retry_if_exception_message, stop_after_attempt
@@ -35,6 +38,19 @@ COLLECT_CHECKPOINTS = """() => {
 
 HISTORY = "document.querySelector('#region-history .scroll')"
 """Found and used in one go: between the two of a locator the region may be replaced."""
+
+TIMES = """() => [...document.querySelectorAll(".js-plotly-plot")]
+  .filter((plot) => plot.layout.xaxis.type === "date")
+  .map((plot) => plot.layout.xaxis.range.map((at) => Math.round(timeAxes.instant(at))))"""
+CHARTS_WITH_TIME = 3
+ALL_IN_SIGHT = ViewportSize(width=1440, height=6_000)
+"""A chart that is far out of sight is drawn again only when it comes near."""
+
+TWO_FRAMES = """() => new Promise((done) =>
+  requestAnimationFrame(() => requestAnimationFrame(done)))"""
+PRESS_BOTH = """(keys) => keys.forEach((key) =>
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
+"""At once, however busy the machine is: the second key counts for a second and a half."""
 
 STEPS_MAX = 200
 FIVE_SECONDS_MS = 5_000
@@ -254,6 +270,27 @@ def test_a_refresh_takes_nothing_away_between_press_and_release(page: Page) -> N
     page.mouse.up()
     expect(page.locator("#region-history tr.is-chosen")).to_have_count(1)
     assert pressed.evaluate("(link) => link.isConnected")  # what stays is not replaced
+
+
+def test_a_refresh_replaces_nothing_under_the_cursor(page: Page) -> None:
+    """A link that stays is still there. A link that would go holds its region back."""
+    links = page.locator("#region-history tbody th a")
+    links.nth(3).hover()
+    pointed = page.locator("#region-history a:hover").element_handle()
+    before = pointed.inner_text(), pointed.bounding_box()
+    wait_for_next_checkpoint(page)
+    expect(links.nth(3)).not_to_have_text(before[0])
+    assert pointed.evaluate("(link) => link.matches(':hover')")
+    assert (pointed.inner_text(), pointed.bounding_box()) == before
+
+    links.last.hover()
+    oldest, newest = links.last.inner_text(), links.first.inner_text()
+    wait_for_next_checkpoint(page)
+    assert page.locator("#region-history a:hover").inner_text() == oldest
+    assert (links.first.inner_text(), links.last.inner_text()) == (newest, oldest)
+
+    page.mouse.move(0, 0)
+    expect(links.last).not_to_have_text(oldest)
 
 
 def test_a_refresh_leaves_a_form_on_the_page_as_it_is(page: Page, dashboard: Site) -> None:
@@ -504,6 +541,96 @@ def test_the_palette_is_opened_searched_and_followed_with_keys_only(page: Page) 
     expect(page).to_have_url(re.compile(f"{PIPELINE}metrics/$"))
 
 
+def test_single_keys_act_and_are_listed_and_can_be_switched_off(page: Page) -> None:
+    listed, search = page.locator("#shortcuts"), page.locator("#id_q")
+    page.keyboard.press("?")
+    expect(listed).to_contain_text("Go to any pipeline, checkpoint, page or action")
+    page.keyboard.press("Escape")
+    expect(listed).to_be_hidden()
+    for key, heading in (("i", "Incidents"), ("p", "Pipelines")):
+        page.evaluate(PRESS_BOTH, ["g", key])
+        expect(page.locator("h1")).to_have_text(heading)
+        wait_until_live(page)
+
+    page.keyboard.press("/")
+    expect(search).to_be_focused()
+    page.keyboard.type("?gi")
+    expect(search).to_have_value("?gi")
+    expect(listed).to_be_hidden()
+
+    search.blur()
+    page.keyboard.press("?")
+    listed.locator("#single-keys").uncheck()
+    page.keyboard.press("Escape")
+    page.reload()
+    wait_until_live(page)
+    page.keyboard.press("?")
+    expect(listed).to_be_hidden()
+    page.keyboard.press("Control+k")
+    expect(page.locator("#palette-text")).to_be_focused()
+
+
+def test_one_time_holds_for_every_chart_over_refreshes_and_in_the_address(page: Page) -> None:
+    page.set_viewport_size(ALL_IN_SIGHT)
+    page.select_option("#time-range", "300")
+    page.wait_for_function(f"() => ({TIMES})().every(([from, to]) => to - from === 300_000)")
+    ended = page.evaluate(TIMES)[0][1]
+    assert len(page.evaluate(TIMES)) == CHARTS_WITH_TIME
+    assert times_in_address(page) == {"last": "300"}
+    page.wait_for_function(f"(ended) => ({TIMES})().every(([, to]) => to > ended)", arg=ended)
+
+    zoom_in(page, "#chart-throughput")
+    expect(page.locator("#time-range")).to_have_value("chosen")
+    chosen = times_in_address(page)
+    shown = [[int(chosen["from"]), int(chosen["to"])]] * CHARTS_WITH_TIME
+    assert 0 < shown[0][1] - shown[0][0] < 200_000
+    assert page.evaluate(TIMES) == shown
+    wait_for_next_checkpoint(page)
+    assert page.evaluate(TIMES) == shown
+
+    page.reload()
+    page.wait_for_function(f"(shown) => JSON.stringify(({TIMES})()) === shown", arg=as_json(shown))
+    expect(page.locator("#time-range")).to_have_value("chosen")
+    zoom_out(page, "#chart-throughput")
+    expect(page.locator("#time-range")).to_have_value("")
+    assert times_in_address(page) == {}
+    assert page.evaluate(TIMES) != shown
+
+
+def test_a_copied_link_shows_a_colleague_the_same_time(page: Page, dashboard: Site) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=dashboard.address)
+    page.set_viewport_size(ALL_IN_SIGHT)
+    page.select_option("#time-range", "300")
+
+    page.click("#copy-moment")
+
+    expect(page.locator("#copied-moment")).to_have_text("Copied.")
+    link = page.evaluate("navigator.clipboard.readText()")
+    shown = page.evaluate(TIMES)
+    assert shown[0][1] - shown[0][0] == 300_000
+    wait_for_next_checkpoint(page)
+    page.goto(link)
+    page.wait_for_function(f"(shown) => JSON.stringify(({TIMES})()) === shown", arg=as_json(shown))
+    expect(page.locator("#time-range")).to_have_value("chosen")
+
+
+def test_a_chart_out_of_sight_is_drawn_again_when_it_comes_near(page: Page) -> None:
+    chart = page.locator("#chart-throughput")
+    plot = chart.locator(".plot").element_handle()
+    page.locator("main").evaluate("(main) => { main.style.paddingTop = '3000px'; }")
+    page.evaluate(TWO_FRAMES)  # by then the page knows what is near
+    drawn = plot.evaluate("(plot) => { plot.before = plot.data; return plot.data.length; }")
+    assert drawn
+    wait_for_next_checkpoint(page)
+    wait_for_next_checkpoint(page)
+    assert plot.evaluate("(plot) => plot.data === plot.before")
+
+    chart.scroll_into_view_if_needed()
+    page.mouse.move(0, 0)
+
+    page.wait_for_function("(plot) => plot.data !== plot.before", arg=plot, timeout=PATIENCE_MS)
+
+
 def test_subtasks_are_ordered_with_keys_only(page: Page) -> None:
     page.goto(page.url + "checkpoints/1/")
     wait_until_live(page)
@@ -605,6 +732,33 @@ def go_to(page: Page, wanted: str) -> None:
         if page.evaluate(is_there, wanted):
             return
     raise AssertionError(f"{wanted} is not reached with {STEPS_MAX} steps")
+
+
+def zoom_in(page: Page, chart: str) -> None:
+    """To the middle of it, by drawing a box; the pointer then leaves."""
+    drawing = page.locator(f"{chart} .nsewdrag").first
+    drawing.scroll_into_view_if_needed()
+    box = drawing.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.3 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], middle, steps=4)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+
+
+def zoom_out(page: Page, chart: str) -> None:
+    page.locator(f"{chart} .nsewdrag").first.dblclick()
+    page.mouse.move(0, 0)
+
+
+def times_in_address(page: Page) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(page.url).query))
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def asks(sent: Request | Response) -> bool:
