@@ -11,6 +11,7 @@ import gc
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -29,6 +30,7 @@ from xdist.workermanage import WorkerController
 from ftdash.supervision import java
 from tests.new_home import KEPT_DATABASE, MACHINE
 from tests.shared_machine import SharedMachine
+from tests.spark_classes import begin_archive, mapped_from
 from tests.thorough import is_slow, runs_slow_tests
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 LEFT_OUT = pytest.StashKey[int]()
 """How many slow tests this process has left out."""
 LEFT_OUT_BY_WORKER = "left_out"
+ARCHIVE = pytest.StashKey[subprocess.Popen[bytes]]()
+FIRST_WORKER = "gw0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -122,6 +126,9 @@ def is_whole_suite(config: pytest.Config) -> bool:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if (process := config.stash.get(ARCHIVE, None)) is not None:
+        process.kill()
+        process.wait()
     shutil.rmtree(os.environ["FTDASH_HOME"], ignore_errors=True)
 
 
@@ -173,6 +180,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=turn_of)
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment(), JDK_JAVA_OPTIONS=SHORT_LIVED_JAVA)
+        if is_whole_suite(config):
+            share_classes(config)
+
+
+def share_classes(config: pytest.Config) -> None:
+    """One of the suite's processes has the archive written, while the others begin."""
+    archive = Path(os.environ[MACHINE]) / "spark.jsa"
+    if os.environ.get("PYTEST_XDIST_WORKER") == FIRST_WORKER:
+        config.stash[ARCHIVE] = begin_archive(archive)
+    os.environ.update(mapped_from(archive))
 
 
 def leave_out_slow(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,59 @@
+"""Lets the JVMs of Spark that a suite starts map their classes from one archive.
+
+A JVM that starts Spark reads and verifies some ten thousand classes, which is half of the processor
+time of a start. Java can keep them in an archive (class data sharing, JEP 350) and map that. A JVM
+that finds no archive, or one that does not fit, starts as it would without.
+
+    python -m tests.spark_classes FILE
+
+starts Spark once and writes the archive of what it has loaded.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+OPTIONS = "SPARK_SUBMIT_OPTS"
+"""Of the JVM that Spark runs in, and not of the one that only builds its command."""
+
+QUIET = "-Xlog:cds*=off"
+
+
+def mapped_from(archive: Path) -> dict[str, str]:
+    """Variables for a process that starts Spark."""
+    return {OPTIONS: f"-XX:SharedArchiveFile={archive} {QUIET}"}
+
+
+def begin_archive(archive: Path) -> subprocess.Popen[bytes]:
+    """Has it written by a process of its own, which the caller ends. The archive appears whole."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark_classes", str(archive)],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def write_archive(archive: Path) -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    partial = archive.with_suffix(".partial")
+    os.environ[OPTIONS] = f"-XX:ArchiveClassesAtExit={partial} {QUIET}"
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.getOrCreate()
+    session.sparkContext.parallelize(range(4), 2).barrier().mapPartitions(list).collect()
+    session.range(4).groupBy("id").count().collect()
+    session.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        raise RuntimeError("Spark has started without a gateway")
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # then the JVM ends, and writes the archive
+    gateway.proc.wait()
+    partial.rename(archive)
+
+
+if __name__ == "__main__":
+    write_archive(Path(sys.argv[1]))
