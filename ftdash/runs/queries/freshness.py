@@ -128,9 +128,9 @@ def clock_off_s(run: Run, now: datetime) -> float:
 def is_lost(run: Run) -> bool:
     """True if the driver that spoke last is known to be gone: another one was started since, or is
     due. It is not silent, so a page need not wait to say so."""
-    started_at, spoke_at = run.driver_started_at, run.last_event_at
-    is_replaced = started_at is not None and spoke_at is not None and started_at > spoke_at
-    return is_replaced or run.driver_due_at is not None
+    spoke_at = run.last_event_at
+    since = [run.driver_started_at, run.driver_waits_since if run.driver_due_at else None]
+    return spoke_at is not None and any(at is not None and at > spoke_at for at in since)
 
 
 def _of_clock(run: Run, now: datetime) -> str:
