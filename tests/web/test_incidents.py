@@ -208,6 +208,26 @@ def test_the_gap_in_a_stream_of_redis_is_counted_where_it_can_be() -> None:
     assert figures(Cause.INPUT_LOST, entries_gone(split, first, None)) == ""
 
 
+def test_while_no_driver_lives_no_run_is_said_to_go_on(site: Path) -> None:
+    run = new_run()
+    Story(run).started().slot_killed()
+    Projector().run_once()
+    at = timezone.now()
+    row = {"cause": Cause.DRIVER_LOST, "text": "It is gone.", "opened_at": at, "last_at": at}
+    Incident.objects.create(pipeline=run.pipeline, run=run, **row)
+    (before,) = (
+        each.standing for each in queries.open_incidents() if each.cause is Cause.DRIVER_LOST
+    )
+    type(run).objects.update(driver_started_at=timezone.now() + timedelta(seconds=1))
+
+    (after,) = (
+        each.standing for each in queries.open_incidents() if each.cause is Cause.DRIVER_LOST
+    )
+
+    assert before.startswith("The run goes on in attempt 2.")
+    assert after == "The run goes on when its next driver has started."
+
+
 def test_of_a_slot_that_is_gone_its_memory_is_told() -> None:
     assert slot_in("Slot 12 (pid 80) is gone: killed.") == "12"
     assert slot_in("The driver (pid 80) is gone.") is None
