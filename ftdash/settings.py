@@ -455,8 +455,13 @@ DEFAULT_FROM_EMAIL = os.environ.get("FTDASH_MAIL_FROM", "ftdash@localhost")
 SERVERS_ANSWER_WITHIN_S = 5.0
 """How long a web request waits for the answer of a source or sink before it gives up."""
 
-STALE_AFTER_S = 3.0
-"""A running driver reports once a second; silence for this long makes its rows stale."""
+SILENT_AFTER_S = 8.0
+"""A driver and the projector speak once a second, the worker every two. Whoever has not spoken for
+this long is called silent. Flink waits for five missed heartbeats too: a machine that is merely
+busy keeps a process waiting for some seconds. Every page shows the age of its data meanwhile."""
+
+CLOCKS_DIFFER_S = 3.0
+"""By more than this, the clocks of two machines differ for a reason."""
 
 PROJECTOR_POLL_MS = 300
 SAMPLE_RETENTION_S = 1800

@@ -51,6 +51,7 @@ COST_S = (
 KEYS = 64
 HOT_KEY = 7
 TRANSACTION_TIMEOUT = timedelta(seconds=30)
+LOOK_EVERY = timedelta(seconds=2)  # for new files: what no source has seen is named by no page
 
 POISON, STUCK, SKEWED, AWAY = "poison", "stuck", "skewed", "away"
 UID, CLOCK = "uid", "clock"
@@ -156,7 +157,7 @@ def _uid(place: Path) -> str:
 def _source(kind: str, place: Path) -> object:
     match kind:
         case "files":
-            return json_lines_directory(place / "input", schema=RECORDS)
+            return json_lines_directory(place / "input", schema=RECORDS, look_every=LOOK_EVERY)
         case "redis":
             return RedisStreams(os.environ[REDIS], (place.name,), schema=RECORDS)
         case _:

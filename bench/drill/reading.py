@@ -3,6 +3,7 @@
 The browser has a thread of its own: its loop would keep Django from asking the database.
 """
 
+import base64
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,9 @@ LOOKS: tuple[tuple[str, Literal["light", "dark"], ViewportSize], ...] = (
     ("dark", "dark", DESK),
     ("390", "light", TELEPHONE),
 )
-QUALITY = 35
+QUALITY = 60
+MARGIN = 24  # pixels below the notice
+DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 NOTICES = "main .notice, #offline"
 DONE = "the drill takes the next step"
 
@@ -89,9 +92,10 @@ class Reader:
     def notices(self) -> list[str]:
         return self._asked(lambda: _texts(self._page.locator(NOTICES)))
 
-    def take_pictures(self, directory: Path, name: str) -> None:
-        """In light, in dark, and at the width of a telephone."""
-        self._asked(lambda: self._take_pictures(directory, name))
+    def take_pictures(self, words: tuple[str, ...], directory: Path, name: str) -> None:
+        """Of the page down to the notice with these words: in light, in dark, and at the width of
+        a telephone."""
+        self._asked(lambda: self._take_pictures(words, directory, name))
 
     def _asked(self, question: Callable[[], T]) -> T:
         return self._thread.submit(question).result()
@@ -152,14 +156,28 @@ class Reader:
         done = " ".join(_texts(self._page.locator("main .notice.is-good")))
         return Taken(clicks, f"{title}. {done}")
 
-    def _take_pictures(self, directory: Path, name: str) -> None:
+    def _take_pictures(self, words: tuple[str, ...], directory: Path, name: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         for look, scheme, size in LOOKS:
             self._page.emulate_media(color_scheme=scheme)
             self._page.set_viewport_size(size)
-            file = directory / f"{name}-{look}.jpg"
-            self._page.screenshot(path=file, type="jpeg", quality=QUALITY)
+            self._page.evaluate("scrollTo(0, 0)")
+            self._page.evaluate(DRAWN)
+            (directory / f"{name}-{look}.webp").write_bytes(self._picture(words, size))
         self._page.emulate_media(color_scheme="light")
         self._page.set_viewport_size(DESK)
+
+    def _picture(self, words: tuple[str, ...], size: ViewportSize) -> bytes:
+        """By Chromium itself, which writes WebP; Playwright writes larger kinds only."""
+        place = self._notice(words).bounding_box()
+        height = place["y"] + place["height"] + MARGIN if place else size["height"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
+        wanted = {"format": "webp", "quality": QUALITY, "clip": clip, "captureBeyondViewport": True}
+        session = self._page.context.new_cdp_session(self._page)
+        try:
+            return base64.b64decode(session.send("Page.captureScreenshot", wanted)["data"])
+        finally:
+            session.detach()
 
 
 def _plain(text: str) -> str:

@@ -93,7 +93,7 @@ def _read(
     if named.at_s is None:
         return Outcome(limit_s=incident.limit_s, said=named.text)
     if pictures is not None:
-        person.take_pictures(pictures, staged.name)
+        person.take_pictures(words, pictures, staged.name)
     seconds = round(named.at_s - began_s, 1)
     taken = person.take(words, incident)
     is_quick = seconds <= incident.limit_s

@@ -147,7 +147,7 @@ def _records_behind(run: Run, sample: Sample | None, now: datetime) -> Reading:
 def _told(run: Run, sample: Sample | None, now: datetime) -> Sample | Absent:
     if run.status == JobStatus.FAILED.value:
         return Absent.OVER
-    if sample is None or _seconds(now, sample.at) > settings.STALE_AFTER_S:
+    if sample is None or _seconds(now, sample.at) > settings.SILENT_AFTER_S:
         return Absent.UNKNOWN
     return sample
 

@@ -29,6 +29,7 @@ from django.views.decorators.http import require_safe
 from pipelines.domain.errors import Rejected
 
 LOWEST_PRIORITY = 19
+PICTURES = (".png", ".webp")
 CONFIGURATION = Path(__file__).with_name("mkdocs.yml")
 
 
@@ -47,9 +48,10 @@ def sources() -> list[Path]:
 def _digest() -> str:
     digest = hashlib.sha256()
     files = (path for root in sources() for path in root.rglob("*"))
-    for path in sorted(path for path in files if path.suffix in (".md", ".py", ".yml", ".png")):
+    kept = (".md", ".py", ".yml", *PICTURES)
+    for path in sorted(path for path in files if path.suffix in kept):
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-        if path.suffix != ".png":
+        if path.suffix not in PICTURES:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -120,7 +122,7 @@ def documentation(request: HttpRequest, path: str = "") -> HttpResponse:
         file /= "index.html"
     if not file.is_file():
         raise Http404(f"The documentation has no page {path!r}.")
-    kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    kind = mimetypes.guess_type(file.name, strict=False)[0] or "application/octet-stream"
     answer = HttpResponse(file.read_bytes(), content_type=kind)
     if file.suffix == ".html":
         vars(answer)["_csp_update"] = {  # as the decorators of django-csp do

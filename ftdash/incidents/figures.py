@@ -19,6 +19,7 @@ _PORTS = (  # how clients of PostgreSQL, Redis, Kafka and object stores name wha
     ),
 )
 _OFFSETS_GONE = re.compile(r"offsets ([\d,]+) to ([\d,]+) are gone")  # a source of Kafka says so
+_ENTRIES_GONE = re.compile(r"([\d,]+) entries, (\d+-\d+) to (\d+-\d+), are gone")  # one of Redis
 _SLOT = re.compile(r"Slot (\d+) \(pid")
 _OF_DISKS = frozenset({Cause.DISK_FULL, Cause.DISK_READ_ONLY})
 
@@ -70,12 +71,21 @@ def figures(cause: Cause, text: str) -> str:
     if cause in _OF_DISKS and (path := path_in(text)) is not None:
         room = room_at(Path(path))
         return room.sentence if room else ""
-    if cause is Cause.INPUT_LOST and (gone := _OFFSETS_GONE.search(text)) is not None:
+    if cause is Cause.INPUT_LOST:
+        return _gap(text)
+    if cause is Cause.SYSTEM_AWAY and (server := server_in(text)) is not None:
+        return f"{server} does not answer."
+    return ""
+
+
+def _gap(text: str) -> str:
+    if (gone := _OFFSETS_GONE.search(text)) is not None:
         first, last = (int(each.replace(",", "")) for each in gone.groups())
         count = plural(last - first + 1, "record")
         return f"The gap has up to {count}, offsets {first:,} to {last:,}."
-    if cause is Cause.SYSTEM_AWAY and (server := server_in(text)) is not None:
-        return f"{server} does not answer."
+    if (gone := _ENTRIES_GONE.search(text)) is not None:
+        count = plural(int(gone[1].replace(",", "")), "record")
+        return f"The gap has up to {count}, entries {gone[2]} to {gone[3]}."
     return ""
 
 

@@ -15,6 +15,7 @@ from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Failure, Run
 from ftdash.metrics.queries.loads import resident_bytes_before
 from ftdash.requests.asking import problem_with
+from ftdash.runs.queries.freshness import is_lost
 from ftdash.runs.queries.runs import newest_runs
 from pipelines.domain.commands import COMMANDS
 from pipelines.domain.status import JobStatus
@@ -204,6 +205,8 @@ def _standing(row: Incident, newest: Run | None) -> str:
         return f"Over. {row.closed_because}"
     if newest is None:
         return ""
+    if not newest.is_terminal and is_lost(newest):
+        return "The run goes on when its next driver has started."
     match JobStatus(newest.status):
         case JobStatus.FAILED:
             return "The run has failed and waits for a person."

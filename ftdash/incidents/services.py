@@ -5,7 +5,7 @@ folded what the drivers reported. Every round starts from the rows, so a project
 between costs nothing.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -17,13 +17,12 @@ from ftdash.incidents.machine import CALM_CHECKPOINTS, Closed, Health, Open, Sig
 from ftdash.incidents.models import Incident, JudgedFailures
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import Failure, Pipeline, RestoreRefusal, Run
-from ftdash.runs.fleet_answers import Concern, PipelineSummary
+from ftdash.runs.fleet_answers import PipelineSummary
 from ftdash.runs.queries.fleet import fleet
 from pipelines.domain.errors import FailureKind, Rejected
 from pipelines.domain.settings.parsing import parse_settings
 
 NOTE_LENGTH_MAX = 2_000
-SILENT_FOR = timedelta(seconds=6)
 _CAUSES = {cause.value for cause in Cause}
 
 
@@ -93,15 +92,9 @@ def _sign_of(failure: Failure | RestoreRefusal) -> Sign:
 
 def _standing(summary: PipelineSummary, now: datetime) -> list[Sign]:
     cause = OF_CONCERN.get(summary.concern)
-    if cause is None or _is_short_silence(summary, now):
+    if cause is None:
         return []
     return [Sign(cause=cause, text=summary.attention, at_s=now.timestamp(), stands=True)]
-
-
-def _is_short_silence(summary: PipelineSummary, now: datetime) -> bool:
-    """The pages say so at once; an incident is kept, and a driver without time may miss reports."""
-    is_silent = summary.concern is Concern.SILENT and summary.state is ShownState.STALE
-    return is_silent and summary.as_of is not None and now - summary.as_of < SILENT_FOR
 
 
 def _judge_one(

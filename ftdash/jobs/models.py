@@ -134,6 +134,9 @@ class Run(RunsCode):
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     last_event_at = models.DateTimeField(null=True)
+    clock_behind_s = models.FloatField(
+        default=0.0
+    )  # of the driver, by what its journal was written
     last_checkpoint_id = models.PositiveBigIntegerField(null=True)  # newest completed
     last_completed_at = models.DateTimeField(null=True)
     last_committed_at = models.DateTimeField(null=True)

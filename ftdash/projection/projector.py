@@ -39,7 +39,7 @@ from pipelines.bus.journal import (
     first_offset,
     read_journal,
 )
-from pipelines.bus.journal_segments import envelopes_of
+from pipelines.bus.journal_segments import envelopes_of, newest_segment
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.events import Envelope, JournalContinued
 
@@ -165,12 +165,23 @@ def _fold_next(run: Run) -> int:
         rebuild(run)
         return 0
     if envelopes:
+        run.clock_behind_s = _clock_behind_s(run, envelopes[-1], offset)
         with transaction.atomic():
             fold(run, envelopes, offset, expected_offset=run.journal_offset)
         spans = _spans.setdefault(run.run_id, RunSpans(run.pipeline.name, run.run_id))
         for envelope in envelopes if tracer() is not None else ():
             spans.on(envelope)
     return len(envelopes)
+
+
+def _clock_behind_s(run: Run, newest: Envelope, offset: int) -> float:
+    """How much earlier than its journal was written to the driver dates the newest line. Unchanged
+    if more was written since: the next round tells."""
+    segment = newest_segment(_journal(run))
+    written = segment.path.stat()
+    if segment.base + written.st_size != offset:
+        return run.clock_behind_s
+    return max(0.0, written.st_mtime - newest.at_ms / 1000)
 
 
 def _news(run: Run) -> tuple[list[Envelope], int]:

@@ -58,6 +58,7 @@ PROJECTED = (
     "started_at",
     "ended_at",
     "last_event_at",
+    "clock_behind_s",
     "last_checkpoint_id",
     "last_completed_at",
     "last_committed_at",

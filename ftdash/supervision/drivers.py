@@ -133,6 +133,9 @@ def supervise_run(run_key: int) -> None:
         return
     owner = owner_of(run_directory(run))
     found = _looked_at(run, owner)
+    if owner is not None and run.driver_due_at is not None:  # it came up late, and not too late
+        waits = Run.objects.filter(pk=run.pk, driver_due_at=run.driver_due_at)
+        waits.update(driver_due_at=None, driver_waits_since=None, version=F("version") + 1)
     match needed_repair(run, timezone.now(), owner, found):
         case Repair.START:
             _start(run)

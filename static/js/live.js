@@ -9,6 +9,7 @@
   const ASK_EVERY_MS = 3000; // unless the stream made it ask sooner
   const ASK_TIMEOUT_MS = 4000;
   const AGING_MS = 4500; // what is older than five seconds has been called so by then
+  const SILENT_MS = 8000; // a busy server answers late; a server that refuses is away at once
   const OLD_MS = 15000;
   const TICK_MS = 250;
 
@@ -21,6 +22,7 @@
   let askedAt = performance.now();
   let answeredAt = performance.now();
   let failedSince = null;
+  let isRefused = false; // the last answer was an error, and not silence
   let asking = false;
   let askAgain = false;
   let state = null;
@@ -103,12 +105,17 @@
     if (event.detail.successful) {
       answeredAt = performance.now();
       failedSince = null;
+      isRefused = false;
     } else {
       failedSince = failedSince ?? performance.now();
     }
     if (askAgain) { askAgain = false; refresh(); } else asksForIt = false;
     tick();
   });
+
+  for (const refused of ["htmx:sendError", "htmx:responseError"]) {
+    asker.addEventListener(refused, () => { isRefused = true; });
+  }
 
   // --- taking in an answer
 
@@ -306,7 +313,8 @@
 
   function showFreshness(now) {
     const badge = document.getElementById("freshness");
-    const isCut = now - answeredAt > AGING_MS && (failedSince !== null || now - askedAt > AGING_MS);
+    const patience = isRefused ? AGING_MS : SILENT_MS;
+    const isCut = now - answeredAt > patience && (failedSince !== null || now - askedAt > AGING_MS);
     const dataAge = freshFrom === null ? null : now - freshFrom;
     const tone = isCut ? "cut" : dataAge === null ? "unknown" : dataAge > OLD_MS ? "old" : dataAge > AGING_MS ? "aging" : "fresh";
     badge.dataset.tone = tone;

@@ -305,6 +305,61 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
+        "a process that a busy machine makes late is not called silent; one that says nothing for"
+        " eight seconds is"
+    ): (
+        Mutant(
+            "ftdash/settings.py",
+            "SILENT_AFTER_S = 8.0",
+            "SILENT_AFTER_S = 3.0",
+            "tests/web/test_honesty.py::test_who_is_late_on_a_busy_machine_is_not_silent_yet",
+        ),
+        Mutant(
+            "ftdash/runs/queries/freshness.py",
+            "if is_lost(run) or silent_for > timedelta(seconds=settings.SILENT_AFTER_S):",
+            "if is_lost(run):",
+            "tests/web/test_queries.py"
+            "::test_a_silent_driver_makes_its_pipeline_stale_within_seconds",
+        ),
+    ),
+    "a driver whose clock was set, ahead or back, is named for that, and not called silent": (
+        Mutant(
+            "ftdash/projection/projector.py",
+            "return max(0.0, written.st_mtime - newest.at_ms / 1000)",
+            "return 0.0",
+            "tests/web/test_clock_steps.py"
+            "::test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off",
+        ),
+        Mutant(
+            "ftdash/projection/projector.py",
+            "if segment.base + written.st_size != offset:",
+            "if False:",
+            "tests/web/test_clock_steps.py"
+            "::test_a_journal_that_is_read_late_says_nothing_about_clocks",
+        ),
+    ),
+    "a run whose points do not fit its code fails before it waits for slots": (
+        Mutant(
+            "pipelines/runtime/master/start/run_opening.py",
+            "return not any(_may_fit(fit, context, point) for point in points)",
+            "return False",
+            "tests/unit/runtime/master/test_driving.py"
+            "::test_a_run_whose_points_do_not_fit_its_code_fails_before_it_waits_for_slots",
+        ),
+    ),
+    (
+        "a refresh takes no button away from under the cursor, and shows the change once the cursor"
+        " has gone"
+    ): (
+        Mutant(
+            "static/js/live.js",
+            "return Boolean(lost);",
+            "return false;",
+            "tests/web/test_browser.py"
+            "::test_a_button_under_the_cursor_stays_until_the_cursor_has_gone",
+        ),
+    ),
+    (
         "one subtask that has most of the work is named, and a healthy pipeline under load raises"
         " nothing"
     ): (

@@ -89,6 +89,13 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "pipelines/runtime/master/requests/start_undo.py",
+            "self._asked is not None or self._has_put_back or self._context.spec.puts_back",
+            "self._asked is not None or self._has_put_back",
+            "tests/processes/test_undone_starts.py"
+            "::test_a_run_of_its_own_puts_back_what_a_run_that_is_over_has_set_aside",
+        ),
+        Mutant(
+            "pipelines/runtime/master/requests/start_undo.py",
             "return completed is not None or any(True for _ in own)",
             "return completed is not None",
             (

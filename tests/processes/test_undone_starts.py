@@ -9,7 +9,12 @@ import pytest
 
 from pipelines.bus.inbox import submit
 from pipelines.domain.commands import Cancel, UndoStart
-from pipelines.domain.events import MetricsSampled, RequestEnded
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    MetricsSampled,
+    RequestEnded,
+    SlotConnected,
+)
 from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.status import JobStatus, RequestOutcome
 from tests.driven_run import StartedRun
@@ -59,13 +64,47 @@ def test_rows_that_were_set_aside_come_back_and_a_restore_goes_on(tmp_path: Path
             assert rows == [(number,) for number in range(TOTAL)]
 
 
-def undone(root: Path, start: Start, visible: Callable[[], object]) -> tuple[object, ...]:
-    """What readers saw before the start over, after its undo and in between."""
+def test_a_run_of_its_own_puts_back_what_a_run_that_is_over_has_set_aside(tmp_path: Path) -> None:
+    """It reads nothing, and its only attempt is none: no slot is started."""
+
+    def start(number: int, interval: str, **more: object) -> AbstractContextManager[StartedRun]:
+        return started(tmp_path, number, interval, **{"asked": {}, **more})
+
+    output = tmp_path / "output"
+    newest = canceled_after_some(start)
+    before = len(committed(output))
+    with start(2, NEVER) as again:
+        again.wait_for(lambda _: records_of(again) > READ, STEP_S)
+        answered(again, Cancel(**who("cancel")))
+        again.wait_until_over(STEP_S)
+    during = len(committed(output))
+    with start(3, NEVER, asked={"puts_back": True, "started_by": "ada"}) as back:
+        ended = back.wait_until_over(STEP_S)
+        assert back.of(SlotConnected) == []
+    after = len(committed(output))
+
+    assert (ended.status, before) == (JobStatus.CANCELED, after)
+    assert "ada undid the start: the output of run run-1 up to checkpoint" in ended.reason
+    assert after > during == 0
+    restored = {"restore_from": newest.path, "first": newest.checkpoint_id + 1}
+    with start(4, SOON, **restored) as last:
+        hurry(tmp_path)
+        assert last.wait_until_over(STEP_S).status is JobStatus.FINISHED
+    assert_rows_exact(output)
+
+
+def canceled_after_some(start: Start) -> CheckpointCompleted:
+    """The newest checkpoint of the first run."""
     with start(1, SOON) as first:
         first.wait_for_more(3, STEP_S)
         answered(first, Cancel(**who("cancel")))
         first.wait_until_over(STEP_S)
-        newest = first.completed()[-1]
+        return first.completed()[-1]
+
+
+def undone(root: Path, start: Start, visible: Callable[[], object]) -> tuple[object, ...]:
+    """What readers saw before the start over, after its undo and in between."""
+    newest = canceled_after_some(start)
     before = visible()
     with start(2, NEVER) as again:
         again.wait_for(lambda _: records_of(again) > READ, STEP_S)

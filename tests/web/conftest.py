@@ -71,15 +71,11 @@ def asks_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def patient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> float:
+def patient(settings: Any) -> float:
     """What was just heard of stays fresh, however slow the machine is. Gives after how many seconds
-    a worker of an installation is late."""
-    from ftdash.runs.queries import freshness
-
-    late_after_s: float = freshness.RECONCILE_LATE_AFTER_S
-    settings.STALE_AFTER_S = PATIENCE_S
-    monkeypatch.setattr(freshness, "RECONCILE_LATE_AFTER_S", PATIENCE_S)
-    return late_after_s
+    a process of an installation is silent."""
+    settings.SILENT_AFTER_S = PATIENCE_S
+    return installed.SILENT_AFTER_S
 
 
 @pytest.fixture
@@ -92,12 +88,9 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> datetime:
 
 
 @pytest.fixture
-def as_installed(
-    patient: float, no_time_passes: datetime, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> datetime:
+def as_installed(patient: float, no_time_passes: datetime, settings: Any) -> datetime:
     """With the patience of an installation, and no time to lose it in."""
-    settings.STALE_AFTER_S = installed.STALE_AFTER_S
-    monkeypatch.setattr("ftdash.runs.queries.freshness.RECONCILE_LATE_AFTER_S", patient)
+    settings.SILENT_AFTER_S = patient
     return no_time_passes
 
 

@@ -1,5 +1,6 @@
 """Journals as a driver would write them, for tests of everything that reads their rows."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from django.utils import timezone
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Request, Run
 from pipelines.bus.journal import JournalWriter
-from pipelines.bus.journal_segments import SEGMENT_BYTES
+from pipelines.bus.journal_segments import SEGMENT_BYTES, newest_segment
 from pipelines.domain.checkpoint_failures import ChannelAlignment, HeldBack, SubtaskPhases
 from pipelines.domain.commands import Command, TakeSavepoint
 from pipelines.domain.errors import FailureKind
@@ -98,6 +99,12 @@ class Story:
             self._journal = journal
             yield
         self._journal = None
+        self.written_at(self.clock.now_ms)
+
+    def written_at(self, at_ms: int) -> None:
+        """By the clock of the disk, which is right."""
+        file = newest_segment(run_directory(self.run).journal_file).path
+        os.utime(file, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
     def wait(self, ms: int) -> "Story":
         self.clock.now_ms += ms

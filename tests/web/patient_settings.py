@@ -2,4 +2,4 @@
 
 from ftdash.settings import *  # noqa: F403
 
-STALE_AFTER_S = 60.0
+SILENT_AFTER_S = 60.0

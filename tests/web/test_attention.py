@@ -18,12 +18,12 @@ from ftdash.runs.queries.fleet import Signs, Transaction, attention, rank
         ({"state": ShownState.STALE, "reason": "Silent."}, Concern.SILENT, "Silent."),
         ({"state": ShownState.UNKNOWN}, Concern.SILENT, "The pipeline is UNKNOWN."),
         (
-            {"state": ShownState.STALE, "reason": "It is an hour ahead.", "ahead_s": 3600.0},
+            {"state": ShownState.STALE, "reason": "It is an hour ahead.", "is_clock_off": True},
             Concern.CLOCK_OFF,
             "It is an hour ahead.",
         ),
         (
-            {"state": ShownState.STALE, "reason": "It is gone.", "is_replaced": True},
+            {"state": ShownState.STALE, "reason": "It is gone.", "is_lost": True},
             Concern.DRIVER_LOST,
             "It is gone.",
         ),

@@ -293,6 +293,24 @@ def test_a_refresh_replaces_nothing_under_the_cursor(page: Page) -> None:
     expect(links.last).not_to_have_text(oldest)
 
 
+def test_a_button_under_the_cursor_stays_until_the_cursor_has_gone(page: Page) -> None:
+    def with_another_button(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.text().replace('id="act-kill"', 'id="act-another"')
+        route.fulfill(response=answer, body=body)
+
+    page.hover("#act-kill")
+    page.route(asks_at, with_another_button)
+    for _ in range(3):  # the first question may be older, and of the last the answer is not in yet
+        with page.expect_response(asks, timeout=PATIENCE_MS):
+            pass
+
+    assert page.locator("#act-kill").is_visible()
+    page.mouse.move(0, 0)
+    expect(page.locator("#act-another")).to_be_visible()
+    expect(page.locator("#act-kill")).to_have_count(0)
+
+
 def test_a_refresh_leaves_a_form_on_the_page_as_it_is(page: Page, dashboard: Site) -> None:
     page.goto(dashboard.address)
     wait_until_live(page)
@@ -383,6 +401,28 @@ def test_what_is_five_seconds_old_is_called_so(
     page.close()
 
 
+def test_a_server_that_is_only_slow_is_not_called_away(
+    dashboard: Site, browser: Browser, signed_in: StorageState
+) -> None:
+    page = browser.new_page(storage_state=signed_in)
+    page.clock.install()
+    page.add_init_script(CUTS_PATIENCE_SHORT)
+    open_pipeline(page, dashboard)
+    page.route(asks_at, lambda _: None)
+    stop_the_clock(page)
+    page.evaluate("window.isHurried = true")
+    banner = page.locator("#offline")
+
+    for _ in range(2):
+        with page.expect_event("requestfailed", asks, timeout=PATIENCE_MS):
+            page.clock.run_for(ASKS_WITHIN_MS)
+    expect(banner).to_be_hidden()
+
+    page.clock.run_for(FIVE_SECONDS_MS)
+    expect(banner).to_contain_text("The web server does not answer")
+    page.close()
+
+
 @pytest.mark.parametrize(("age_ms", "tone"), [(4_600, "aging"), (15_100, "old")])
 def test_what_the_server_gives_is_called_as_old_as_it_says(
     dashboard: Site, browser: Browser, signed_in: StorageState, age_ms: int, tone: str
@@ -402,7 +442,7 @@ def test_what_the_server_gives_is_called_as_old_as_it_says(
 def test_whoever_was_not_heard_of_is_asked_about_in_time(
     dashboard: Site, browser: Browser, signed_in: StorageState, place: str
 ) -> None:
-    """The server knows it after four seconds: who asks every three may hear of it after seven."""
+    """The server knows it after eight seconds: who asks every three may hear of it after eleven."""
     page = browser.new_page(storage_state=signed_in)
     page.clock.install()
     page.add_init_script("delete window.SharedWorker")

@@ -1,18 +1,26 @@
 """The machine's clock is set, an hour back or forth: pages and supervision stay sensible."""
 
+import time
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
+from ftdash.incidents.causes import Cause
+from ftdash.incidents.models import Incident
+from ftdash.jobs.directories import run_directory
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector, _clock_behind_s
+from ftdash.runs.fleet_answers import Concern
 from ftdash.runs.queries import freshness
+from ftdash.runs.queries.fleet import fleet
 from ftdash.runs.queries.freshness import ShownState
 from ftdash.supervision import drivers as supervision
 from ftdash.ui.templatetags import formats as tags
-from tests.web.journals import new_run
+from pipelines.bus.journal import read_journal
+from tests.web.journals import Story, StoryClock, new_run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("site")]
 HOUR = timedelta(hours=1)
 
 
@@ -36,6 +44,32 @@ def test_a_driver_that_spoke_last_before_the_clock_was_set_back_counts_as_silent
 
     assert state is ShownState.STALE
     assert "-" not in sentence
+
+
+def test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off() -> None:
+    story = Story(new_run(), StoryClock()).started()
+    story.clock.now_ms -= round(HOUR / timedelta(milliseconds=1))
+    story.sampled().written_at(round(1000 * time.time()))
+    Projector().run_once()
+
+    (found,) = fleet().pipelines
+    (incident,) = Incident.objects.all()
+
+    assert (found.state, found.concern) == (ShownState.STALE, Concern.CLOCK_OFF)
+    assert "The clock of the driver's machine is 1 h 00 min behind this one's" in found.attention
+    assert incident.cause == Cause.CLOCK_OFF
+
+
+def test_a_journal_that_is_read_late_says_nothing_about_clocks() -> None:
+    """In parts, of which the first is an hour older than the last: only the end of it tells."""
+    run = new_run()
+    clock = StoryClock()
+    clock.now_ms -= round(HOUR / timedelta(milliseconds=1))
+    story = Story(run, clock).started()
+    envelopes, offset = read_journal(run_directory(run).journal_file, 0)
+    story.wait(round(HOUR / timedelta(milliseconds=1))).sampled()
+
+    assert _clock_behind_s(run, envelopes[-1], offset) == 0.0
 
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR])

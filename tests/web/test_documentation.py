@@ -1,5 +1,6 @@
 """The documentation: complete where it is generated, strict where written, and served safely."""
 
+import mimetypes
 import re
 import urllib.parse
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_a_folder_stands_for_its_index_page(built: Path, reader: Client) -> None
 
     assert answer.redirect_chain == [("/docs/how-to/", 302)]
     assert answer.content == b"<p>guides</p>"
+
+
+def test_a_picture_is_called_one_also_where_the_system_knows_no_such_kind(
+    built: Path, reader: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mimetypes, "guess_type", mimetypes.MimeTypes().guess_type)
+    (built / "disk-full-dark.webp").write_bytes(b"RIFF")
+
+    assert reader.get("/docs/disk-full-dark.webp")["Content-Type"] == "image/webp"
 
 
 @pytest.mark.parametrize("path", ["../../secret", "..%2f..%2fsecret", "/etc/passwd"])

@@ -158,7 +158,7 @@ def test_a_run_that_completes_none_at_all_is_late_too() -> None:
 
 
 def test_a_run_that_does_not_come_up_needs_attention(settings: Any) -> None:
-    settings.STALE_AFTER_S = 600.0
+    settings.SILENT_AFTER_S = 600.0
     new_run("never-spoke", created_at=timezone.now() - timedelta(seconds=70))
     story = Story(new_run("comes-up"), StoryClock(StoryClock().now_ms - 90_000))
     fold(story.tell(JobStatusChanged(status=JobStatus.INITIALIZING)).wait(10_000))

@@ -32,6 +32,8 @@ from ftdash.requests.services import ask
 from ftdash.retention.pruning import prune
 from ftdash.runs.fleet_answers import Concern
 from pipelines.connectors.kafka.reader import range_gone
+from pipelines.connectors.redis.stream_entries import StreamExtent, id_of, offset_of
+from pipelines.connectors.redis.stream_entries import range_gone as entries_gone
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.commands import RequestKind, RetryNow
 from pipelines.domain.errors import FailureKind, Rejected
@@ -192,6 +194,38 @@ def test_the_gap_in_a_topic_is_counted() -> None:
         "The gap has up to 3,600 records, offsets 1,200 to 4,799."
     )
     assert figures(Cause.INPUT_LOST, "The stream s and all that was not read of it is gone.") == ""
+
+
+def test_the_gap_in_a_stream_of_redis_is_counted_where_it_can_be() -> None:
+    split = SplitProgress(name="clicks", offset=offset_of(b"1200-0"), passed=40)
+    first, last = offset_of(b"4800-0"), offset_of(b"4900-0")
+    extent = StreamExtent(added=3_700, length=60, last=last, max_deleted=0, first=first)
+    counted = entries_gone(split, first, extent)
+
+    assert figures(Cause.INPUT_LOST, f"records[0] failed: {counted}") == (
+        f"The gap has up to 3,600 records, entries 1200-0 to {id_of(first - 1)}."
+    )
+    assert figures(Cause.INPUT_LOST, entries_gone(split, first, None)) == ""
+
+
+def test_while_no_driver_lives_no_run_is_said_to_go_on(site: Path) -> None:
+    run = new_run()
+    Story(run).started().slot_killed()
+    Projector().run_once()
+    at = timezone.now()
+    row = {"cause": Cause.DRIVER_LOST, "text": "It is gone.", "opened_at": at, "last_at": at}
+    Incident.objects.create(pipeline=run.pipeline, run=run, **row)
+    (before,) = (
+        each.standing for each in queries.open_incidents() if each.cause is Cause.DRIVER_LOST
+    )
+    type(run).objects.update(driver_started_at=timezone.now() + timedelta(seconds=1))
+
+    (after,) = (
+        each.standing for each in queries.open_incidents() if each.cause is Cause.DRIVER_LOST
+    )
+
+    assert before.startswith("The run goes on in attempt 2.")
+    assert after == "The run goes on when its next driver has started."
 
 
 def test_of_a_slot_that_is_gone_its_memory_is_told() -> None:

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("site")
 @pytest.fixture(autouse=True)
 def patience(settings: Any) -> None:
     """What a test has told must not grow stale while a slow machine gets round to asking."""
-    settings.STALE_AFTER_S = 120.0
+    settings.SILENT_AFTER_S = 120.0
 
 
 def test_each_operator_is_shown_with_its_load_throughput_and_watermark(operator: Client) -> None:

@@ -73,7 +73,7 @@ pytestmark = pytest.mark.usefixtures("site")
 @pytest.fixture(autouse=True)
 def patience(settings: Any) -> None:
     """What a test has told must not grow stale while a slow machine gets round to asking."""
-    settings.STALE_AFTER_S = 120.0
+    settings.SILENT_AFTER_S = 120.0
 
 
 def test_names_types_and_labels_are_the_expected_ones(operator: Client) -> None:

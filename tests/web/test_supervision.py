@@ -21,6 +21,9 @@ from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import ask
+from ftdash.runs.fleet_answers import Concern
+from ftdash.runs.queries.fleet import fleet
+from ftdash.runs.queries.freshness import ShownState
 from ftdash.runs.queries.pipelines import pipeline_page
 from ftdash.supervision import delivery, launcher
 from ftdash.supervision import drivers as supervision
@@ -205,6 +208,34 @@ def test_the_wait_before_another_driver_is_shown_and_a_person_may_end_it(setting
     run.refresh_from_db()
     assert (run.driver_due_at, run.driver_waits_since) == (None, None)
     assert run.driver_starts_in_row == 2, "what has died before still counts"
+
+
+def test_a_driver_that_comes_up_late_ends_the_wait_for_another_one() -> None:
+    """A machine that is too busy may take longer than the grace of a start."""
+    now = timezone.now()
+    run = new_run(driver_due_at=now, driver_waits_since=now - timedelta(seconds=1))
+    Story(run).started()
+    Projector().run_once()
+
+    (heard,) = fleet().pipelines
+    with Lease.acquire(run_directory(run)):
+        supervision.supervise_run(run.pk)
+
+    run.refresh_from_db()
+    assert (heard.state, heard.concern) == (ShownState.RUNNING, Concern.NONE)
+    assert (run.goes_on_at, run.driver_waits_since) == (None, None)
+
+
+def test_a_driver_that_is_dead_is_named_while_another_one_is_due() -> None:
+    now = timezone.now()
+    run = new_run(driver_due_at=now + timedelta(seconds=9))
+    Story(run).started()
+    Projector().run_once()
+    type(run).objects.update(driver_waits_since=timezone.now() + timedelta(milliseconds=2))
+
+    (found,) = fleet().pipelines
+
+    assert (found.state, found.concern) == (ShownState.STALE, Concern.DRIVER_LOST)
 
 
 def test_a_run_that_has_ended_gets_no_driver_even_before_it_is_projected() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -53,7 +54,7 @@ def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
     control_plane: "ControlPlane",
     operator: Client,
     patient: float,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
 ) -> None:
     """While it is gone, the pages say so."""
     control_plane.wait_for_reconcile()
@@ -64,7 +65,7 @@ def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
     control_plane.kill("redis")
     control_plane.wait_for_silence(patient)
     Heartbeat.objects.create(name="reconcile", at=control_plane.reconciled_at(), pid=1)
-    monkeypatch.setattr("ftdash.runs.queries.freshness.RECONCILE_LATE_AFTER_S", patient)
+    settings.SILENT_AFTER_S = patient
     assert "the Redis between them" in words_of(operator, reverse("lab"))
 
     control_plane.start_redis()

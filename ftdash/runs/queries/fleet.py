@@ -19,9 +19,9 @@ from ftdash.metrics.load_rules import Trouble
 from ftdash.runs.fleet_answers import Attention, Concern, Fleet, PipelineSummary, RunPulse
 from ftdash.runs.queries.freshness import (
     Observation,
-    ahead_s,
     checkpoint_interval_s,
-    is_replaced,
+    clock_off_s,
+    is_lost,
     late_after_s,
     observe,
     shown_state,
@@ -77,8 +77,8 @@ class Signs:
     in_state_s: float  # how long it has been in `state`
     late_after_s: float
     is_periodic: bool  # it should complete checkpoints by itself
-    is_replaced: bool = False  # another driver was started since the last report
-    ahead_s: float = 0.0  # of this machine's clock, that of the last report
+    is_lost: bool = False  # the driver that spoke last is known to be gone
+    is_clock_off: bool = False  # that of the driver's machine
     transaction: Transaction | None = None  # that is given up first
     pulse: RunPulse | None
 
@@ -99,9 +99,9 @@ def _of_state(signs: Signs) -> Attention | None:
     match signs.state:
         case ShownState.FAILED:
             return Attention(Concern.FAILED, signs.reason or "The pipeline is FAILED.")
-        case ShownState.STALE if signs.ahead_s > 0:
+        case ShownState.STALE if signs.is_clock_off:
             return Attention(Concern.CLOCK_OFF, signs.reason)
-        case ShownState.STALE if signs.is_replaced:
+        case ShownState.STALE if signs.is_lost:
             return Attention(Concern.DRIVER_LOST, signs.reason)
         case ShownState.UNKNOWN | ShownState.STALE:
             return Attention(Concern.SILENT, signs.reason or f"The pipeline is {signs.state}.")
@@ -237,8 +237,8 @@ def _signs(
         since_started_s=_age_s(run.started_at if run else None, now),
         late_after_s=late_after_s(interval_s, settings.CHECKPOINT_LATE_AFTER_S),
         is_periodic=interval_s is not None,
-        is_replaced=run is not None and is_replaced(run),
-        ahead_s=ahead_s(run, now) if run else 0.0,
+        is_lost=run is not None and is_lost(run),
+        is_clock_off=run is not None and clock_off_s(run, now) != 0.0,
         transaction=_transaction(run, interval_s or 0.0) if run else None,
         pulse=pulse,
     )

@@ -22,9 +22,6 @@ from pipelines.domain.events import RestoreProgress
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus, RecoveryPhase
 
-RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S
-"""One beat missed: a page that asks again at that moment says so within 5 s."""
-
 _SILENT = {
     HeartbeatName.PROJECTOR: (
         "The projector, which turns reports of running pipelines into these pages, {since}; start"
@@ -70,19 +67,16 @@ def observe() -> Observation:
     beats = {beat.name: beat for beat in Heartbeat.objects.all()}
     return Observation(
         now=now,
-        projector=_liveness(HeartbeatName.PROJECTOR, beats, now, settings.STALE_AFTER_S),
-        reconcile=_liveness(HeartbeatName.RECONCILE, beats, now, RECONCILE_LATE_AFTER_S),
+        projector=_liveness(HeartbeatName.PROJECTOR, beats, now),
+        reconcile=_liveness(HeartbeatName.RECONCILE, beats, now),
     )
 
 
 def silent_in(seen: Heard) -> timedelta | None:
     """Until the first of them would be called silent; None: one of them is by now."""
     left = [
-        timedelta(seconds=late_after_s) - abs(seen.now - each.at)
-        for each, late_after_s in (
-            (seen.projector, settings.STALE_AFTER_S),
-            (seen.reconcile, RECONCILE_LATE_AFTER_S),
-        )
+        timedelta(seconds=settings.SILENT_AFTER_S) - abs(seen.now - each.at)
+        for each in (seen.projector, seen.reconcile)
         if each.is_alive and each.at is not None
     ]
     return min(left) if len(left) == len(HeartbeatName) else None
@@ -100,8 +94,10 @@ def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
         return ShownState.UNKNOWN, seen.projector.note
     if run.last_event_at is None:
         return ShownState.CREATED, run.driver_note or "Its driver has not reported yet."
-    silent_for = abs(seen.now - run.last_event_at)  # either way, after a clock was set back
-    if silent_for > timedelta(seconds=settings.STALE_AFTER_S):
+    if clock_off_s(run, seen.now):
+        return ShownState.STALE, _of_clock(run, seen.now)
+    silent_for = seen.now - run.last_event_at
+    if is_lost(run) or silent_for > timedelta(seconds=settings.SILENT_AFTER_S):
         return ShownState.STALE, _silence(run, silent_for)
     return ShownState(run.status), _restoring(run) or run.reason
 
@@ -118,27 +114,34 @@ def _restoring(run: Run) -> str:
     )
 
 
-def ahead_s(run: Run, now: datetime) -> float:
-    """By how much the last report comes from the future; 0: it does not, or that is no more than
-    what clocks differ by."""
+def clock_off_s(run: Run, now: datetime) -> float:
+    """By how much the driver's clock is ahead of this one's; negative: behind what its reports were
+    written at. 0: it is right, or off by no more than clocks differ by."""
     if run.last_event_at is None:
         return 0.0
+    if run.clock_behind_s > settings.CLOCKS_DIFFER_S:
+        return -run.clock_behind_s
     ahead = (run.last_event_at - now).total_seconds()
-    return ahead if ahead > settings.STALE_AFTER_S else 0.0
+    return ahead if ahead > settings.CLOCKS_DIFFER_S else 0.0
 
 
-def is_replaced(run: Run) -> bool:
-    """True if a driver was started after the last report of the one before it."""
-    started_at, spoke_at = run.driver_started_at, run.last_event_at
-    return started_at is not None and spoke_at is not None and started_at > spoke_at
+def is_lost(run: Run) -> bool:
+    """True if the driver that spoke last is known to be gone: another one was started since, or is
+    due. It is not silent, so a page need not wait to say so."""
+    spoke_at = run.last_event_at
+    since = [run.driver_started_at, run.driver_waits_since if run.driver_due_at else None]
+    return spoke_at is not None and any(at is not None and at > spoke_at for at in since)
+
+
+def _of_clock(run: Run, now: datetime) -> str:
+    off_s = clock_off_s(run, now)
+    return (
+        f"The clock of the driver's machine is {age(1000 * abs(off_s))}"
+        f" {'ahead of' if off_s > 0 else 'behind'} this one's, so what it reports cannot be dated."
+    )
 
 
 def _silence(run: Run, silent_for: timedelta) -> str:
-    if run.last_event_at is not None and run.last_event_at > timezone.now():
-        return (
-            f"The clock of the driver's machine is {age(1000 * silent_for.total_seconds())} ahead"
-            " of this one's, so what it reports cannot be dated."
-        )
     sentence = (
         f"The driver was {run.status} and has reported nothing for"
         f" {age(1000 * silent_for.total_seconds())}."
@@ -158,14 +161,12 @@ def fresh_driver_note(run: Run) -> str:
     return run.driver_note
 
 
-def _liveness(
-    name: HeartbeatName, beats: dict[str, Heartbeat], now: datetime, late_after_s: float
-) -> Liveness:
+def _liveness(name: HeartbeatName, beats: dict[str, Heartbeat], now: datetime) -> Liveness:
     beat = beats.get(name)
     if beat is None:
         return Liveness(False, None, _SILENT[name].format(since="has never run"))
     silent_s = abs((now - beat.at).total_seconds())  # from the future is no sign of life either
-    if silent_s > late_after_s:
+    if silent_s > settings.SILENT_AFTER_S:
         since = f"has been silent for {age(1000 * silent_s)}"
         return Liveness(False, beat.at, _SILENT[name].format(since=since))
     return Liveness(True, beat.at, beat.note)

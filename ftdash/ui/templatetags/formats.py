@@ -62,6 +62,12 @@ def breakable(setting: object) -> SafeString:
 
 
 @register.filter
+def ended(text: str) -> str:
+    """As a sentence: what a library said often has no period, and another sentence follows."""
+    return text if text.endswith((".", "!", "?", "…", ":")) else f"{text}."
+
+
+@register.filter
 def in_cell(text: object) -> str:
     """For a cell of a Markdown table, which a bar or the end of a line would end."""
     return " ".join(str(text).split()).replace("|", "\\|")

@@ -230,10 +230,15 @@ class StreamExtent:
     def past_gap(self, split: SplitProgress, ahead: int | None) -> PastGap | None:
         """The position of the first entry, if all up to there is gone. `ahead`: as for
         `from_oldest`. None: older entries exist, so those that are gone lay between others."""
-        if self._begin <= split.offset:
+        lost = self.lost_before(split)
+        if lost is None:
             return None
-        at = self.from_oldest(split.name, split.end_offset, ahead)
-        return PastGap(at, max(0, self.removed - split.passed))
+        return PastGap(self.from_oldest(split.name, split.end_offset, ahead), lost)
+
+    def lost_before(self, split: SplitProgress) -> int | None:
+        """How many entries are gone unread, at most, if the first one comes later than the
+        position. None: older entries exist, so how many are gone between others is unknown."""
+        return max(0, self.removed - split.passed) if self._begin > split.offset else None
 
     def oldest(self, split: SplitProgress, marked: Fields | None) -> int:
         """See `GrowingSource.oldest`. `marked`: the present contents of the mark's entry.
@@ -333,11 +338,12 @@ def pending_of(extent: StreamExtent | None, split: SplitProgress, given: int) ->
     return max(0, min(extent.added - split.passed, extent.length) - given)
 
 
-def range_gone(split: SplitProgress, oldest: int) -> str:
-    return (
-        f"The stream {split.name}: entries {id_of(split.offset)} to {id_of(oldest - 1)} are gone"
-        " (trimmed or deleted) and were not read."
-    )
+def range_gone(split: SplitProgress, oldest: int, extent: StreamExtent | None) -> str:
+    """`extent`, as it was seen; None: it is not known now, so nothing is counted."""
+    lost = extent.lost_before(split) if extent is not None else None
+    entries = f"{id_of(split.offset)} to {id_of(oldest - 1)}"
+    named = f"entries {entries}" if lost is None else f"{lost:,} entries, {entries},"
+    return f"The stream {split.name}: {named} are gone (trimmed or deleted) and were not read."
 
 
 def _entry(answer: object) -> MarkedEntry | None:

@@ -8,6 +8,7 @@ that barriers go on, and asks again each turn, for one stream only, for a bounde
 
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 import numpy as np
@@ -116,7 +117,7 @@ class StreamsReader:
         self._away_since_s, self._told_away, self._trouble = None, set(), ""
         oldest = oldest_of(extent, at, marked)
         if oldest > at.offset:
-            raise InputLost(range_gone(at, oldest))
+            raise InputLost(range_gone(at, oldest, extent))
         self._pending[at.name] = pending_of(extent, at, len(entries))
         return entries
 
@@ -259,7 +260,10 @@ class RedisStreams:
             return oldest_of(found.extent, split, found.marked)
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
-        return range_gone(split, oldest)
+        extent = None
+        with suppress(Retryable), RedisConnection(self.url) as connection:
+            extent = connection.extent(split.name)
+        return range_gone(split, oldest, extent)
 
     @property
     def retention_setting(self) -> str:

@@ -54,7 +54,8 @@ from pipelines.runtime.master.run_context import (
 from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from pipelines.runtime.master.slots.control_server import ControlServer
 from pipelines.runtime.master.start.kept_rows import KeptRows
-from pipelines.runtime.networking import driver_networking, load_tls
+from pipelines.runtime.master.start.run_opening import fits_no_point
+from pipelines.runtime.networking import SlotAddress, driver_networking, load_tls
 from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
 from pipelines.stream import Pipeline
@@ -64,6 +65,18 @@ OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextMana
 """Brings up what slots run on; left when the run is over. May raise StartGivenUp instead."""
 
 EXECUTOR_THREADS = 2
+
+
+class NoSlots:
+    """Implements `StageHost`, for a run that fails before it needs a slot. What slots run on takes
+    seconds to come up, and a person waits for the reason."""
+
+    def start(self, address: SlotAddress, slot_count: int) -> None:
+        raise Retryable("A recovery point fits the code by now")
+
+    def cancel(self, address: SlotAddress) -> None:
+        pass
+
 
 EXIT_LEASE_HELD = 3
 """Exit status of a driver process whose run another driver has."""
@@ -193,6 +206,8 @@ def _host(
         waited_ms=float(os.environ.pop(WAITED, "0")),
     )
     master = JobMaster(context)
+    if lease.attempts_so_far() and fits_no_point(context):
+        return master.run(NoSlots())
     try:
         with open_stages(spec, context.post) as stages:
             for uid, source in pipeline.sources.items():

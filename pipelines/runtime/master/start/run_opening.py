@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelines.bus.journal import JournalWriter
 from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.events import (
     CheckpointFailed,
     CheckpointTriggered,
@@ -21,6 +21,7 @@ from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.status import StopStage
+from pipelines.points.fit import PointFit
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.run_context import RunContext, newest_completed
 from pipelines.runtime.master.start.starting_point import (
@@ -75,6 +76,29 @@ def found_points(context: RunContext) -> FoundPoints:
     return FoundPoints(
         RetainedPoints(context.settings.checkpointing.retained_count, points), given_up
     )
+
+
+def fits_no_point(context: RunContext) -> bool:
+    """True if the run has points and its code fits none of them, as their manifests say: then it
+    fails before it needs a slot. Asks no source. Raises what `found_points` raises."""
+    points = found_points(context).retained.every_newest_first()
+    if not points:
+        return False
+    try:
+        fit = PointFit.of(context.spec, context.pipeline, reads_on=False)
+    except Rejected:
+        return True
+    return not any(_may_fit(fit, context, point) for point in points)
+
+
+def _may_fit(fit: PointFit, context: RunContext, point: RetainedPoint) -> bool:
+    try:
+        fit.check(context.store.manifest(point.location), point.location)
+    except CorruptSnapshot:
+        return True  # which the choice of a point reports
+    except Rejected:
+        return False
+    return True
 
 
 def damaged_files(journal: JournalWriter) -> list[str]:

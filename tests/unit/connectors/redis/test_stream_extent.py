@@ -72,7 +72,7 @@ class FakeStream:
         held = None if marked is None else self.entries.get(marked)
         oldest = self.extent().oldest(split, held)
         if oldest > split.offset:
-            raise Rejected(range_gone(split, oldest))
+            raise Rejected(range_gone(split, oldest, self.extent()))
         offsets = [offset for offset in self.entries if offset >= split.offset][:count]
         last = self.entries[offsets[-1]] if offsets else []
         return passed_by(split, np.array(offsets, np.int64), last, is_all=len(offsets) < count)
@@ -92,9 +92,11 @@ def test_what_is_trimmed_is_gone_exactly_where_it_was_not_read(seed: int, is_new
         stream.add(chance.randint(0, 3))
         split = stream.read(split, chance.randint(1, 4))
         trimmed = stream.trim(chance.choice([0, 0, 1, 3]))
+        lost = sum(offset >= split.offset for offset in trimmed)
 
-        if any(offset >= split.offset for offset in trimmed):
-            with pytest.raises(Rejected):
+        if lost:
+            assert stream.extent().lost_before(split) == lost
+            with pytest.raises(Rejected, match=rf": {lost} entries, \d+-\d+ to \d+-\d+, are gone"):
                 stream.read(split, 1)
             return
         stream.read(split, 1)

@@ -13,10 +13,11 @@ from pipelines.bus.journal import JournalWriter, last_event, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.connectors import BlackHole, DataFrameRows
 from pipelines.domain.commands import Cancel, TakeSavepoint
-from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.events import RequestEnded, RunEnded
-from pipelines.domain.ids import Attempt, RequestId
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.errors import FailureKind, Rejected, Retryable
+from pipelines.domain.events import FailureOccurred, RequestEnded, RunEnded
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
+from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus, RequestOutcome
 from pipelines.flows.page_view_feed import REDIS
 from pipelines.runtime.clocks import SystemClock
@@ -27,7 +28,14 @@ from pipelines.runtime.master.run_context import StageHost, StartGivenUp
 from pipelines.runtime.networking import SlotAddress
 from pipelines.stream import Environment, Flow, Pipeline
 from tests.unit.runtime.fakes import SCHEMA
-from tests.unit.runtime.points import RUN, spec_of
+from tests.unit.runtime.points import (
+    RUN,
+    manifest_of,
+    operator_of,
+    spec_of,
+    store_in,
+    stored_keys,
+)
 
 
 def test_a_run_that_guarantees_less_than_it_must_is_refused_with_the_reason(
@@ -139,6 +147,40 @@ def test_a_run_in_progress_whose_parameters_are_wrong_by_now_fails(
     ended = last_event(directory.journal_file)
     assert isinstance(ended, RunEnded)
     assert REDIS in ended.reason
+
+
+@pytest.mark.parametrize(
+    "fits", [[], [False, False], [False, True]], ids=["no point", "none fits", "an older one fits"]
+)
+def test_a_run_whose_points_do_not_fit_its_code_fails_before_it_waits_for_slots(
+    tmp_path: Path, fits: list[bool]
+) -> None:
+    """Newest first. Spark takes seconds to come up, and a person waits for the reason."""
+    (tmp_path / "0.csv").write_text("1,1,1\n")
+    spec = spec_of(pipeline="page_view_count", parameters={"data": str(tmp_path)})
+    directory = run_of(tmp_path, spec)
+    places = SnapshotPlaces.of(directory, parse_settings({}).storage)
+    store = store_in(tmp_path / "jobs")
+    for age, is_fit in enumerate(fits):
+        number = CheckpointId(len(fits) - age)
+        location = places.checkpoint(number)
+        gone = operator_of(uid=Uid("gone"), states=stored_keys(store, location, 0, 1, [1]))
+        changes = {"pipeline": spec.pipeline, "checkpoint_id": number}
+        store.publish(location, manifest_of([] if is_fit else [[gone]], **changes))
+
+    with Lease.acquire(directory) as lease:
+        lease.next_attempt()
+        if any(fits) or not fits:
+            with pytest.raises(NotImplementedError):
+                drive(directory, lease, open_nothing)
+            return
+        status = drive(directory, lease, open_nothing)
+
+    assert status is JobStatus.FAILED
+    failed = [each.event for each in read_journal(directory.journal_file, 0)[0]]
+    (failure,) = [each for each in failed if isinstance(each, FailureOccurred)]
+    assert failure.kind is FailureKind.STATE_UNMATCHED
+    assert "it holds that of 'gone'" in failure.cause
 
 
 @pytest.mark.parametrize(
