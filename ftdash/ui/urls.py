@@ -95,6 +95,11 @@ urlpatterns = [
         name="flink-checkpoint",
     ),
     path(
+        "flink-clusters/<slug:name>/jobs/<slug:jid>/checkpoints/<int:checkpoint_id>/regions/",
+        flink_clusters.checkpoint_regions,
+        name="flink-checkpoint-regions",
+    ),
+    path(
         "flink-clusters/<slug:name>/jobs/<slug:jid>/ask/<slug:action>/",
         flink_clusters.ask,
         name="ask-flink-job",

@@ -47,6 +47,12 @@ PAGES = (
     "query-work",
     "rewind-query",
     "take-query-savepoint",
+    "ask-flink-job",
+    "flink-checkpoint",
+    "flink-cluster",
+    "flink-job",
+    "remove-flink-cluster",
+    "watch-flink",
     "watched-batch",
     "watched-query",
 )

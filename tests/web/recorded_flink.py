@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class RecordedFlink:
         self.outcomes: dict[str, Any] = {}  # by trigger id; absent: in progress
         self.cancelled = 0
         self.loses_answers = False
+        self.redirects_to = ""
         self.address = ""
         self._lock = threading.Lock()
 
@@ -52,17 +54,26 @@ class RecordedFlink:
     def forget_requests(self) -> None:
         self.requests.clear()
 
-    def advance(self, count: int, *, status: str = "COMPLETED") -> None:
-        """Take further checkpoints; the one before loses its files."""
+    def move_to(self, now: datetime) -> None:
+        """As if all of it had happened so much later that the newest checkpoint ended now."""
+        newest_ms = self.checkpoints["history"][0]["latest_ack_timestamp"]
+        _moved(self.bodies, round(now.timestamp() * 1000) - newest_ms)
+
+    def advance(self, count: int, *, status: str = "COMPLETED", took_ms: int | None = None) -> None:
+        """Take further checkpoints, one a second; the one before loses its files."""
         history = self.checkpoints["history"]
         for _ in range(count):
             newest = next(each for each in history if each["status"] == "COMPLETED")
             added = deepcopy(newest)
-            newest["discarded"] = True
+            newest["discarded"] = newest["discarded"] or status == "COMPLETED"
+            added["discarded"] = False
             added["id"] = history[0]["id"] + 1
-            added["trigger_timestamp"] += 1_000
-            added["latest_ack_timestamp"] += 1_000
+            after_ms = history[0]["trigger_timestamp"] + 1_000 - added["trigger_timestamp"]
+            added["trigger_timestamp"] += after_ms
+            added["latest_ack_timestamp"] += after_ms
             added["external_path"] = f"file:/data/checkpoints/chk-{added['id']}"
+            if took_ms is not None:
+                added["end_to_end_duration"] = took_ms
             if status == "FAILED":
                 del added["external_path"], added["discarded"]
                 added["failure_timestamp"] = added["latest_ack_timestamp"]
@@ -143,11 +154,28 @@ class RecordedFlink:
             handler.close_connection = True
             return
         content = json.dumps(answer).encode()
-        handler.send_response(status)
+        handler.send_response(307 if self.redirects_to else status)
+        if self.redirects_to:
+            handler.send_header("Location", f"{self.redirects_to}{handler.path}")
         handler.send_header("Content-Type", "application/json; charset=UTF-8")
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         handler.wfile.write(content)
+
+
+TIMES = {
+    *("timestamp", "trigger_timestamp", "latest_ack_timestamp", "failure_timestamp"),
+    *("restore_timestamp", "ack_timestamp", "start-time", "last-modification"),
+}
+
+
+def _moved(body: Any, by_ms: int) -> None:
+    parts = body.items() if isinstance(body, dict) else enumerate(body)
+    for key, value in parts:
+        if key in TIMES and isinstance(value, int) and value > 0:
+            body[key] = value + by_ms
+        elif isinstance(value, dict | list):
+            _moved(value, by_ms)
 
 
 class _Server(ThreadingHTTPServer):

@@ -283,6 +283,15 @@ def test_a_header_lets_requests_in_and_is_shown_nowhere(
     assert "asked with a header" in words_in(pages[0])
 
 
+def test_a_header_follows_no_redirect(flink: RecordedFlink) -> None:
+    with recorded_flink("2.3") as other:
+        flink.redirects_to = other.address
+        with pytest.raises(Rejected, match="answered 307"):
+            watched(flink, header_name="Authorization", header_value=f"Bearer {SECRET}")
+
+        assert other.requests == []
+
+
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [

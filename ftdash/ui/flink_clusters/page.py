@@ -37,7 +37,7 @@ from ftdash.ui.figures.style import Chart
 from ftdash.ui.pipelines.page import number_or_none
 from pipelines.domain.errors import Rejected, Retryable
 
-CHECKPOINTS_PER_PAGE = 50
+CHECKPOINTS_PER_PAGE = 25
 CHECKPOINT_ID_MAX = 2**63 - 1
 CHARTS = 3
 """Duration, alignment and sizes; Flink does not measure what is held back."""
@@ -78,6 +78,15 @@ class CheckpointView:
     detail: CheckpointDetail
     chart: Chart
     drawn: list[SubtaskTimeline]
+    seen: Observation
+
+    @property
+    def resource(self) -> str:
+        return queries.resource(self.detail.cluster.name)
+
+    @property
+    def data_at(self) -> datetime | None:
+        return self.detail.cluster.heard_at
 
 
 @require_GET
@@ -129,17 +138,33 @@ def job_view(request: HttpRequest, name: str, jid: str) -> JobView:
 @require_GET
 @never_cache
 def checkpoint(request: HttpRequest, name: str, jid: str, checkpoint_id: int) -> HttpResponse:
+    context = {"view": checkpoint_view(name, jid, checkpoint_id)}
+    return render(request, "flink_clusters/checkpoint.html", context)
+
+
+@require_GET
+@never_cache
+@shared
+def checkpoint_regions(
+    request: HttpRequest, name: str, jid: str, checkpoint_id: int
+) -> HttpResponse:
+    context = {"view": checkpoint_view(name, jid, checkpoint_id), "is_refresh": True}
+    return render(request, "flink_clusters/checkpoint_regions.html", context)
+
+
+def checkpoint_view(name: str, jid: str, checkpoint_id: int) -> CheckpointView:
+    """Raises Http404 if it is not known."""
     known = checkpoint_id <= CHECKPOINT_ID_MAX
     detail = queries.checkpoint(name, jid, checkpoint_id) if known else None
     if detail is None:
         raise Http404(f"Checkpoint {checkpoint_id} of this job is not known.")
     timeline = detail.timeline
-    view = CheckpointView(
+    return CheckpointView(
         detail=detail,
         chart=Chart("alignment", sentences.alignment(timeline), alignment(timeline)),
         drawn=subtasks_to_draw(timeline.subtasks),
+        seen=observe(),
     )
-    return render(request, "flink_clusters/checkpoint.html", {"view": view})
 
 
 class ReasonedForm(forms.Form):
