@@ -113,7 +113,8 @@ STATES = {
 
 FIRST = (
     *("/pipelines/views/savepoints/", "/pipelines/flight_delays/"),
-    *("/watched/orders/", "/watched/baskets/works/1/", "/"),
+    *("/watched/orders/", "/watched/baskets/works/1/"),
+    *("/flink-clusters/prod/", "/"),
 )
 LINK = re.compile(r'href="([^"]+)"')
 

@@ -77,7 +77,7 @@ TABLES = {
     "flink_clusters": (
         FLINK_JOB,
         {
-            "durations": (CHECKPOINTS, "Duration", "15 ms"),
+            "durations": (CHECKPOINTS, "Duration", "107 ms"),
             "alignments": (CHECKPOINTS, "Alignment", r"\d ms"),
             "sizes": (CHECKPOINTS, "Full size", "5.70 kB"),
         },
