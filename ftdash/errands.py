@@ -36,6 +36,7 @@ class Errand(StrEnum):
     CARRY_ON_GAME_DAY = "ftdash.tasks.carry_on_game_day"
     CARRY_ON_UPGRADE = "ftdash.tasks.carry_on_upgrade"
     DO_QUERY_WORK = "ftdash.tasks.do_query_work"
+    LOOK_AT_FLINK = "ftdash.tasks.look_at_flink"
     RECONCILE_LABS = "ftdash.tasks.reconcile_labs"
     DELIVER_ALERTS = "ftdash.tasks.deliver_alerts"
 

@@ -114,6 +114,7 @@ INSTALLED_APPS = [
     "ftdash.lab",
     "ftdash.gameday",
     "ftdash.watching",
+    "ftdash.flink_clusters",
     "ftdash.upgrades",
     "ftdash.alerts",
     "ftdash.history",
@@ -409,6 +410,11 @@ CELERY_BEAT_SCHEDULE = {
     },
     "look-at-watched-files": {
         "task": "ftdash.tasks.look_at_watched_files",
+        "schedule": WATCH_PERIOD_S,
+        "options": {"expires": WATCH_PERIOD_S},
+    },
+    "look-at-flink-clusters": {
+        "task": "ftdash.tasks.look_at_flink_clusters",
         "schedule": WATCH_PERIOD_S,
         "options": {"expires": WATCH_PERIOD_S},
     },

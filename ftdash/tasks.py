@@ -10,7 +10,8 @@ from django.utils import timezone
 from ftdash.alerts import delivery as alert_delivery
 from ftdash.alerts import evaluation
 from ftdash.audits import services as audits
-from ftdash.errands import Errand, publish
+from ftdash.errands import Errand, isolated, publish
+from ftdash.flink_clusters.services import looking as flink_clusters
 from ftdash.gameday import services as game_days
 from ftdash.jobs import fresh_code
 from ftdash.lab import services as labs
@@ -136,6 +137,20 @@ def look_after_query_work() -> None:
     query_work.end_silent()
     query_savepoints.look_after(timezone.now())
     query_trouble.judge_queries(timezone.now())
+
+
+@shared_task(ignore_result=True)
+def look_at_flink_clusters() -> None:
+    """Ask the watched Flink clusters that are due."""
+    if flink_clusters.look_at_due():
+        look_at_flink_clusters.delay()
+
+
+@shared_task(ignore_result=True)
+def look_at_flink(key: int) -> None:
+    """Ask one Flink cluster now, because a person has asked something of it."""
+    with isolated(f"The look at the Flink cluster {key}"):
+        flink_clusters.look(key)
 
 
 @shared_task(ignore_result=True)

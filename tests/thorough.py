@@ -32,6 +32,7 @@ SLOW = (
     "tests/web/test_tasks.py",
     "tests/web/test_time_axes.py",
     "tests/web/test_trusted_proxies.py",
+    "tests/web/test_watched_flink_killed.py",
 )
 """Directories, files and tests (`file::test`)."""
 

@@ -9,6 +9,7 @@ from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
 from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
+from ftdash.ui.flink_clusters import page as flink_clusters
 from ftdash.ui.gameday import page as game_day
 from ftdash.ui.guarantee import page as guarantee
 from ftdash.ui.incidents import page as incidents_page
@@ -74,6 +75,35 @@ urlpatterns = [
         name="query-work-regions",
     ),
     path("watched/<slug:name>/works/<int:key>/fork/", query_works.fork, name="fork-query"),
+    path("watch/flink/", flink_clusters.watch, name="watch-flink"),
+    path("flink-clusters/<slug:name>/", flink_clusters.cluster, name="flink-cluster"),
+    path(
+        "flink-clusters/<slug:name>/regions/",
+        flink_clusters.cluster_regions,
+        name="flink-cluster-regions",
+    ),
+    path("flink-clusters/<slug:name>/remove/", flink_clusters.remove, name="remove-flink-cluster"),
+    path("flink-clusters/<slug:name>/jobs/<slug:jid>/", flink_clusters.job, name="flink-job"),
+    path(
+        "flink-clusters/<slug:name>/jobs/<slug:jid>/regions/",
+        flink_clusters.job_regions,
+        name="flink-job-regions",
+    ),
+    path(
+        "flink-clusters/<slug:name>/jobs/<slug:jid>/checkpoints/<int:checkpoint_id>/",
+        flink_clusters.checkpoint,
+        name="flink-checkpoint",
+    ),
+    path(
+        "flink-clusters/<slug:name>/jobs/<slug:jid>/checkpoints/<int:checkpoint_id>/regions/",
+        flink_clusters.checkpoint_regions,
+        name="flink-checkpoint-regions",
+    ),
+    path(
+        "flink-clusters/<slug:name>/jobs/<slug:jid>/ask/<slug:action>/",
+        flink_clusters.ask,
+        name="ask-flink-job",
+    ),
     path("lab/", lab.lab, name="lab"),
     path("lab/regions/", lab.lab_regions, name="lab-regions"),
     path("lab/start/", lab.start_lab, name="start-lab"),

@@ -3,6 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 SAVED = "tests/web/test_watched_savepoints.py"
+FLINK = "tests/web/test_watched_flink.py"
+FLINK_WORK = "tests/web/test_flink_work.py"
 TROUBLED = "tests/web/test_watched_incidents.py"
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
@@ -828,6 +830,71 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "    seen.dropped = dropped\n",
             "tests/web/test_watched_reports.py::"
             "test_dropped_events_are_counted_per_listener_and_never_go_down",
+        ),
+    ),
+    ("one request at a time goes to a watched Flink cluster"): (
+        Mutant(
+            "ftdash/flink_clusters/services/looking.py",
+            "    if not taken.update(turn_holder=holder, turn_until=until):\n",
+            "    if taken.update(turn_holder=holder, turn_until=until) > 1:\n",
+            f"{FLINK}::test_one_process_at_a_time_talks_to_a_cluster",
+        ),
+        Mutant(
+            "ftdash/flink_clusters/rest.py",
+            "        self._before_each()\n",
+            "        pass\n",
+            f"{FLINK}::test_one_process_at_a_time_talks_to_a_cluster",
+        ),
+    ),
+    ("what a Flink cluster has said outlives its job and the cluster"): (
+        Mutant(
+            "ftdash/flink_clusters/services/keeping.py",
+            '                job.save(update_fields=["forgotten_at"])\n',
+            "                job.delete()\n",
+            f"{FLINK}::test_a_cluster_that_comes_back_empty_has_forgotten_its_jobs",
+        ),
+        Mutant(
+            "ftdash/flink_clusters/services/keeping.py",
+            "        rows.update(said_at=now)\n",
+            "        job.checkpoints.exclude(checkpoint_id__in=ids).delete()\n",
+            f"{FLINK}::test_checkpoints_are_kept_beyond_the_ten_of_flink",
+        ),
+    ),
+    (
+        "a trigger for a Flink job is sent once, or its row says that it was sent again, and it"
+        " ends once"
+    ): (
+        Mutant(
+            "ftdash/flink_clusters/services/actions.py",
+            "            _send(row, flink, now, note=SENT_AGAIN)\n",
+            "            _send(row, flink, now)\n",
+            f"{FLINK_WORK}::test_a_worker_that_dies_before_it_sends_has_it_sent_again_with_a_word",
+        ),
+        Mutant(
+            "ftdash/flink_clusters/services/actions.py",
+            "    if row.state == FlinkActionState.WAITING:\n        if next_of_unsent(created_at=",
+            "    if row.state != FlinkActionState.ACCEPTED:\n        if next_of_unsent(created_at=",
+            f"{FLINK_WORK}::test_a_worker_that_dies_after_flink_took_it_sends_nothing_again",
+        ),
+        Mutant(
+            "ftdash/flink_clusters/services/actions.py",
+            "    return FlinkAction.objects.filter(pk=row.pk, ended_at=None)\n",
+            "    return FlinkAction.objects.filter(pk=row.pk)\n",
+            f"{FLINK_WORK}::test_there_is_one_open_action_of_a_kind_and_one_end",
+        ),
+    ),
+    ("the header of a Flink cluster goes to its address alone and is shown nowhere"): (
+        Mutant(
+            "ftdash/flink_clusters/queries.py",
+            "        address=row.address,\n",
+            '        address=f"{row.address} {row.header_value}",\n',
+            f"{FLINK}::test_a_header_lets_requests_in_and_is_shown_nowhere",
+        ),
+        Mutant(
+            "ftdash/flink_clusters/rest.py",
+            "            follow_redirects=False,\n",
+            "            follow_redirects=True,\n",
+            f"{FLINK}::test_a_header_follows_no_redirect",
         ),
     ),
     ("a token to listen opens nothing else, and no other token reports"): (

@@ -47,6 +47,12 @@ PAGES = (
     "query-work",
     "rewind-query",
     "take-query-savepoint",
+    "ask-flink-job",
+    "flink-checkpoint",
+    "flink-cluster",
+    "flink-job",
+    "remove-flink-cluster",
+    "watch-flink",
     "watched-batch",
     "watched-query",
 )
@@ -107,7 +113,8 @@ STATES = {
 
 FIRST = (
     *("/pipelines/views/savepoints/", "/pipelines/flight_delays/"),
-    *("/watched/orders/", "/watched/baskets/works/1/", "/"),
+    *("/watched/orders/", "/watched/baskets/works/1/"),
+    *("/flink-clusters/prod/", "/"),
 )
 LINK = re.compile(r'href="([^"]+)"')
 

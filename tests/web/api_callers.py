@@ -17,6 +17,7 @@ ADDRESSED = {
     "run_id": "flights-1",
     "checkpoint_id": 1,
     "request_id": "request-1",
+    "jid": "0" * 32,
     "key": 1,
     "savepoint_key": "flights-1-1",
     "kind": "METRICS",

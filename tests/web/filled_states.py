@@ -3,7 +3,9 @@
 Rows as services and workers write them; what they say is made up.
 """
 
+import atexit
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +24,12 @@ from ftdash.alerts import services as alert_services
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, Evaluation, Watched
 from ftdash.checkpoints.models import Audit, Checkpoint
+from ftdash.flink_clusters.models import FlinkAction, FlinkActionKind, FlinkCluster
+from ftdash.flink_clusters.services import actions as flink_actions
+from ftdash.flink_clusters.services import looking
+from ftdash.flink_clusters.services import registration as flink_registration
+from ftdash.flink_clusters.services.registration import Place
+from ftdash.flink_clusters.triggers import Asked
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.directories import run_directory
@@ -60,6 +68,7 @@ from tests.structured_directories import Traits, write_query
 from tests.unit.lab.reports import mode, report
 from tests.web import watched
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
+from tests.web.recorded_flink import RecordedFlink, recorded_flink
 
 MEASURED_LAB = Path(__file__).with_name("measured_lab.json")
 """What `manage.py lab --json` has printed."""
@@ -383,6 +392,64 @@ def told(*events: Any, dropped: Mapping[str, int] | None = None) -> None:
 def next_batch(number: int) -> None:
     """A further batch of the query that runs."""
     told(watched.progress(number, at=timezone.now(), rows=900 + 30 * (number % 7)))
+
+
+FLINKS: list[RecordedFlink] = []
+KEEPING = ExitStack()
+"""They answer as long as this process lives."""
+
+atexit.register(KEEPING.close)
+
+
+def flink_clusters() -> None:
+    """A cluster with a job that is watched for two minutes and still answers, and a dead one."""
+    for name, version in (("prod", "2.3"), ("staging", "1.20")):
+        flink = KEEPING.enter_context(recorded_flink(version))
+        flink.move_to(timezone.now() - timedelta(minutes=2))
+        _slower(flink)
+        place = Place(address=flink.address)
+        flink_registration.watch(name=name, place=place, requester="admin", reason="the new job")
+        for number in range(15 if name == "prod" else 4):
+            for second in range(4):
+                _next_flink_checkpoint(flink, 4 * number + second)
+            look_at_flink(name)
+        FLINKS.append(flink)
+    prod, staging = FLINKS
+    asked = {"requester": "admin", "reason": "before the upgrade"}
+    for kind, body in (("SAVEPOINT", "savepoint_done"), ("STOP", "savepoint_failed")):
+        key = flink_actions.ask("prod", prod.jid, FlinkActionKind(kind), Asked(), **asked)
+        look_at_flink("prod")
+        trigger = FlinkAction.objects.get(pk=key).trigger_id
+        prod.outcomes[trigger] = prod.bodies[body]["body"]
+        look_at_flink("prod")
+    FlinkCluster.objects.filter(name="staging").update(address="http://127.0.0.1:1")
+    look_at_flink("staging")
+    staging.forget_requests()
+
+
+def next_flink_look(number: int) -> None:
+    """A further checkpoint of the job that runs, and a look at its cluster."""
+    _next_flink_checkpoint(FLINKS[0], number)
+    look_at_flink("prod")
+
+
+def look_at_flink(name: str) -> None:
+    looking.look(looking.key_of(name))
+
+
+def _next_flink_checkpoint(flink: RecordedFlink, number: int) -> None:
+    status = "FAILED" if number % 37 == 20 else "COMPLETED"
+    flink.advance(1, status=status, took_ms=210 + 17 * (number % 9) + 300 * (number % 31 == 7))
+
+
+def _slower(flink: RecordedFlink) -> None:
+    """The second operator waits for the slower one of its inputs."""
+    for vertex in range(2):
+        for each in flink.bodies[f"subtasks_{vertex}"]["body"]["subtasks"]:
+            each["start_delay"] = 12 + 30 * vertex
+            each["alignment"]["duration"] = (90 + 50 * each["index"]) * vertex
+            each["checkpoint"] = {"sync": 4 + vertex, "async": 18 + 20 * vertex}
+            each["end_to_end_duration"] = 34 + vertex * (59 + 90 + 50 * each["index"])
 
 
 def _ten_seconds(began: datetime, number: int, **more: Any) -> dict[str, Any]:

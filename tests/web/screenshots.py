@@ -19,6 +19,7 @@ SEEN_AS = {
     "compare-savepoints": "compared",
     "lab": "measured-lab",
     "pipeline-game-days": "game-days",
+    "remove-flink-cluster": "watch-flink",
     "remove-watched-query": "watch-query",
     "savepoint-state": "state-in-rows",
 }

@@ -414,6 +414,7 @@ def fill(simulated: SimulatedRun, failed: Run) -> None:
     filled_states.labels()
     filled_states.log_lines(run)
     filled_states.watched_queries(Path(project.FTDASH_HOME) / "watched")
+    filled_states.flink_clusters()
     for savepoint in simulated.savepoints[:1]:
         filled_states.half_read(str(simulated.place(savepoint)))
 
@@ -431,6 +432,7 @@ def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None
             simulated.checkpoint()
             simulated.take_up()
             filled_states.next_batch(number)
+            filled_states.next_flink_look(number)
         beat(projector)
         fall_silent(silent, simulated.story.run)
         time.sleep(period_s)

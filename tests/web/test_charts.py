@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
+from ftdash.flink_clusters.services import looking, registration
+from ftdash.flink_clusters.services.registration import Place
 from ftdash.projection.projector import Projector
 from tests.web import filled_states
 from tests.web.journals import Story, StoryClock, new_run
 from tests.web.page_words import text_of, words_in
+from tests.web.recorded_flink import recorded_flink
 from tests.web.watched import listener, progress, report
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
@@ -22,6 +25,8 @@ LAB = "What each mode lost, doubled and cost"
 PHASES = "Phases of each subtask"
 RECOVERIES = "Recoveries, newest first"
 BATCHES = "Batches, newest first"
+CHECKPOINTS = "Checkpoints, newest first"
+FLINK_JOB = "/flink-clusters/prod/jobs/75a23f442c6abad4bb00c4a7acfb750c/"
 USER_MOMENTS = "The metrics of functions at the newest moments"
 CLOCK = r"\d\d:\d\d:\d\d"
 
@@ -68,6 +73,14 @@ TABLES = {
     "planner": (
         f"{PIPELINE}planner/",
         {"lost-time": ("Intervals, the cost of each", "Time lost", r"\d %")},
+    ),
+    "flink_clusters": (
+        FLINK_JOB,
+        {
+            "durations": (CHECKPOINTS, "Duration", "107 ms"),
+            "alignments": (CHECKPOINTS, "Alignment", r"\d ms"),
+            "sizes": (CHECKPOINTS, "Full size", "5.70 kB"),
+        },
     ),
     "watching": (
         "/watched/orders/",
@@ -139,6 +152,10 @@ def measured() -> None:
         pass
     filled_states.labs()
     report(listener(), *(progress(number) for number in range(3)))
+    with recorded_flink("2.3") as flink:
+        place = Place(address=flink.address)
+        cluster = registration.watch(name="prod", place=place, requester="ada", reason="x")
+        looking.look(cluster.pk)
 
 
 def cells_below(column: str, caption: str, page: str) -> list[str]:

@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
 
 from ftdash.alerts.models import Evaluation
+from ftdash.flink_clusters.models import FlinkCheckpoint, FlinkCluster, FlinkJob
 from ftdash.gameday.models import GameDay
 from ftdash.incidents.causes import Cause
 from ftdash.incidents.models import Incident
@@ -46,9 +47,13 @@ LIVE = {
     if str(pattern.name).endswith("-regions")
 }
 CODE = ShippedCode(package="shop", version="2.0", file="shop-2.0.whl", sha256="0" * 64)
+JOB = "0" * 32
 MADE_BY_A_DRIVER = {
     "checkpoint-regions",
     "checkpoints-regions",
+    "flink-checkpoint-regions",
+    "flink-cluster-regions",
+    "flink-job-regions",
     "guarantee-regions",
     "lineage-regions",
     "logs-regions",
@@ -161,6 +166,20 @@ def last_seen(at: datetime) -> None:
         step_at=at,
         **of_it,
     )
+    cluster = FlinkCluster.objects.create(
+        name="prod",
+        address="http://flink:8081",
+        created_by="ada",
+        created_at=at,
+        due_at=at,
+        heard_at=at,
+    )
+    times = {"started_at": at, "listed_at": at}
+    job = FlinkJob.objects.create(
+        cluster=cluster, jid=JOB, name="counted", state="RUNNING", **times
+    )
+    said = {"status": "COMPLETED", "triggered_at": at, "said_at": at}
+    FlinkCheckpoint.objects.create(job=job, checkpoint_id=1, **said)
     report(listener(), progress(0, at=at - timedelta(seconds=1), took_ms=1_000))
     heard_again(at)
 
@@ -189,6 +208,8 @@ def address_of(pattern: URLPattern) -> str:
     }
     if pattern.name == "watched-query-regions":
         values["name"] = "orders"
+    if str(pattern.name).startswith("flink-"):
+        values |= {"name": "prod", "jid": JOB}
     if pattern.name == "query-work-regions":
         query = WatchedQuery.objects.get(name="orders")
         looked = QueryWork.objects.get_or_create(

@@ -67,6 +67,7 @@ ARGUMENTS = {
     "name": "flights",
     "action": "savepoint",
     "checkpoint_id": 1,
+    "jid": "0" * 32,
     "key": 1,
     "pk": 1,
     "savepoint_key": "flights-1-2",

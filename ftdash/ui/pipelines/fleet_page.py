@@ -11,6 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
 from ftdash.alerts import queries as alert_queries
+from ftdash.flink_clusters import queries as flink_queries
 from ftdash.incidents import queries as incident_queries
 from ftdash.incidents.queries import IncidentView
 from ftdash.requests import services
@@ -57,6 +58,7 @@ def fleet_context(query: QueryDict) -> dict[str, object]:
         "having_incidents": having,
         "concerns": concerns_of(shown, having),
         "watched": watched_queries.watched(),
+        "flink_clusters": flink_queries.clusters(),
     }
 
 

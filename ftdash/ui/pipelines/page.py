@@ -24,6 +24,7 @@ from ftdash.checkpoints.answers import (
     SubtaskTimeline,
 )
 from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.flink_clusters import queries as flink_queries
 from ftdash.formats import words
 from ftdash.incidents import queries as incident_queries
 from ftdash.jobs.answers import (
@@ -369,10 +370,15 @@ def pipeline_context(request: HttpRequest, name: str) -> dict[str, object]:
     }
 
 
+def _versions() -> dict[str, str]:
+    """Of everything that has live pages."""
+    return queries.versions() | watched_queries.versions() | flink_queries.versions()
+
+
 @require_GET
 @never_cache
 async def event_stream(request: HttpRequest) -> StreamingHttpResponse:
-    board = events.board_of_this_loop(lambda: queries.versions() | watched_queries.versions())
+    board = events.board_of_this_loop(_versions)
     response = StreamingHttpResponse(
         events.messages(board), content_type="text/event-stream; charset=utf-8"
     )

@@ -1,0 +1,222 @@
+"""Addresses of watched Flink clusters, their jobs, and what is asked of these.
+
+An action answers at once; ask its address until its state is SUCCEEDED, FAILED or UNKNOWN.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+from django.http import HttpRequest
+from ninja import Field, Schema
+
+from ftdash.api.own.door import Entered, api, known
+from ftdash.api.own.shapes import Changing, InPath, Name, NumberInPath, Page, Text
+from ftdash.flink_clusters import queries
+from ftdash.flink_clusters.models import FlinkActionKind, FlinkActionState
+from ftdash.flink_clusters.queries import ClusterState
+from ftdash.flink_clusters.services import actions, registration
+from ftdash.flink_clusters.services.registration import HEADER_LENGTH_MAX, Place, parsed_header
+from ftdash.flink_clusters.triggers import Asked
+
+CHECKPOINTS_PER_PAGE = 200
+
+
+class FlinkClusterAnswer(Schema):
+    """`heard_at`: its newest answer. `problem`: why it does not answer now. Times are UTC."""
+
+    name: str
+    address: str
+    has_header: bool
+    flink_version: str
+    state: ClusterState
+    heard_at: datetime | None
+    problem: str
+    running_count: int
+    job_count: int
+
+
+class FlinkJobAnswer(Schema):
+    """`state` as Flink said it last; `shown_state` is STALE if that may be wrong by now."""
+
+    jid: str
+    name: str
+    state: str
+    shown_state: str
+    started_at: datetime
+    ended_at: datetime | None
+    listed_at: datetime
+    forgotten_at: datetime | None
+    restart_count: int | None
+    kept_count: int
+    last_completed_at: datetime | None
+    last_duration_ms: int | None
+    last_state_bytes: int | None
+
+
+class FlinkCheckpointAnswer(Schema):
+    """`is_discarded` and `external_path` as Flink said at `said_at`. Times are UTC."""
+
+    checkpoint_id: int
+    status: str
+    kind: str
+    is_savepoint: bool
+    savepoint_format: str
+    triggered_at: datetime
+    ended_at: datetime | None
+    duration_ms: int | None
+    alignment_ms: int | None
+    state_bytes: int | None
+    uploaded_bytes: int | None
+    processed_bytes: int | None
+    persisted_bytes: int | None
+    acknowledged_count: int
+    subtask_count: int
+    external_path: str
+    is_discarded: bool
+    failure: str
+    said_at: datetime
+
+
+class FlinkActionAnswer(Schema):
+    """`note`: what is to be known about its way, for example that it was sent again."""
+
+    key: int
+    kind: FlinkActionKind
+    state: FlinkActionState
+    requester: str
+    created_at: datetime
+    ended_at: datetime | None
+    sent_count: int
+    location: str
+    checkpoint_id: int | None
+    note: str
+    problem: str
+
+
+class AskingToWatchFlink(Changing):
+    """`header`: a name, a colon and a value; it is kept, and never answered."""
+
+    name: Name
+    address: Text
+    header: str = Field(default="", max_length=HEADER_LENGTH_MAX)
+
+
+class AskingOfFlink(Changing):
+    """`directory` empty: the one that the cluster has configured."""
+
+    kind: Literal["SAVEPOINT", "STOP", "CANCEL", "CHECKPOINT"]
+    directory: Text = ""
+    savepoint_format: Literal["CANONICAL", "NATIVE"] = "CANONICAL"
+    drain: bool = False
+    checkpoint_type: Literal["CONFIGURED", "FULL"] = "CONFIGURED"
+
+    def asked(self) -> Asked:
+        return Asked(
+            directory=self.directory,
+            savepoint_format=self.savepoint_format,
+            drain=self.drain,
+            checkpoint_type=self.checkpoint_type,
+        )
+
+
+@api.get("/flink-clusters", response=list[FlinkClusterAnswer])
+def flink_clusters(request: HttpRequest) -> list[FlinkClusterAnswer]:
+    """All watched Flink clusters, those that need attention first."""
+    return [FlinkClusterAnswer.from_orm(each) for each in queries.clusters()]
+
+
+@api.post("/flink-clusters", response=FlinkClusterAnswer)
+def watch_flink_cluster(request: Entered, asked: AskingToWatchFlink) -> FlinkClusterAnswer:
+    """Watch a Flink cluster, or change the address or header of one that is watched."""
+    header_name, header_value = parsed_header(asked.header)
+    registration.watch(
+        name=asked.name,
+        place=Place(address=asked.address, header_name=header_name, header_value=header_value),
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _cluster(asked.name)
+
+
+@api.get("/flink-clusters/{name}", response=FlinkClusterAnswer)
+def flink_cluster(request: HttpRequest, name: InPath) -> FlinkClusterAnswer:
+    """One watched Flink cluster."""
+    return _cluster(name)
+
+
+@api.post("/flink-clusters/{name}/remove", response=list[FlinkClusterAnswer])
+def remove_flink_cluster(
+    request: Entered, name: InPath, asked: Changing
+) -> list[FlinkClusterAnswer]:
+    """Watch it no longer, and delete its history; answers what is still watched."""
+    _cluster(name)
+    registration.remove(name=name, requester=request.auth.name, reason=asked.reason)
+    return [FlinkClusterAnswer.from_orm(each) for each in queries.clusters()]
+
+
+@api.get("/flink-clusters/{name}/jobs", response=list[FlinkJobAnswer])
+def flink_jobs(request: HttpRequest, name: InPath) -> list[FlinkJobAnswer]:
+    """The jobs of a cluster with those that it has forgotten; those that go on come first."""
+    _cluster(name)
+    return [FlinkJobAnswer.from_orm(each) for each in queries.jobs(name)]
+
+
+@api.get("/flink-clusters/{name}/jobs/{jid}/checkpoints", response=list[FlinkCheckpointAnswer])
+def flink_checkpoints(
+    request: HttpRequest, name: InPath, jid: InPath, page: Page = 1
+) -> list[FlinkCheckpointAnswer]:
+    """Checkpoints of a job, newest first, 200 on a page."""
+    _job(name, jid)
+    found = queries.checkpoints(name, jid, page=page, per_page=CHECKPOINTS_PER_PAGE)
+    return [FlinkCheckpointAnswer.from_orm(each) for each in found.rows]
+
+
+@api.get("/flink-clusters/{name}/jobs/{jid}/points", response=list[FlinkCheckpointAnswer])
+def flink_points(request: HttpRequest, name: InPath, jid: InPath) -> list[FlinkCheckpointAnswer]:
+    """Savepoints of a job, and checkpoints whose files were there when Flink last said so."""
+    _job(name, jid)
+    return [FlinkCheckpointAnswer.from_orm(each) for each in queries.points(name, jid)]
+
+
+@api.get("/flink-clusters/{name}/jobs/{jid}/actions", response=list[FlinkActionAnswer])
+def flink_actions(request: HttpRequest, name: InPath, jid: InPath) -> list[FlinkActionAnswer]:
+    """What was asked of a job from here, newest first."""
+    _job(name, jid)
+    return [FlinkActionAnswer.from_orm(each) for each in queries.actions(name, jid)]
+
+
+@api.post("/flink-clusters/{name}/jobs/{jid}/actions", response=FlinkActionAnswer)
+def ask_flink(
+    request: Entered, name: InPath, jid: InPath, asked: AskingOfFlink
+) -> FlinkActionAnswer:
+    """Ask Flink for a savepoint, a stop with savepoint, a cancellation or a checkpoint."""
+    _job(name, jid)
+    key = actions.ask(
+        name,
+        jid,
+        FlinkActionKind(asked.kind),
+        asked.asked(),
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _action(name, key)
+
+
+@api.get("/flink-clusters/{name}/actions/{key}", response=FlinkActionAnswer)
+def flink_action(request: HttpRequest, name: InPath, key: NumberInPath) -> FlinkActionAnswer:
+    """How far an action has come."""
+    return _action(name, key)
+
+
+def _cluster(name: str) -> FlinkClusterAnswer:
+    return FlinkClusterAnswer.from_orm(
+        known(queries.cluster(name), f"watched Flink cluster {name}")
+    )
+
+
+def _job(name: str, jid: str) -> None:
+    known(queries.job(name, jid), f"job {jid} of the Flink cluster {name}")
+
+
+def _action(name: str, key: int) -> FlinkActionAnswer:
+    return FlinkActionAnswer.from_orm(known(queries.action(name, key), f"action {key} of {name}"))

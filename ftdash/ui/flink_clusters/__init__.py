@@ -1,0 +1,1 @@
+"""Pages of Flink clusters that are watched."""
