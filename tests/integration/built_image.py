@@ -6,6 +6,7 @@ A build takes longer than CI has, so no run collects this file. Name it to run i
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -23,11 +24,8 @@ from tests.compose_host import ACCOUNT, ComposeHost, Images, wait
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "caddy", "ip")
-VARIABLES = {
-    "FTDASH_DOMAIN": "ftdash.example",
-    "FTDASH_DATABASE_PASSWORD": "databasesecret",
-    "FTDASH_REDIS_PASSWORD": "redissecret",
-}
+DOMAIN = "ftdash.example"
+SECRETS = {"database_password": "database/secret", "redis_password": "redis@secret"}
 PASSWORD = "correct-horse-battery"
 OURS = ("web1", "web2", "worker", "beat", "projector")
 missing = [each for each in PROGRAMS if shutil.which(each) is None]
@@ -48,7 +46,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 @pytest.fixture(scope="module")
 def host(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeHost]:
     """Everything runs, and is healthy as the file says how to find out."""
-    host = ComposeHost(images, tmp_path_factory.mktemp("compose"), VARIABLES)
+    directory = tmp_path_factory.mktemp("compose")
+    (directory / "secrets").mkdir()
+    for name, text in SECRETS.items():
+        (directory / "secrets" / name).write_text(f"{text}\n")
+        os.chown(directory / "secrets" / name, ACCOUNT, ACCOUNT)
+        (directory / "secrets" / name).chmod(0o400)
+    variables = {"FTDASH_DOMAIN": DOMAIN, "FTDASH_SECRETS": str(directory / "secrets")}
+    host = ComposeHost(images, directory, variables)
     try:
         host.wire()
         host.start_database()

@@ -3,9 +3,44 @@
 from tests.mutants.mutant import Mutant
 
 SAVED = "tests/web/test_watched_savepoints.py"
+STARTING = "tests/web/test_starting.py"
 TROUBLED = "tests/web/test_watched_incidents.py"
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    (
+        "a process of an installation that could not work ends at its start, with one line that"
+        " says what cures it"
+    ): (
+        Mutant(
+            "ftdash/deployment/starting.py",
+            "doctor.migrations, doctor.key_in_use)",
+            "doctor.migrations)",
+            (
+                f"{STARTING}::test_a_sound_installation_starts_and_each_part_that_is_broken_keeps_"
+                "it_from_that"
+            ),
+        ),
+        Mutant(
+            "ftdash/deployment/starting.py",
+            "if name in (WORKER, BEAT):",
+            "if name == WORKER:",
+            f"{STARTING}::test_only_what_a_process_needs_itself_hinders_it",
+        ),
+        Mutant(
+            "ftdash/__main__.py",
+            "except ImproperlyConfigured as trouble:",
+            "except KeyError as trouble:",
+            f"{STARTING}::test_a_setting_that_makes_no_sense_ends_every_command_with_one_line",
+        ),
+    ),
+    "a secret comes from one place; a file for it that cannot be read ends the start": (
+        Mutant(
+            "ftdash/settings.py",
+            "    if value and file:\n",
+            "    if False:\n",
+            f"{STARTING}::test_a_secret_that_is_doubled_or_absent_is_an_error",
+        ),
+    ),
     "the company's sign-in gives the role of today's groups, and opens no local account": (
         Mutant(
             "ftdash/accounts/company.py",

@@ -119,7 +119,7 @@ def test_the_doctor_finds_nothing_broken_but_what_is_not_started(
 
     troubles = [each for each in found if each.verdict is not Verdict.WELL]
     assert [each.part for each in troubles] == ["worker"]  # no test starts one here
-    assert len(found) == 13
+    assert len(found) == 14
 
 
 def test_every_trouble_comes_with_its_cure(installation: Path, settings: Any) -> None:
@@ -178,7 +178,7 @@ def test_missing_migrations_are_named_and_nothing_asks_the_tables(
 
     assert diagnosis.verdict is Verdict.BROKEN
     assert "incidents" in diagnosis.finding
-    assert "ftdash migrate" in diagnosis.cure
+    assert "ftdash prepare" in diagnosis.cure
     assert "projector" not in {each.part for each in doctor.examine()}
 
 
@@ -218,7 +218,7 @@ def test_the_command_prints_each_part_and_ends_with_1_if_one_is_broken(
 @pytest.mark.parametrize(
     ("variables", "cure"),
     [
-        ({}, "ftdash migrate"),
+        ({}, "ftdash prepare"),
         ({"FTDASH_DATABASE_URL": "postgresql://x@127.0.0.1:{port}/x"}, "FTDASH_DATABASE_URL"),
     ],
 )
