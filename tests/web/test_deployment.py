@@ -23,6 +23,7 @@ from ftdash.deployment.doctor import Verdict
 from ftdash.deployment.units import Server, install, unit_files
 from ftdash.embedded.installation import free_port
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.settings import SECRET_VARIABLES
 from pipelines.domain.errors import Rejected
 from tests.web.people import admin_user
 
@@ -264,6 +265,17 @@ def test_a_driver_outlives_the_worker_that_started_it(units: Path) -> None:
     assert "PrivateTmp" not in texts["ftdash-worker"]  # it is removed when the unit stops
     assert "ReadWritePaths=/tmp" in texts["ftdash-worker"]  # else Spark could not write there
     assert not [name for name, text in texts.items() if "RemoveIPC" in text]
+
+
+def test_no_process_is_root_and_each_gets_the_secrets_that_there_are(units: Path) -> None:
+    folder = units / "usr/lib/systemd/system"
+    for unit in folder.glob("*.service"):
+        lines = unit.read_text().splitlines()
+        assert {"User=ftdash", "NoNewPrivileges=yes", "ProtectSystem=strict"} <= set(lines)
+        for name in SECRET_VARIABLES:
+            secret = name.lower().replace("_", "-")
+            assert f"LoadCredential={secret}:/etc/ftdash/secrets/{secret}" in lines
+            assert f"SetCredential={secret}:\\n" in lines  # otherwise an absent file is an error
 
 
 def test_only_root_reads_the_environment_and_it_is_never_replaced(units: Path) -> None:
