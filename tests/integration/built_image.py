@@ -1,6 +1,7 @@
 """The image, built from the Containerfile, and its processes as the compose file starts them.
 
-A build takes longer than CI has, so no run collects this file. Name it to run it, as root:
+A build takes longer than CI has, so no run collects this file. `.ci/image` installs the programs
+and runs it; to run it alone, as root:
 
     python -m pytest tests/integration/built_image.py
 """
@@ -21,7 +22,7 @@ import pytest
 from pipelines.flows.flight_data import prepare
 from tests.compose_host import ACCOUNT, ComposeHost, Images, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(3600)]
 
 PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "caddy", "ip")
 DOMAIN = "ftdash.example"
