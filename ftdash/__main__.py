@@ -6,6 +6,7 @@ A command's name may be written with `-`, which no Python module has.
 import os
 import sys
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import execute_from_command_line
 
 from pipelines import __version__
@@ -17,7 +18,12 @@ def main() -> None:
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
     name = sys.argv[1:2]
-    execute_from_command_line([*sys.argv[:1], *(n.replace("-", "_") for n in name), *sys.argv[2:]])
+    words = [*sys.argv[:1], *(n.replace("-", "_") for n in name), *sys.argv[2:]]
+    try:
+        execute_from_command_line(words)
+    except ImproperlyConfigured as trouble:  # a sentence of `ftdash.settings`
+        print(f"ftdash cannot start. {trouble}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """What commands share: a quick start, the need of an installation, and the text of a refusal."""
 
-import os
 from typing import Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from pipelines.domain.errors import BrokenCode, Rejected
+
+CURE_OF_DATABASE = "Start the server, or correct FTDASH_DATABASE_URL."
 
 
 class QuickCommand(BaseCommand):
@@ -28,14 +29,26 @@ class InstalledCommand(QuickCommand):
 
 def check_installed() -> None:
     table = apps.get_model("jobs.Pipeline")._meta.db_table
-    if table not in connection.introspection.table_names():
-        is_given = "FTDASH_DATABASE_URL" in os.environ
+    try:
+        tables = connection.introspection.table_names()
+    except DatabaseError as error:
+        raise CommandError(
+            f"The database does not answer: {first_line(error)} {CURE_OF_DATABASE}", returncode=2
+        ) from error
+    if table not in tables:
+        is_given = bool(settings.DATABASE_URL)
         place = "the database of FTDASH_DATABASE_URL" if is_given else settings.FTDASH_HOME
         raise CommandError(
             f"There is no installation in {place}: let FTDASH_HOME name the home of one, as"
             " var/demo is that of the demonstration, or make one with `manage.py migrate`.",
             returncode=2,
         )
+
+
+def first_line(error: Exception) -> str:
+    """As a sentence."""
+    [line, *_] = str(error).strip().splitlines() or [type(error).__name__]
+    return line if line.endswith((".", "?")) else f"{line}."
 
 
 def explained(refusal: Rejected) -> str:

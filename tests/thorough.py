@@ -29,6 +29,11 @@ SLOW = (
     "tests/web/test_pages_in_browser.py",
     "tests/web/test_projector_process.py",
     "tests/web/test_second_factor_in_browser.py",
+    "tests/web/test_starting.py::test_a_postgresql_that_is_too_old_ends_a_process_with_one_line",
+    "tests/web/test_starting.py::test_a_process_that_cannot_work_ends_with_one_line",
+    "tests/web/test_starting.py::"
+    "test_a_setting_that_makes_no_sense_ends_every_command_with_one_line",
+    "tests/web/test_starting.py::test_a_taken_port_ends_the_web_server_with_one_line",
     "tests/web/test_tasks.py",
     "tests/web/test_time_axes.py",
     "tests/web/test_trusted_proxies.py",

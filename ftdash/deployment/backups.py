@@ -117,6 +117,12 @@ def restore_backup(path: Path) -> Manifest:
     return manifest
 
 
+def read_manifest(path: Path) -> Manifest:
+    """Raises Rejected: this is no backup."""
+    with _opened(path) as (manifest, _):
+        return manifest
+
+
 def _check_database_answers() -> None:
     found = doctor.database()
     if found.verdict is doctor.Verdict.BROKEN:
@@ -134,7 +140,7 @@ def _is_installed() -> bool:
 
 
 def _place() -> str:
-    is_given = "FTDASH_DATABASE_URL" in os.environ
+    is_given = bool(settings.DATABASE_URL)
     return "the database of FTDASH_DATABASE_URL" if is_given else str(settings.FTDASH_HOME)
 
 
@@ -146,10 +152,7 @@ def _check_fits(manifest: Manifest, path: Path) -> None:
             " unset it for sqlite."
         )
     loader = MigrationLoader(None, ignore_no_migrations=True)
-    replaced = {old for each in loader.disk_migrations.values() for old in each.replaces}
-    unknown = set(manifest.migrations) - set(loader.disk_migrations) - replaced
-    ours = {config.label for config in apps.get_app_configs()}
-    newer = sorted(each for each in unknown if each[0] in ours)
+    newer = doctor.newer_migrations(loader, manifest.migrations)
     if newer:
         raise Rejected(
             f"{path} was made by a newer version of ftdash: this one does not know the migration"

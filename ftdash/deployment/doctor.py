@@ -8,26 +8,31 @@ addresses in `health` ask the same functions, and keep the answers to themselves
 import os
 import shutil
 import stat
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 import redis
+from django.apps import apps
 from django.conf import settings
 from django.db import DatabaseError, NotSupportedError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
 from ftdash.accounts import openid
 from ftdash.accounts import queries as accounts
 from ftdash.accounts.services import Role
 from ftdash.celery import application
+from ftdash.deployment.models import KeyMark
 from ftdash.embedded.installation import OLDEST_REDIS
 from ftdash.formats import size
+from ftdash.installed_command import CURE_OF_DATABASE, first_line
 from ftdash.jobs.answers import Liveness
 from ftdash.runs.queries.freshness import observe
 from ftdash.supervision import java
@@ -41,6 +46,7 @@ CLOCKS_DIFFER_MAX = timedelta(seconds=2)
 REDIS_TIMEOUT_S = 2.0
 WORKER_TIMEOUT_S = 2.0
 KEEPS_EVERYTHING = "noeviction"
+MIGRATIONS = "migrations"
 
 
 class Verdict(StrEnum):
@@ -70,6 +76,11 @@ def warning(part: str, finding: str, cure: str) -> Diagnosis:
     return Diagnosis(part, Verdict.WARNING, finding, cure)
 
 
+def sentence(found: Diagnosis) -> str:
+    """On one line, for a process that cannot go on: what was found where, and its cure."""
+    return f"{found.part[:1].upper()}{found.part[1:]}: {found.finding} {found.cure}"
+
+
 def examine() -> Iterator[Diagnosis]:
     """One diagnosis after the other, so that a slow part delays only its own."""
     yield home()
@@ -86,6 +97,7 @@ def examine() -> Iterator[Diagnosis]:
     if broker.verdict is not Verdict.BROKEN:
         yield worker()
     if migrated.verdict is Verdict.WELL:
+        yield key_in_use()
         yield clock()
         seen = observe()
         yield beat(seen.reconcile)
@@ -115,8 +127,8 @@ def home() -> Diagnosis:
 
 def secret_key() -> Diagnosis:
     part, path = "secret key", Path(settings.FTDASH_HOME) / "secret_key"
-    if os.environ.get("FTDASH_SECRET_KEY"):
-        return well(part, "It comes from FTDASH_SECRET_KEY.")
+    if settings.SECRET_KEY_IS_GIVEN:
+        return well(part, "It comes from FTDASH_SECRET_KEY, a file or a credential.")
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -131,6 +143,29 @@ def secret_key() -> Diagnosis:
     return well(part, f"Only its owner can read {path}.")
 
 
+def key_in_use() -> Diagnosis:
+    """Whether the key is the one with which `prepare` has set this installation up."""
+    part = "key in use"
+    noted = KeyMark.objects.values_list("digest", flat=True).first()
+    if noted is None:
+        return well(part, "None was noted; `ftdash prepare` notes the key of this process.")
+    if noted != mark_of_key():
+        return broken(
+            part,
+            "The secret key is another one than the database was set up with, so each process would"
+            " refuse the sessions of the others.",
+            "Give all processes one key (FTDASH_SECRET_KEY, or the file secret_key in the home). If"
+            " you have changed it on purpose, run `ftdash prepare --new-key`: all people sign in"
+            " again.",
+        )
+    return well(part, "It is the one that the database was set up with.")
+
+
+def mark_of_key() -> str:
+    """Tells whether two keys are equal, and nothing about them."""
+    return salted_hmac("ftdash.deployment", "mark", algorithm="sha256").hexdigest()
+
+
 def database() -> Diagnosis:
     """Whether it answers, and whether its version is one that Django supports."""
     part = "database"
@@ -138,12 +173,12 @@ def database() -> Diagnosis:
         connection.ensure_connection()
         connection.check_database_version_supported()
     except NotSupportedError as error:
-        return broken(part, str(error).splitlines()[0], "Upgrade the server to that version.")
+        return broken(part, first_line(error), "Upgrade the server to that version.")
     except DatabaseError as error:
         return broken(
             part,
-            f"It does not answer: {str(error).strip().splitlines()[0]}",
-            "Start the server, or correct FTDASH_DATABASE_URL.",
+            f"It does not answer: {first_line(error)}",
+            CURE_OF_DATABASE,
         )
     if connection.vendor == "sqlite":
         return well(part, "SQLite in the home, which serves one machine.")
@@ -151,46 +186,91 @@ def database() -> Diagnosis:
 
 
 def migrations() -> Diagnosis:
-    part = "migrations"
+    part = MIGRATIONS
     executor = MigrationExecutor(connection)
+    if newer := newer_migrations(executor.loader, executor.loader.applied_migrations or ()):
+        return of_newer_version(newer[0])
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if missing:
         return broken(
             part,
-            f"{len(missing)} are missing; the first is {missing[0][0]}.",
-            "Stop the services, run `ftdash migrate`, and start them again.",
+            f"{len(missing)} migrations are missing; the first is {missing[0][0]}.",
+            "Stop the services, run `ftdash prepare`, and start them again.",
         )
     return well(part, "The tables are those of this version.")
 
 
-def clock() -> Diagnosis:
-    """Compares the clock of this machine with that of the database server."""
+def of_newer_version(migration: tuple[str, str]) -> Diagnosis:
+    return broken(
+        MIGRATIONS,
+        f"The tables are those of a newer version, which has {'.'.join(migration)}.",
+        "Install that version; with it, `ftdash prepare --as-in BACKUP` brings the tables back to"
+        " those of an older one.",
+    )
+
+
+def newer_migrations(
+    loader: MigrationLoader, applied: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Those of `applied`, of our tables, that this version does not know."""
+    replaced = {old for each in loader.disk_migrations.values() for old in each.replaces}
+    ours = {config.label for config in apps.get_app_configs()}
+    unknown = set(applied) - set(loader.disk_migrations) - replaced
+    return sorted(each for each in unknown if each[0] in ours)
+
+
+def clock(at_most: timedelta = CLOCKS_DIFFER_MAX) -> Diagnosis:
+    """Compares the clock of this machine with that of the database server, or of Redis if the
+    database is a file."""
     part = "clock"
     if connection.vendor == "sqlite":
-        return well(part, "The database is in this machine.")
+        return _clock_of_redis(part, at_most)
     rows = MigrationRecorder.Migration.objects.annotate(there=Now())
     began = timezone.now()
     there: datetime = rows.values_list("there", flat=True)[0]
-    apart = max(began - there, there - timezone.now(), timedelta(0))
-    if apart > CLOCKS_DIFFER_MAX:
+    return _clocks(part, "the database server", (began, there, timezone.now()), at_most)
+
+
+def _clock_of_redis(part: str, at_most: timedelta) -> Diagnosis:
+    began = timezone.now()
+    try:
+        with _redis() as client:
+            seconds, microseconds = client.time()
+    except redis.RedisError:
+        return well(part, "The database is in this machine.")
+    there = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
+    return _clocks(part, "Redis", (began, there, timezone.now()), at_most)
+
+
+def _clocks(
+    part: str, whose: str, times: tuple[datetime, datetime, datetime], at_most: timedelta
+) -> Diagnosis:
+    """`times`: here before the question, there, here after the answer."""
+    began, there, ended = times
+    apart = max(began - there, there - ended, timedelta(0))
+    if apart > at_most:
         return broken(
             part,
-            f"It is {apart.total_seconds():.0f} s apart from that of the database server.",
+            f"The clock of this machine is {apart.total_seconds():.0f} s apart from that of"
+            f" {whose}.",
             "Let a time service (chrony, systemd-timesyncd) set both clocks.",
         )
-    return well(part, "It agrees with that of the database server.")
+    return well(part, f"It agrees with that of {whose}.")
 
 
-def queue() -> Diagnosis:
-    """The message omits the address of Redis, which may hold a password."""
-    part = "Redis"
-    client = redis.Redis.from_url(
+def _redis() -> redis.Redis:
+    return redis.Redis.from_url(
         settings.REDIS_URL,
         socket_timeout=REDIS_TIMEOUT_S,
         socket_connect_timeout=REDIS_TIMEOUT_S,
         decode_responses=True,
     )
-    with client:
+
+
+def queue() -> Diagnosis:
+    """The message omits the address of Redis, which may hold a password."""
+    part = "Redis"
+    with _redis() as client:
         try:
             version = client.info("server")["redis_version"]
             policy = client.info("memory").get("maxmemory_policy", KEEPS_EVERYTHING)
@@ -280,7 +360,7 @@ def drivers_java() -> Diagnosis:
 def static_files() -> Diagnosis:
     part, manifest = "static files", Path(settings.STATIC_ROOT) / "staticfiles.json"
     if not manifest.is_file():
-        return broken(part, f"{manifest} is missing.", "Run `ftdash collectstatic --no-input`.")
+        return broken(part, f"{manifest} is missing.", "Run `ftdash prepare`.")
     return well(part, f"They are in {settings.STATIC_ROOT}.")
 
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from django.conf import settings
 from django.template.loader import render_to_string
 
 from ftdash.embedded.stack import control_plane, manage
@@ -16,6 +17,9 @@ from pipelines.domain.errors import Rejected
 UNITS = Path("usr/lib/systemd/system")
 ACCOUNTS = Path("usr/lib/sysusers.d/ftdash.conf")
 ENVIRONMENT = Path("etc/ftdash/environment")
+SECRETS = Path("etc/ftdash/secrets")
+"""A file here is a secret that systemd hands to the services as a credential."""
+
 PRIVATE = 0o600  # passwords are in it
 PUBLIC = 0o644
 
@@ -47,30 +51,29 @@ class UnitFile:
 
 def unit_files(server: Server) -> list[UnitFile]:
     """All files, complete; the same server gives the same files."""
-    said = {"account": server.account, "home": server.home, "environment": f"/{ENVIRONMENT}"}
+    said: dict[str, object] = {
+        "account": server.account,
+        "home": server.home,
+        "environment": f"/{ENVIRONMENT}",
+        "credentials": [(each, f"/{SECRETS}/{each}") for each in credentials()],
+    }
     names = [service.name for service in control_plane(server.port)]
     services = [
         UnitFile(
-            UNITS / f"ftdash-{service.name}.service",
+            UNITS / f"ftdash-{name}.service",
             _rendered(
                 "service",
                 {
                     **said,
-                    "description": f"{service.name}: {DESCRIPTIONS[service.name]}",
-                    "command": _command(service.command),
-                    "starts_drivers": service.name == STARTS_DRIVERS,
+                    "description": f"{name}: {DESCRIPTIONS[name]}",
+                    "command": _command(manage("serve", name, *_options(name, server))),
+                    "starts_drivers": name == STARTS_DRIVERS,
                 },
             ),
         )
-        for service in control_plane(server.port)
+        for name in names
     ]
-    prepared = {
-        **said,
-        "commands": [
-            _command(manage("migrate", "--no-input")),
-            _command(manage("collectstatic", "--no-input", "--verbosity", "0")),
-        ],
-    }
+    prepared = {**said, "command": _command(manage("prepare"))}
     return [
         *services,
         UnitFile(UNITS / "ftdash-prepare.service", _rendered("prepare", prepared)),
@@ -78,6 +81,15 @@ def unit_files(server: Server) -> list[UnitFile]:
         UnitFile(ACCOUNTS, _rendered("sysusers", said)),
         UnitFile(ENVIRONMENT, _rendered("environment", said), PRIVATE, is_edited=True),
     ]
+
+
+def credentials() -> list[str]:
+    """What systemd calls the secrets, as `ftdash.settings` looks for them."""
+    return [name.lower().replace("_", "-") for name in settings.SECRET_VARIABLES]
+
+
+def _options(name: str, server: Server) -> tuple[str, ...]:
+    return ("--port", str(server.port)) if name == "web" else ()
 
 
 def install(server: Server, root: Path, replace: bool = False) -> list[UnitFile]:

@@ -189,7 +189,8 @@ def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> di
         "DJANGO_SETTINGS_MODULE": "ftdash.settings",
     }
     for address, is_ours in OWN_SERVERS.items():
-        if address not in outside or is_ours in outside:
+        is_named = address in outside or f"{address}_FILE" in outside
+        if not is_named or is_ours in outside:
             entered |= {address: new_address().url, is_ours: "1"}
     return {**outside, **entered}
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SECRETS = (
-    *("FTDASH_SECRET_KEY", "FTDASH_DATABASE_URL", "FTDASH_REDIS_URL", "FTDASH_MAIL_PASSWORD"),
-    *("FTDASH_OIDC_SECRET", "FTDASH_OIDC_SECRET_FILE"),
-)
+SECRETS = frozenset(name + end for name in configuration.SECRET_VARIABLES for end in ("", "_FILE"))
 """Variables with which the control plane signs, or opens its own servers."""
 
 _staying: list[bool] = []

@@ -1,11 +1,13 @@
 """The image, built from the Containerfile, and its processes as the compose file starts them.
 
-A build takes longer than CI has, so no run collects this file. Name it to run it, as root:
+A build takes longer than CI has, so no run collects this file. `.ci/image` installs the programs
+and runs it; to run it alone, as root:
 
     python -m pytest tests/integration/built_image.py
 """
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -20,14 +22,11 @@ import pytest
 from pipelines.flows.flight_data import prepare
 from tests.compose_host import ACCOUNT, ComposeHost, Images, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(3600)]
 
 PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "caddy", "ip")
-VARIABLES = {
-    "FTDASH_DOMAIN": "ftdash.example",
-    "FTDASH_DATABASE_PASSWORD": "databasesecret",
-    "FTDASH_REDIS_PASSWORD": "redissecret",
-}
+DOMAIN = "ftdash.example"
+SECRETS = {"database_password": "database/secret", "redis_password": "redis@secret"}
 PASSWORD = "correct-horse-battery"
 OURS = ("web1", "web2", "worker", "beat", "projector")
 missing = [each for each in PROGRAMS if shutil.which(each) is None]
@@ -48,7 +47,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 @pytest.fixture(scope="module")
 def host(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeHost]:
     """Everything runs, and is healthy as the file says how to find out."""
-    host = ComposeHost(images, tmp_path_factory.mktemp("compose"), VARIABLES)
+    directory = tmp_path_factory.mktemp("compose")
+    (directory / "secrets").mkdir()
+    for name, text in SECRETS.items():
+        (directory / "secrets" / name).write_text(f"{text}\n")
+        os.chown(directory / "secrets" / name, ACCOUNT, ACCOUNT)
+        (directory / "secrets" / name).chmod(0o400)
+    variables = {"FTDASH_DOMAIN": DOMAIN, "FTDASH_SECRETS": str(directory / "secrets")}
+    host = ComposeHost(images, directory, variables)
     try:
         host.wire()
         host.start_database()

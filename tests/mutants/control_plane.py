@@ -5,9 +5,94 @@ from tests.mutants.mutant import Mutant
 SAVED = "tests/web/test_watched_savepoints.py"
 FLINK = "tests/web/test_watched_flink.py"
 FLINK_WORK = "tests/web/test_flink_work.py"
+DEPLOYED = "tests/web/test_deployment.py"
+TOLD = "tests/web/test_telemetry.py"
+STARTING = "tests/web/test_starting.py"
 TROUBLED = "tests/web/test_watched_incidents.py"
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
+    (
+        "a process of an installation that could not work ends at its start, with one line that"
+        " says what cures it"
+    ): (
+        Mutant(
+            "ftdash/deployment/starting.py",
+            "doctor.migrations, doctor.key_in_use)",
+            "doctor.migrations)",
+            (
+                f"{STARTING}::test_a_sound_installation_starts_and_each_part_that_is_broken_keeps_"
+                "it_from_that"
+            ),
+        ),
+        Mutant(
+            "ftdash/deployment/starting.py",
+            "if name in (WORKER, BEAT):",
+            "if name == WORKER:",
+            f"{STARTING}::test_only_what_a_process_needs_itself_hinders_it",
+        ),
+        Mutant(
+            "ftdash/__main__.py",
+            "except ImproperlyConfigured as trouble:",
+            "except KeyError as trouble:",
+            f"{STARTING}::test_a_setting_that_makes_no_sense_ends_every_command_with_one_line",
+        ),
+    ),
+    "no service of systemd is root, only root reads the secrets, a driver outlives its worker": (
+        Mutant(
+            "ftdash/deployment/units.py",
+            '"account": server.account,',
+            '"account": "root",',
+            f"{DEPLOYED}::test_no_process_is_root_and_each_gets_the_secrets_that_there_are",
+        ),
+        Mutant(
+            "ftdash/deployment/units.py",
+            "PRIVATE = 0o600",
+            "PRIVATE = 0o644",
+            f"{DEPLOYED}::test_only_root_reads_the_environment_and_it_is_never_replaced",
+        ),
+        Mutant(
+            "ftdash/deployment/units.py",
+            'STARTS_DRIVERS = "worker"',
+            'STARTS_DRIVERS = "web"',
+            f"{DEPLOYED}::test_a_driver_outlives_the_worker_that_started_it",
+        ),
+    ),
+    "a line of the log has the request that it belongs to, in the worker too, and no secret": (
+        Mutant(
+            "ftdash/logs.py",
+            "if headers is not None and _request.get():",
+            "if False:",
+            (f"{TOLD}::test_what_a_worker_says_has_the_id_of_the_request_that_sent_the_errand"),
+        ),
+        Mutant(
+            "ftdash/logs.py",
+            '"message": masked(record.getMessage()),',
+            '"message": record.getMessage(),',
+            f"{TOLD}::test_a_line_is_one_line_without_secrets",
+        ),
+    ),
+    "a checkpoint and a recovery are one span each; rows that are built again send none": (
+        Mutant(
+            "ftdash/telemetry.py",
+            "if traced is None or time.time() * 1000 - end_ms > OLDEST_MS:",
+            "if traced is None:",
+            f"{TOLD}::test_rows_that_are_built_again_send_no_span_again",
+        ),
+        Mutant(
+            "ftdash/telemetry.py",
+            'self._span("JobInitialization", end_ms - lasted_ms, end_ms, said)',
+            'self._span("JobInitialization", end_ms, end_ms, said)',
+            f"{TOLD}::test_a_receiver_gets_the_spans_of_requests_checkpoints_and_recoveries",
+        ),
+    ),
+    "a secret comes from one place; a file for it that cannot be read ends the start": (
+        Mutant(
+            "ftdash/settings.py",
+            "    if value and file:\n",
+            "    if False:\n",
+            f"{STARTING}::test_a_secret_that_is_doubled_or_absent_is_an_error",
+        ),
+    ),
     "the company's sign-in gives the role of today's groups, and opens no local account": (
         Mutant(
             "ftdash/accounts/company.py",

@@ -23,6 +23,7 @@ from ftdash.deployment.doctor import Verdict
 from ftdash.deployment.units import Server, install, unit_files
 from ftdash.embedded.installation import free_port
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.settings import SECRET_VARIABLES
 from pipelines.domain.errors import Rejected
 from tests.web.people import admin_user
 
@@ -119,7 +120,7 @@ def test_the_doctor_finds_nothing_broken_but_what_is_not_started(
 
     troubles = [each for each in found if each.verdict is not Verdict.WELL]
     assert [each.part for each in troubles] == ["worker"]  # no test starts one here
-    assert len(found) == 13
+    assert len(found) == 14
 
 
 def test_every_trouble_comes_with_its_cure(installation: Path, settings: Any) -> None:
@@ -178,7 +179,7 @@ def test_missing_migrations_are_named_and_nothing_asks_the_tables(
 
     assert diagnosis.verdict is Verdict.BROKEN
     assert "incidents" in diagnosis.finding
-    assert "ftdash migrate" in diagnosis.cure
+    assert "ftdash prepare" in diagnosis.cure
     assert "projector" not in {each.part for each in doctor.examine()}
 
 
@@ -218,7 +219,7 @@ def test_the_command_prints_each_part_and_ends_with_1_if_one_is_broken(
 @pytest.mark.parametrize(
     ("variables", "cure"),
     [
-        ({}, "ftdash migrate"),
+        ({}, "ftdash prepare"),
         ({"FTDASH_DATABASE_URL": "postgresql://x@127.0.0.1:{port}/x"}, "FTDASH_DATABASE_URL"),
     ],
 )
@@ -264,6 +265,17 @@ def test_a_driver_outlives_the_worker_that_started_it(units: Path) -> None:
     assert "PrivateTmp" not in texts["ftdash-worker"]  # it is removed when the unit stops
     assert "ReadWritePaths=/tmp" in texts["ftdash-worker"]  # else Spark could not write there
     assert not [name for name, text in texts.items() if "RemoveIPC" in text]
+
+
+def test_no_process_is_root_and_each_gets_the_secrets_that_there_are(units: Path) -> None:
+    folder = units / "usr/lib/systemd/system"
+    for unit in folder.glob("*.service"):
+        lines = unit.read_text().splitlines()
+        assert {"User=ftdash", "NoNewPrivileges=yes", "ProtectSystem=strict"} <= set(lines)
+        for name in SECRET_VARIABLES:
+            secret = name.lower().replace("_", "-")
+            assert f"LoadCredential={secret}:/etc/ftdash/secrets/{secret}" in lines
+            assert f"SetCredential={secret}:\\n" in lines  # otherwise an absent file is an error
 
 
 def test_only_root_reads_the_environment_and_it_is_never_replaced(units: Path) -> None:

@@ -1,18 +1,22 @@
-"""`ftdash serve NAME`: becomes one process of an installation, for its container or unit."""
+"""`ftdash serve NAME`: becomes one process of an installation, for its container or unit.
+
+Exit status 2, with one line that says why and what to do: it cannot do its work.
+"""
 
 import os
 import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
 
+from ftdash.deployment import doctor
+from ftdash.deployment.starting import NAMES, obstacle
 from ftdash.embedded.installation import LOOPBACK
 from ftdash.embedded.management.commands.demo import DEFAULT_PORT
 from ftdash.embedded.stack import control_plane
 from ftdash.settings import LOG_JSON_VARIABLE
-
-NAMES = ("web", "worker", "beat", "projector")
 
 
 class Command(BaseCommand):
@@ -30,8 +34,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["json"]:
             os.environ[LOG_JSON_VARIABLE] = "1"
-        services = control_plane(options["port"], options["host"])
-        [command] = [each.command for each in services if each.name == options["name"]]
+        name, host, port = options["name"], options["host"], options["port"]
+        if (found := obstacle(name, host, port)) is not None:
+            raise CommandError(f"{name} cannot start. {doctor.sentence(found)}", returncode=2)
+        connections.close_all()
+        [command] = [each.command for each in control_plane(port, host) if each.name == name]
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(command[0], command)  # signals reach the process itself
