@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import yaml
 
 from ftdash.embedded.installation import find_redis_server
@@ -76,6 +77,14 @@ class Images:
         kind = ["--isolation", "chroot", "--pull=never", "--format", "docker", "--layers=false"]
         file = ["--file", str(CONTAINER / "Containerfile"), "--tag", IMAGE]
         run([*self.words("buildah"), "bud", "--quiet", *kind, *given, *file, str(ROOT)])
+
+    def remove(self) -> None:
+        """With what is mounted in it; a build that was interrupted leaves mounts behind."""
+        places = [each.mountpoint for each in psutil.disk_partitions(all=True)]
+        inside = [each for each in places if Path(each).is_relative_to(self.directory)]
+        for place in sorted(inside, reverse=True):  # the innermost first
+            run(["umount", place])
+        shutil.rmtree(self.directory)
 
     def _has_overlay(self) -> bool:
         place = self.directory / "overlay"

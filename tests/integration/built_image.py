@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,11 @@ needs_programs = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     images = Images(tmp_path_factory.mktemp("images"))
-    images.build()
-    yield images
-    with suppress(OSError):
-        shutil.rmtree(images.directory)
+    try:
+        images.build()
+        yield images
+    finally:
+        images.remove()
 
 
 @pytest.fixture(scope="module")
