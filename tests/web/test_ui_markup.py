@@ -14,6 +14,14 @@ from django.utils import timezone
 
 from ftdash.alerts import evaluation
 from ftdash.alerts.models import AlertRule, Watched
+from ftdash.flink_clusters.models import (
+    FlinkCheckpoint,
+    FlinkCheckpointStatus,
+    FlinkCluster,
+    FlinkEvent,
+    FlinkEventKind,
+    FlinkJob,
+)
 from ftdash.gameday.models import GameDay
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run, Upgrade, UpgradeStep
@@ -31,6 +39,7 @@ from tests.web.people import operator_user
 pytestmark = pytest.mark.usefixtures("site")
 
 MARKUP = "'\"><script>alert(1)</script>{{ 7 }}"
+JID = "3f" * 16
 TOLD = ("join", "gone", "killed")
 """Words of a story that operators, failures and machines have chosen; markup is added to each."""
 
@@ -45,6 +54,9 @@ SHOWING = {
     "checkpoints",
     "event-log",
     "fleet",
+    "flink-checkpoint",
+    "flink-cluster",
+    "flink-job",
     "game-days",
     "pipeline",
     "pipeline-metrics",
@@ -150,6 +162,29 @@ def told_in_markup() -> None:
     ended_game_days(run)
     GameDay.objects.update(requester=MARKUP, reason=MARKUP)
     upgraded(run)
+    flink_cluster()
+
+
+def flink_cluster() -> None:
+    """What a cluster says of itself is chosen by others too."""
+    now = timezone.now()
+    told = {"address": MARKUP, "created_by": MARKUP, "flink_version": MARKUP, "problem": MARKUP}
+    cluster = FlinkCluster.objects.create(name="flights", created_at=now, due_at=now, **told)
+    job = FlinkJob.objects.create(
+        cluster=cluster, jid=JID, name=MARKUP, state="RUNNING", started_at=now, listed_at=now
+    )
+    FlinkCheckpoint.objects.create(
+        job=job,
+        checkpoint_id=1,
+        status=FlinkCheckpointStatus.FAILED,
+        is_savepoint=True,
+        external_path=MARKUP,
+        failure=MARKUP,
+        triggered_at=now,
+        said_at=now,
+    )
+    told = {"title": MARKUP, "text": MARKUP, "place": MARKUP}
+    FlinkEvent.objects.create(job=job, kind=FlinkEventKind.EXCEPTION, at=now, **told)
 
 
 def upgraded(run: Run) -> None:
@@ -186,6 +221,7 @@ def address_of(pattern: URLPattern) -> str:
         "name": "flights",
         "action": "make-rule" if pattern.name == "settings-action" else "savepoint",
         "checkpoint_id": 1,
+        "jid": JID,
         "key": GameDay.objects.latest("pk").pk,
         "pk": 1,
         "provider_id": "company",
