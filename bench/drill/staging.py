@@ -150,8 +150,19 @@ class Staged:
 
     def slot(self, number: int = 0) -> psutil.Process:
         """One that lives: a busy machine may have cost the run a slot meanwhile."""
-        self.wait(lambda run: psutil.pid_exists(_pid_of(run, number)))
-        return psutil.Process(_pid_of(self.run, number))
+        living: list[psutil.Process] = []
+
+        def lives(run: Run) -> bool:
+            if run.status != "RUNNING" or str(number) not in run.slots:
+                return False
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(run.slots[str(number)]["pid"])
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    living.append(process)
+            return bool(living)
+
+        self.wait(lives)
+        return living[0]
 
     def kill_driver(self) -> float:
         psutil.Process(self.run.driver_pid).kill()
@@ -170,11 +181,6 @@ class Staged:
                 run.status == "RUNNING" and (run.last_checkpoint_id or 0) >= before + checkpoints
             )
         )
-
-
-def _pid_of(run: Run, slot: int) -> int:
-    """Of no process while the slot is not connected."""
-    return run.slots[str(slot)]["pid"] if str(slot) in run.slots else -1
 
 
 class Needs(Protocol):
