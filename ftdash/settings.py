@@ -538,8 +538,8 @@ SERVERS_ANSWER_WITHIN_S = 5.0
 """How long a web request waits for the answer of a source or sink before it gives up."""
 
 SILENT_AFTER_S = 8.0
-"""A driver and the projector speak once a second, the worker every two. Whoever has not spoken for
-this long is called silent. Flink waits for five missed heartbeats too: a machine that is merely
+"""A driver and the projector speak once a second, the worker every two. A process that has not
+spoken for this long is called silent. Flink waits for five missed heartbeats too: a machine that is merely
 busy keeps a process waiting for some seconds. Every page shows the age of its data meanwhile."""
 
 CLOCKS_DIFFER_S = 3.0

@@ -27,7 +27,7 @@ class FlinkCluster(models.Model):
     problem = models.TextField(default="")  # why it did not answer; empty: it did
     failed_looks = models.PositiveIntegerField(default=0)  # one after the other
     due_at = models.DateTimeField()  # when it is asked again
-    turn_holder = models.CharField(max_length=32, default="")  # empty: nobody talks to it
+    turn_holder = models.CharField(max_length=32, default="")  # empty: no process talks to it
     turn_until = models.DateTimeField(null=True)  # then its holder counts as dead
     version = models.PositiveBigIntegerField(default=0)  # grows with every change
 

@@ -75,7 +75,7 @@ class Turn:
 
 @contextmanager
 def turn_of(cluster: int) -> Iterator[Turn | None]:
-    """None while another process talks to it. A clock that was set back makes nobody wait."""
+    """None while another process talks to it. A clock that was set back makes no process wait."""
     now = timezone.now()
     holder = secrets.token_hex(16)
     until = now + TURN_LASTS
