@@ -539,8 +539,8 @@ SERVERS_ANSWER_WITHIN_S = 5.0
 
 SILENT_AFTER_S = 8.0
 """A driver and the projector speak once a second, the worker every two. A process that has not
-spoken for this long is called silent. Flink waits for five missed heartbeats too: a machine that is merely
-busy keeps a process waiting for some seconds. Every page shows the age of its data meanwhile."""
+spoken for this long is called silent. A shorter bound names processes that a busy machine merely
+keeps waiting for some seconds. Every page shows the age of its data meanwhile."""
 
 CLOCKS_DIFFER_S = 3.0
 """By more than this, the clocks of two machines differ for a reason."""
