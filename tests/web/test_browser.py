@@ -442,7 +442,7 @@ def test_what_the_server_gives_is_called_as_old_as_it_says(
 def test_whoever_was_not_heard_of_is_asked_about_in_time(
     dashboard: Site, browser: Browser, signed_in: StorageState, place: str
 ) -> None:
-    """The server knows it after eight seconds: who asks every three may hear of it after eleven."""
+    """The server knows it after eight seconds; a page that asks every three, after eleven."""
     page = browser.new_page(storage_state=signed_in)
     page.clock.install()
     page.add_init_script("delete window.SharedWorker")

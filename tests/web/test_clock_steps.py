@@ -61,7 +61,7 @@ def test_a_driver_whose_clock_was_set_back_is_not_silent_but_its_clock_is_off() 
 
 
 def test_a_journal_that_is_read_late_says_nothing_about_clocks() -> None:
-    """In parts, of which the first is an hour older than the last: only the end of it tells."""
+    """In parts, the first an hour older than the last: only the end of it tells."""
     run = new_run()
     clock = StoryClock()
     clock.now_ms -= round(HOUR / timedelta(milliseconds=1))
