@@ -7,6 +7,7 @@ drives a browser or workers at the end, a file at a time, in whichever comes to 
 A plain `python -m pytest` leaves out the slow tests (`tests/thorough.py`) and says how many.
 """
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -15,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 from django.conf import settings
@@ -51,7 +52,12 @@ LEFT_OUT = pytest.StashKey[int]()
 """How many slow tests this process has left out."""
 LEFT_OUT_BY_WORKER = "left_out"
 ARCHIVE = pytest.StashKey[subprocess.Popen[bytes]]()
+STACKS = pytest.StashKey[TextIO]()
+"""The standard error of the suite, which no test captures."""
 FIRST_WORKER = "gw0"
+GIVES_WAY_S = 60.0
+"""A test that is over its time fails. One that does not end even then ends its process, so long
+after."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -106,6 +112,8 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
     keep_compiled_code()
+    config.stash[STACKS] = os.fdopen(os.dup(2), "w")
+    faulthandler.enable(config.stash[STACKS])
     config.stash[LEFT_OUT] = 0
     config.option.runs_all = runs_slow_tests(
         asked=config.option.runs_all, required=REQUIRE_ALL, named=not is_whole_suite(config)
@@ -129,6 +137,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if (process := config.stash.get(ARCHIVE, None)) is not None:
         process.kill()
         process.wait()
+    faulthandler.disable()
+    config.stash[STACKS].close()
     shutil.rmtree(os.environ["FTDASH_HOME"], ignore_errors=True)
 
 
@@ -146,6 +156,15 @@ class BesideProcesses(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid.partition("::")[0])
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """A test that has ended its process is not run again: it would end the next one too."""
+        ended_by: str | None = super().remove_node(node)
+        if ended_by is not None and (group := self._split_scope(ended_by)) in self.workqueue:
+            self.workqueue[group][ended_by] = True
+            if all(self.workqueue[group].values()):
+                del self.workqueue[group]
+        return ended_by
 
 
 def group_of(file: str) -> str:
@@ -234,8 +253,22 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Around everything, so that to wait is in nobody's time."""
     is_alone = item.get_closest_marker("alone") is not None
-    with SharedMachine(Path(os.environ[MACHINE])).used(alone=is_alone):
+    with SharedMachine(Path(os.environ[MACHINE])).used(alone=is_alone), ended_if_it_hangs(item):
         return (yield)
+
+
+@contextmanager
+def ended_if_it_hangs(item: pytest.Item) -> Iterator[None]:
+    """`timeout` lets a test fail, but what it then leaves may wait for ever, as a pool for its
+    threads does. The process prints where each thread is, and ends; the others finish the suite."""
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    where = item.config.stash[STACKS]
+    faulthandler.dump_traceback_later(limit_s + GIVES_WAY_S, exit=True, file=where)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
