@@ -1,7 +1,7 @@
 """An installation is upgraded in place and goes back, while a pipeline goes on with its driver.
 
-The older version is that of the newest tag, or, without a tag, the code before the newest
-migrations. It lies in a checkout of its own beside this one, with the same home.
+The older version is that of the newest tag, if there are migrations since, and else the code before
+the newest migrations. It lies in a checkout of its own beside this one, with the same home.
 """
 
 import subprocess
@@ -18,6 +18,7 @@ from tests.processes.numbers import assert_rows_exact
 pytestmark = pytest.mark.slow
 
 MIGRATIONS_BETWEEN = 2
+ADDED = ("--diff-filter=A", "--no-renames", "--format=%H", "--", "ftdash/*/migrations/0*.py")
 
 
 def git(*words: str) -> str:
@@ -29,10 +30,9 @@ def git(*words: str) -> str:
 def older_version() -> str:
     """Its commit."""
     tags = git("tag", "--list", "v*", "--sort=-version:refname", "--no-contains", "HEAD").split()
-    if tags:
+    if tags and git("log", f"{tags[0]}..HEAD", *ADDED):
         return git("rev-list", "-1", tags[0])
-    added = ["--diff-filter=A", "--no-renames", "--format=%H", "--", "ftdash/*/migrations/0*.py"]
-    *_, oldest = git("log", f"-{MIGRATIONS_BETWEEN}", *added).split()
+    *_, oldest = git("log", f"-{MIGRATIONS_BETWEEN}", *ADDED).split()
     return git("rev-parse", f"{oldest}^")
 
 
