@@ -14,15 +14,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-OPTIONS = "SPARK_SUBMIT_OPTS"
-"""Of the JVM that Spark runs in, and not of the one that only builds its command."""
+from pipelines.disk.files import replace_atomically
 
+OPTIONS, OF_DAEMONS = "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"
+"""Of the JVM that Spark runs in, and of masters and workers; not of the one that only builds their
+command."""
+
+OF_EXECUTORS = "spark.executor.extraJavaOptions"
 QUIET = "-Xlog:cds*=off"
 
 
 def mapped_from(archive: Path) -> dict[str, str]:
-    """Variables for a process that starts Spark."""
-    return {OPTIONS: f"-XX:SharedArchiveFile={archive} {QUIET}"}
+    """Variables for a process that starts Spark. For the JVMs of executors, Spark reads the options
+    from a file."""
+    options = f"-XX:SharedArchiveFile={archive} {QUIET}"
+    configuration = archive.with_suffix(".conf")
+    configuration.mkdir(exist_ok=True)
+    text = f"{OF_EXECUTORS} {options}\n"
+    replace_atomically(configuration / "spark-defaults.conf", text.encode())
+    return {OPTIONS: options, OF_DAEMONS: options, "SPARK_CONF_DIR": str(configuration)}
 
 
 def begin_archive(archive: Path) -> subprocess.Popen[bytes]:

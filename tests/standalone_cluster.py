@@ -19,6 +19,7 @@ import psutil
 import pyspark
 
 from ftdash.supervision.java import environment as java_environment
+from tests import spark_classes
 
 MASTER_PORT = 7077  # of the master's own namespace, so it is always free
 START_TIMEOUT_S = 60.0
@@ -151,6 +152,7 @@ def _environment(directory: Path, workers: int) -> dict[str, str]:
         f"spark.executor.memory {MEMORY}\nspark.master.rest.enabled false\n"
         # Slots are placed when every worker is there, so that each gets some.
         f"spark.cores.max {CORES * workers}\nspark.scheduler.minRegisteredResourcesRatio 1.0\n"
+        f"{spark_classes.OF_EXECUTORS} {os.environ.get(spark_classes.OPTIONS, '')}\n"
     )
     return {**os.environ, **java_environment(), "SPARK_CONF_DIR": str(configuration)}
 
