@@ -82,7 +82,7 @@ def read_secret(path: Path, named: str) -> str:
 SECRET_VARIABLES = (
     *("FTDASH_SECRET_KEY", "FTDASH_DATABASE_URL", "FTDASH_DATABASE_PASSWORD"),
     *("FTDASH_REDIS_URL", "FTDASH_REDIS_PASSWORD"),
-    *("FTDASH_OIDC_SECRET", "FTDASH_MAIL_PASSWORD"),
+    *("FTDASH_OIDC_SECRET", "FTDASH_MAIL_PASSWORD", "FTDASH_SENTRY_DSN"),
 )
 """Each may also come from a file or a credential (`secret_of`)."""
 
@@ -529,6 +529,7 @@ EMAIL_HOST = os.environ.get("FTDASH_MAIL_HOST", "localhost")
 EMAIL_PORT = int(number_of("FTDASH_MAIL_PORT", 587))
 EMAIL_HOST_USER = os.environ.get("FTDASH_MAIL_USER", "")
 EMAIL_HOST_PASSWORD = secret_of("FTDASH_MAIL_PASSWORD")
+SENTRY_DSN = secret_of("FTDASH_SENTRY_DSN")
 EMAIL_USE_SSL = EMAIL_PORT == 465
 EMAIL_USE_TLS = not EMAIL_USE_SSL and os.environ.get("FTDASH_MAIL_TLS", "1") == "1"
 EMAIL_TIMEOUT = 5  # seconds

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
+
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -63,7 +65,7 @@ def tracer() -> "Tracer | None":
 
 def report_errors() -> bool:
     """Begins to send this process's errors to Sentry, if an address is given. True: it does."""
-    address = os.environ.get(SENTRY)
+    address = settings.SENTRY_DSN
     if not address:
         return False
     try:
