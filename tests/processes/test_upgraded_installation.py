@@ -1,9 +1,12 @@
-"""An installation is upgraded in place and goes back, while a pipeline goes on with its driver.
+"""An installation is upgraded in place while a pipeline goes on with its driver. It goes back, or
+the driver is killed and one of the newer version goes on.
 
 The older version is that of the newest tag, if there are migrations since, and else the code before
 the newest migrations. It lies in a checkout of its own beside this one, with the same home.
 """
 
+import os
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -53,20 +56,14 @@ def old(tmp_path: Path) -> Iterator[Installation]:
 def test_a_pipeline_goes_on_over_an_upgrade_of_ftdash_and_back(
     old: Installation, tmp_path: Path
 ) -> None:
-    new, backup = Installation(old.home), tmp_path / "backup.tar.gz"
-    old.manage("migrate", "--no-input", "--verbosity=0", "--skip-checks")
-    old.start_worker()
-    started(old, tmp_path, SOON)
-    [(driver, run)] = old.rows("SELECT driver_pid, run_id FROM jobs_run")
+    backup = tmp_path / "backup.tar.gz"
+    begin(old, tmp_path, SOON)
     old.manage("backup", str(backup))
     tables = applied(old)
-    old.kill_worker()
+    [(driver, run)] = drivers(old)
 
-    new.manage("prepare")
+    new = upgraded(old)
     assert applied(new) > tables
-    new.start_worker()
-    seen = new.completed(1)
-    new.wait_for(lambda: new.completed(1) >= seen + 3)
     new.manage("pipeline", "savepoint", "shop")
     new.wait_for(lambda: requests(new).get("SAVEPOINT") == "SUCCEEDED")
     new.kill_worker()
@@ -77,10 +74,52 @@ def test_a_pipeline_goes_on_over_an_upgrade_of_ftdash_and_back(
     seen = old.completed(1)
     old.wait_for(lambda: old.completed(1) >= seen + 3)
     assert requests(old)["SAVEPOINT"] == "SUCCEEDED"
-    assert old.rows("SELECT driver_pid, run_id FROM jobs_run") == [(driver, run)]
+    assert drivers(old) == [(driver, run)]
     (tmp_path / "hurry").touch()
     old.wait_for(lambda: old.statuses() == [JobStatus.FINISHED])
     assert_rows_exact(tmp_path / "output")
+
+
+def test_after_an_upgrade_a_driver_of_the_new_version_goes_on_with_the_run_of_a_killed_one(
+    old: Installation, tmp_path: Path
+) -> None:
+    begin(old, tmp_path, SOON | {"restart-strategy.type": "exponential-delay"})
+    [(driver, run)] = drivers(old)
+
+    new = upgraded(old)
+    os.kill(driver, signal.SIGKILL)
+    new.wait_for(lambda: drivers(new)[0][0] not in (driver, None))
+    [(successor, same)] = drivers(new)
+    seen = new.completed(1)
+    new.wait_for(lambda: new.completed(1) >= seen + 3)
+
+    assert same == run
+    assert Path(f"/proc/{successor}/cwd").readlink() == new.checkout
+    (tmp_path / "hurry").touch()
+    new.wait_for(lambda: new.statuses() == [JobStatus.FINISHED])
+    new.kill_worker()
+    assert_rows_exact(tmp_path / "output")
+
+
+def begin(old: Installation, root: Path, settings: dict[str, str]) -> None:
+    old.manage("migrate", "--no-input", "--verbosity=0", "--skip-checks")
+    old.start_worker()
+    started(old, root, settings)
+
+
+def upgraded(old: Installation) -> Installation:
+    """In place; it has seen three more checkpoints of the run that goes on."""
+    old.kill_worker()
+    new = Installation(old.home)
+    new.manage("prepare")
+    new.start_worker()
+    seen = new.completed(1)
+    new.wait_for(lambda: new.completed(1) >= seen + 3)
+    return new
+
+
+def drivers(installation: Installation) -> list[tuple[int, str]]:
+    return installation.rows("SELECT driver_pid, run_id FROM jobs_run")
 
 
 def applied(installation: Installation) -> set[tuple[str, str]]:
