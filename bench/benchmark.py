@@ -109,5 +109,5 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def progress(text: str) -> None:
-    """What is going on, for whoever waits; never on the stream of the last line."""
+    """What is going on, for a person who waits; never on the stream of the last line."""
     print(text, file=sys.stderr, flush=True)

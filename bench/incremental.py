@@ -3,7 +3,7 @@
 Expected by a sketch: the hashmap backend writes one row per touched key, with its row number and
 a flag, so about 0.014 of the full snapshot; RocksDB writes one sorted file of the touched rows and
 copies its small manifest, about 0.015. Compaction and new bases add to that now and then: the
-mean over many checkpoints is told as well.
+it reports the mean over many checkpoints too.
 """
 
 import tempfile

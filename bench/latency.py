@@ -1,12 +1,12 @@
 """How long after it happened is a record in committed output, at half load?
 
-From when a record is due by the pace of its input, whether somebody reads just then or not, until
-its file got the name that readers look for; minus the interval of the checkpoints, all of which a
-record waits that comes right behind a barrier. So the 99th percentile is about what source,
-exchanges, checkpoint and commit add, and the median is negative, because most records come later
-in an interval. Half load: half of what the same pipeline does with everything there at once,
-measured first. Left out is what happens while the run warms up, and in the last interval, because
-the final checkpoint waits for none.
+The latency of a record begins when it is due by the pace of its input, also if no reader is there
+just then. It ends when its file gets the name that readers look for. The interval of the
+checkpoints is subtracted: a record that comes right behind a barrier waits all of it. So the 99th
+percentile is about what source, exchanges, checkpoint and commit add, and the median is negative,
+because most records come later in an interval. Half load: half of what the same pipeline does with
+everything there at once, measured first. Left out is what happens while the run warms up, and in
+the last interval, because the final checkpoint waits for none.
 
 Expected: about ten fsyncs one after the other, of a few milliseconds each, for the checkpoint and
 the prepared file, and up to 20 ms until an idle source looks again: 50 to 100 ms. Slots are plain

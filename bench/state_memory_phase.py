@@ -71,7 +71,7 @@ def snapshot(backend: StateBackend, root: Path, rows: int) -> FileHandle:
 
 def run_phase(name: str, phase: str, root: Path, rows: int) -> dict[str, int]:
     with made(name, root) as warm:
-        fill(warm, 1)  # what the libraries take for themselves is nobody's state
+        fill(warm, 1)  # what the libraries take for themselves is no state
     before = anonymous_bytes()
     with made(name, root) as backend:
         backend.table(WIDE)

@@ -88,7 +88,7 @@ async def measure(address: str, password: str, viewers: int, pairs: int, window_
     async with ClientSession(
         address,
         connector=TCPConnector(limit=0),  # as many connections as it takes
-        cookie_jar=CookieJar(unsafe=True),  # also of a host that is told by its address
+        cookie_jar=CookieJar(unsafe=True),  # also of a host that is given by its address
         timeout=ClientTimeout(total=ANSWER_S),
         raise_for_status=True,
     ) as browser:

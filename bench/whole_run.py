@@ -58,7 +58,7 @@ class ProcessorTime:
         return JobStatusChanged(status=JobStatus.RUNNING) in changes
 
     def _ask_those_there(self) -> None:
-        """Nobody joins later: a run that loses a slot is not measured."""
+        """No slot joins later: a run that loses a slot is not measured."""
         connected = [envelope.event for envelope in self._run.of(SlotConnected)]
         slots = [event.pid for event in connected if isinstance(event, SlotConnected)]
         with suppress(psutil.NoSuchProcess):  # a short run is over already

@@ -143,7 +143,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A test that somebody asked for runs in the process that was started."""
+    """A test that you name runs in the process that you start."""
     return WORKERS if is_whole_suite(config) else 0
 
 
@@ -185,8 +185,8 @@ def is_of_pages(name: str) -> bool:
 
 
 def turn_of(item: pytest.Item) -> int:
-    """Whoever needs the machine alone comes first, then at once the longest group; the one that
-    may run beside it waits to the end."""
+    """A test that needs the machine alone comes first, then at once the longest group; the one
+    that may run beside it waits to the end."""
     if item.get_closest_marker("alone") is not None:
         return 0
     group = group_of(item.nodeid.partition("::")[0])
@@ -251,7 +251,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Around everything, so that to wait is in nobody's time."""
+    """Around everything, so that the wait counts in no test's time."""
     is_alone = item.get_closest_marker("alone") is not None
     with SharedMachine(Path(os.environ[MACHINE])).used(alone=is_alone), ended_if_it_hangs(item):
         return (yield)

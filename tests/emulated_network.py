@@ -56,7 +56,7 @@ class EmulatedNetwork:
         return {MACHINES: ",".join(self.namespaces)}
 
     def cut(self, *ends: Ends) -> None:
-        """From now on no packet gets from one to the other, and nobody is told."""
+        """From now on no packet gets from one to the other, and neither end hears of that."""
         self._cut = self._cut.union(ends)
 
     def heal(self) -> None:

@@ -1,4 +1,4 @@
-"""Names that say more than a name, to whoever makes a statement, a pattern or a path of them."""
+"""Names that mean more than a name in a statement, a pattern or a path."""
 
 HOSTILE = "x\"'; drop table victim; --{*}[a-z]?\n../%s:x"
 """Quotes, a statement, a cluster's tag, patterns, a line break, a path and placeholders. Short

@@ -9,7 +9,7 @@ from ftdash.embedded.installation import LOOPBACK
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Nobody who asks for any port is given it, and who connects is refused until a server listens.
+    """No process that asks for any port gets it, and a client is refused until a server listens.
 
     Bound but not listened on: only a server that names the port and may reuse addresses, as all of
     ours do, comes beside it.

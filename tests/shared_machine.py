@@ -1,6 +1,6 @@
 """Which tests may run beside each other in the suite's processes: all but those marked `alone`.
 
-Locks of the operating system, so that a process that dies holds nobody up.
+Locks of the operating system, so that a process that dies holds no other up.
 """
 
 import fcntl
@@ -20,9 +20,10 @@ class SharedMachine:
 
     @contextmanager
     def used(self, *, alone: bool) -> Iterator[None]:
-        """Waits until nobody is there who is alone, or, to be alone, until nobody is there.
+        """Waits until no test is alone there, or, to be alone, until no test is there.
 
-        Everybody comes through the queue, so that who wants to be alone is not overtaken for ever.
+        Every test comes through the queue, so that others do not overtake for ever one that wants
+        to be alone.
         """
         with ExitStack() as stack:
             with _held(self._queue, fcntl.LOCK_EX):

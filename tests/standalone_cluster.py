@@ -48,7 +48,7 @@ class Machine:
         return [psutil.Process(int(pid)) for pid in ip("netns", "pids", self.namespace).split()]
 
     def unplug(self) -> None:
-        """From now on no packet leaves or reaches it, and nobody is told."""
+        """From now on no packet leaves or reaches it, and no process hears of that."""
         ip("-n", self.namespace, "link", "set", "cable", "down")
 
     def kill(self, named: Callable[[list[str]], bool] = lambda command: True) -> int:

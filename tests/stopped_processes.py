@@ -38,7 +38,7 @@ def wait_until_gone(process: psutil.Process, within_s: float) -> None:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whoever has to collect its exit status may not have come to it."""
+    """Its parent may not have collected its exit status yet."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -419,7 +419,7 @@ def test_every_sink_of_authors_is_in_the_files_of_its_walk() -> None:
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_tests_share_modules_of_their_own(path: Path) -> None:
-    """Whoever imports a module of tests runs into its fixtures and may collect its tests."""
+    """A file that imports a module of tests gets its fixtures, and pytest may collect its tests."""
     for name in imports(ast.parse(path.read_text())):
         is_test = name.startswith("tests.") and ".test_" in name
         assert not is_test, f"{name} holds tests; what others need of it goes elsewhere"

@@ -54,7 +54,7 @@ class IncidentNote(models.Model):
 class JudgedFailures(models.Model):
     """Up to where a pipeline's failures have been judged, so that each is counted once.
 
-    By the run's number and the line in its journal: rows may be written anew from a journal.
+    By the run's number and the line in its journal: rows may be written again from a journal.
     """
 
     pipeline = models.OneToOneField(Pipeline, on_delete=models.CASCADE)

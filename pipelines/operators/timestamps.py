@@ -6,7 +6,7 @@ until the next record. Rows without a time pass; they move no event time, and wi
 
 The runtime keeps the newest watermark in every snapshot, and restores the least of all subtasks, as
 for a source. So event time does not wait after a recovery for records that were processed before
-it. The generator starts anew; what it says counts once it is beyond the restored watermark.
+it. The generator starts again; what it says counts once it is beyond the restored watermark.
 
 Source: Flink's `TimestampsAndWatermarksOperator`, which keeps no watermark in its snapshots.
 """

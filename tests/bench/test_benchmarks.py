@@ -66,7 +66,7 @@ def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
 
 
 def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
-    """As the command starts them: there nobody has set up Django."""
+    """As the command starts them: Django is not set up there."""
     modules = ", ".join(f"bench.{name.replace('-', '_')}" for name in BENCHMARKS)
 
     began = subprocess.run(

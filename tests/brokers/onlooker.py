@@ -1,4 +1,4 @@
-"""Somebody who reads all the time while a run is killed: what was once seen stays, as it was."""
+"""A reader that looks all the time while a run is killed: what it saw once stays as it was."""
 
 import subprocess
 import threading
@@ -17,7 +17,7 @@ END_S = 60.0
 class Onlooker(Generic[Key, Value]):
     """Calls `look` again and again in a thread of its own; a server that is away is waited for.
 
-    `look` raises AssertionError for what nobody may ever see, as a row that is there twice.
+    `look` raises AssertionError for what must never be seen, such as a row that is there twice.
     """
 
     def __init__(self, name: str, look: Callable[[], Mapping[Key, Value]]) -> None:

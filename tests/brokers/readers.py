@@ -19,7 +19,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 class ConsoleConsumer:
     """Kafka's own console consumer, reading committed records from the beginning on, as they come.
 
-    `topics` is a regular expression. Ended by whoever knows that it has read all.
+    `topics` is a regular expression. The caller ends it, and knows when it has read all.
     """
 
     def __init__(self, broker: KafkaBroker, topics: str, said: Path) -> None:

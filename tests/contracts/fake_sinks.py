@@ -145,7 +145,7 @@ class FakeLogTarget:
 
 
 class FakeTransactionsSink(FakeSink):
-    """On the base for two-phase commit. `prepared` by name; ended by whoever owns them."""
+    """On the base for two-phase commit. `prepared` by name; their owner ends them."""
 
     def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         return TwoPhaseCommitWriter(FakeTransactions(self, context), context, schema)

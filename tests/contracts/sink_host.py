@@ -159,7 +159,7 @@ class Host:
         self._file(run_id, checkpoint_id).unlink()
 
     def _hold(self, run_id: RunId) -> None:
-        """A person starts the run's first life, and nobody the later ones."""
+        """A person starts the run's first life; the later ones start by themselves."""
         if not isinstance(self._sink, HoldsTarget):
             return
         file = self._home / f"{run_id}.claim"

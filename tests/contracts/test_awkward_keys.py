@@ -157,7 +157,7 @@ def owned(keys: pa.RecordBatch, subtask: int, parallelism: int) -> Positions:
 
 
 def read_back(stored: StoredStates) -> pa.Array:
-    """The keys as whoever only reads a point finds them, in order of their numbers."""
+    """The keys as a reader of a point finds them, in order of their numbers."""
     handles = [h for s in stored.subtasks for o in s.operators for h in o.states]
     batches = [b for h in handles for b in rows_of(stored.store, stored.location, h)]
     return pa.Table.from_batches(batches).sort_by("number")["key"].combine_chunks()

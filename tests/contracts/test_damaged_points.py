@@ -1,8 +1,8 @@
 """Every file of every kind of point, damaged in every way, in files and in an object store.
 
-Whoever meets the damage says so in one sentence that names the file: the driver that restores or
-recovers, the preflight, the slot that takes its share after the driver has looked, and whoever
-reads the state. Nothing is loaded, and a recovery goes back to an older point if it may.
+Each process that meets the damage says so in one sentence that names the file: the driver that
+restores or recovers, the preflight, the slot that takes its share after the driver has looked, and
+a reader of the state. Nothing is loaded, and a recovery goes back to an older point if it may.
 """
 
 import os
@@ -460,7 +460,7 @@ class Shelf:
         held_in(given.share_of(STATES, 0, 1, ALL_GROUPS), backend)
 
     def said_by_a_reader(self, point: HeldPoint, state: str) -> str:
-        """Nobody reads records in flight; then it says nothing."""
+        """Nothing reads records in flight; then it says nothing."""
         if state == IN_FLIGHT:
             return ""
         with pytest.raises((CorruptSnapshot, Rejected)) as refused:

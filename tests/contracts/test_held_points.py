@@ -1,4 +1,4 @@
-"""Whatever wrote a point, whoever reads a state of it gets the same rows: what `read_state` does in
+"""Whatever wrote a point, every reader of a state gets the same rows: what `read_state` does in
 Spark's executors, for every kind of state and of point."""
 
 from pathlib import Path

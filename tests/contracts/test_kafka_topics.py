@@ -545,7 +545,7 @@ def committed_by(broker: KafkaBroker, source: KafkaTopics) -> dict[int, int]:
 
 
 def member_of(broker: KafkaBroker, group: str) -> Consumer:
-    """Somebody who reads with that group, as one that is in use does."""
+    """A reader with that group, as a group in use has one."""
     member = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0}
     )

@@ -166,7 +166,7 @@ def test_a_reader_that_runs_all_the_time_gets_records_of_a_subtask_in_order(
 def test_a_record_that_did_not_arrive_declines_the_checkpoint(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody believes that all is there because flushing raised nothing."""
+    """That flushing raised nothing does not show that all is there."""
     write = TransactionalProducer.write
     writer = opened(target, RUN, 1)
     monkeypatch.setattr(
@@ -431,7 +431,7 @@ def complete(writer: SinkWriter, checkpoint_id: int, ids: list[int]) -> None:
 def assert_published_once_or_told(
     broker: KafkaBroker, target: Target, committables: list[Json], topic: str
 ) -> None:
-    """Whoever comes back to it; also after the broker has forgotten that it is there."""
+    """A producer that comes back to it; also after the broker has forgotten that it is there."""
     for attempt in (4, 5):
         opened(target, RUN, attempt).commit(FIRST, committables)
     broker.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))

@@ -497,7 +497,7 @@ class World:
         assert owner.map.contains(*arrays).tolist() == is_there
 
     def _renew(self, keys: set[Key]) -> None:
-        """What was read starts anew, if the time-to-live says so."""
+        """The time of what was read starts again, if the time-to-live says so."""
         if self.ttl is None or not self.ttl.renews_on_read:
             return
         now_ms = self.clock.now_ms

@@ -1,4 +1,4 @@
-"""Whatever wrote a point, whoever looks into it or compares it sees the same rows."""
+"""Whatever wrote a point, a person who looks into it or compares it sees the same rows."""
 
 from pathlib import Path
 

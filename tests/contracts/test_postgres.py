@@ -173,7 +173,7 @@ def test_rows_that_a_table_refuses_each_time_end_the_run(
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
 def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> None:
-    """A table of somebody's own; binary COPY has no conversions."""
+    """A table that a person made; binary COPY has no conversions."""
     execute(url, "create table results (small smallint, middle integer, name varchar(3))")
     execute(url, "alter table results add ftdash_origin bigint")
     ends = {"small": [2**15 - 1, -(2**15), None], "middle": [2**31 - 1, -(2**31), None]}

@@ -1,6 +1,6 @@
 """Rows that a PostgreSQL table gets before their checkpoint has completed, on a real server.
 
-Nobody sees them, and whatever becomes of them, the segment is published once.
+No reader sees them, and whatever becomes of them, the segment is published once.
 """
 
 import dataclasses

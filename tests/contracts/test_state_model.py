@@ -255,7 +255,7 @@ def frequent_switches() -> Iterator[None]:
 
 @dataclass
 class PendingCut:
-    """A cut that nobody has read yet, and what it must hold."""
+    """A cut that was not read yet, and what it must hold."""
 
     key: pa.Schema
     frozen: FrozenState

@@ -1,6 +1,6 @@
 """Worker, beat, projector, web server and Redis are killed under a running job: it does not notice.
 
-What the control plane does is told again from the journal once it is back.
+Once the control plane is back, it learns from the journal what happened meanwhile.
 """
 
 import signal

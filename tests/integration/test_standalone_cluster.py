@@ -109,7 +109,7 @@ def settings_for(cluster: Cluster, tls: TlsFiles) -> dict[str, str]:
 
 
 def shown_certificate(machine: Machine, pid: int) -> str:
-    """To whoever dials where the driver takes its slots, or a slot its peers: one port of each."""
+    """To a stranger who dials the port where the driver takes slots, or a slot its peers."""
     command = machine.command(sys.executable, "-c", SHOW_CERTIFICATES, machine.address, str(pid))
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 

@@ -11,7 +11,7 @@ def manifests(directory: RunDirectory) -> list[Path]:
 
 
 def alter(manifest: Path) -> None:
-    """In one step: somebody may be reading it."""
+    """In one step: a process may be reading it."""
     altered = manifest.with_name(".altered")
     altered.write_bytes(manifest.read_bytes().replace(b"numbers", b"letters", 1))
     altered.replace(manifest)

@@ -1,7 +1,7 @@
 """A flow with nothing between its ends: records from where they are, exactly once to where they go.
 
-The rows that go into PostgreSQL and Redis are made from a seed, so that whoever writes the same
-rows otherwise can be held against it. Where the servers are is read from the environment.
+The rows that go into PostgreSQL and Redis are made from a seed, so that a program that writes
+the same rows in another way can be compared with it. The environment says where the servers are.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A flow with state that belongs to no key: a split list, a union list and a broadcast map.
 
-The first numbers are the elements, each entered once by the subtask that gets it. Whoever begins to
-work reports what it holds, so that the output shows who had what after each restore.
+The first numbers are the elements, each entered once by the subtask that gets it. A subtask
+that begins to work reports what it holds, so that the output shows who had what after each restore.
 """
 
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ def store(taken_as: SavepointFormat, target: Path) -> None:
 
 
 def _forget_the_machine(manifest: Path) -> None:
-    """Where the output lay then is nobody's business."""
+    """Where the output lay then does not matter."""
     _, _, sealed = manifest.read_text().partition('"manifest":')
     content = re.sub(r'"directory":"[^"]*"', '"directory":"/output/of/then"', sealed[:-1])
     manifest.write_text(f'{{"digest":"{digest_of(content.encode())}","manifest":{content}}}')

@@ -53,7 +53,7 @@ def test_what_outlives_every_kill_is_proven_and_what_a_hand_changes_is_told(
     one = f"ctid = (SELECT min(ctid) FROM {table})"
     postgres.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE {one}")
     doubled = difference_of(run.directory)
-    # The server may put a new row into freed space, in front of others: it is told by its values.
+    # The server may put a new row into freed space, in front of others: its values name it.
     twins = f"SELECT d.ctid FROM {table} d, {table} o WHERE o.{one} AND d::text = o::text"
     postgres.execute(f"DELETE FROM {table} WHERE ctid = (SELECT max(ctid) FROM ({twins}) t)")
     assert_proven(audit(run.directory))

@@ -1,6 +1,6 @@
 """The control plane's database dies under a running job: the job goes on, rows are right again.
 
-A PostgreSQL server is killed; a SQLite file is taken away, or locked by somebody else.
+A PostgreSQL server is killed; a SQLite file is taken away, or another process locks it.
 """
 
 import os
@@ -83,7 +83,7 @@ def removed(home: Path) -> Iterator[None]:
         file.rename(aside / file.name)
     yield
     for file in home.glob("ftdash.sqlite3*"):
-        file.unlink()  # an empty one, which whoever looked for it has made
+        file.unlink()  # an empty one: the process that looked for it has made it
     for file in aside.iterdir():
         file.rename(home / file.name)
 

@@ -153,7 +153,7 @@ def test_a_full_disk_under_the_output_is_named_and_costs_nothing_but_time(
 
 
 def test_a_driver_whose_journal_has_no_room_is_replaced_once_there_is(tmp_path: Path) -> None:
-    """Its end is not in the journal, so the run is not over for whoever supervises drivers."""
+    """Its end is not in the journal, so for the supervisor of drivers the run is not over."""
     slowly = {"pause_ms": "100", "total": str(TOTAL)}
     place = RunDirectory.of(tmp_path, "numbers", RUN).path
     with small_disk(tmp_path, place) as disk:

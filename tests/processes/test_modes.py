@@ -22,8 +22,8 @@ PATIENT = {**UNALIGNED, CHECKPOINTING + "aligned-checkpoint-timeout": f"{TIMEOUT
 def test_at_most_once_what_a_crash_catches_on_its_way_is_lost_and_nothing_is_doubled(
     tmp_path: Path,
 ) -> None:
-    """Nobody asks for checkpoint 1: the first record does. It reserves what was read by then; that
-    comes out, and no later checkpoint has it, so all of it is lost, and nothing behind it."""
+    """The first record asks for checkpoint 1. It reserves what was read by then; that comes out,
+    and no later checkpoint has it, so all of it is lost, and nothing behind it."""
     with scripted(tmp_path, mode("AT_MOST_ONCE")) as script:
         script.until_barriers_can_come()
         script.tell(READ_SLOW)

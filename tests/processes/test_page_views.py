@@ -221,7 +221,7 @@ def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
 
 
 def window_files(directory: Path, columns: list[str]) -> list[list[str]]:
-    """As somebody reads them who knows the directory only."""
+    """As a program reads them that knows only the directory."""
     files = sorted((directory / "windows").glob("part-*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return [[str(row[column]) for column in columns] for row in rows]
@@ -233,7 +233,7 @@ def totals_of_files(directory: Path, table: str) -> dict[str, int]:
 
 
 def views_in(kafka: KafkaAddress, topic: str) -> list[int]:
-    """By split; nobody feeds any more."""
+    """By split; the feed has ended."""
     log = KafkaViewLog(kafka, topic)
     return [log.count(split) for split in range(SPLITS)]
 
@@ -249,7 +249,7 @@ def mark_ends(broker: KafkaBroker, topics: list[str]) -> set[str]:
 
 
 def consumed(console: ConsoleConsumer, ends: set[str]) -> list[str]:
-    """Whoever has read the last record of each partition has read all that was before it."""
+    """A reader that has the last record of each partition has all that came before it."""
     wait_until(lambda: ends <= set(console.lines()), within_s=STEP_S)
     return [line for line in console.lines() if line not in ends]
 

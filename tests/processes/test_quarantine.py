@@ -1,4 +1,4 @@
-"""A record that fails twice is set aside with its checkpoint, whoever is killed meanwhile."""
+"""A record that fails twice is set aside with its checkpoint, whichever process is killed."""
 
 import json
 import os

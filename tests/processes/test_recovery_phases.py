@@ -1,4 +1,4 @@
-"""Every recovery is told in phases, whatever was lost: all are there, and they add up."""
+"""Every recovery has its phases, whatever was lost: all are reported, and they add up."""
 
 import os
 import signal

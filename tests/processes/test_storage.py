@@ -85,7 +85,7 @@ def test_checkpoints_fail_by_name_while_the_object_store_does_and_the_run_goes_o
 def test_a_new_driver_finds_the_points_of_the_dead_one_in_the_object_store(
     tmp_path: Path, server: ObjectServer
 ) -> None:
-    """One that finds the store silent ends without an outcome: whoever supervises drivers starts
+    """One that finds the store silent ends without an outcome: the supervisor of drivers starts
     the next one, as after any death, and shows what it said last."""
     with in_objects(tmp_path, server) as (run, root):
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)

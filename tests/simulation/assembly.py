@@ -172,7 +172,7 @@ class RunningCount(KeyedProcessFunction):
 
 
 class Gathering(KeyedProcessFunction):
-    """What `windows` gives out, of a list and of timers that nobody registers again."""
+    """What `windows` emits from a list and from timers that are registered once."""
 
     def open(self, runtime: RuntimeContext) -> None:
         self._starts = runtime.get_list_state(ListStateDescriptor("starts", pa.int64()))

@@ -51,7 +51,7 @@ def nothing_comes_twice(outcome: Outcome) -> list[str]:
 
 
 def poison_is_set_aside_once(outcome: Outcome) -> list[str]:
-    """In every mode, as nobody but its source decides about a record's place in the quarantine."""
+    """In every mode: only its source decides about a record's place in the quarantine."""
     expected, found = outcome.wanted, outcome.quarantined
     wanted = Counter({row: n for row, n in expected.items() if row[0] == "quarantined"})
     return _named("not set aside", wanted - found) + _named("set aside", found - wanted)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Chores:
-    """An executor whose work is done when its turn comes, or when somebody waits for it."""
+    """An executor whose work is done when its turn comes, or when a caller waits for it."""
 
     def __init__(self) -> None:
         self.waiting: deque[Chore] = deque()
@@ -44,7 +44,7 @@ class Chore(Future):  # type: ignore[type-arg]
             return
         try:
             self.set_result(self._work())
-        except Exception as error:  # as an executor does: whoever asks for the result gets it
+        except Exception as error:  # as an executor does: the caller gets it
             self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> Any:

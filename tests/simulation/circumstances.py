@@ -1,4 +1,4 @@
-"""What a seed draws besides its dataflow: mode, settings, and which faults strike it.
+"""What a seed draws in addition to its dataflow: mode, settings, and which faults strike it.
 
 Each kind of fault is left out of half of the seeds, so that what another one would hide can show.
 Source: Groce et al., "Swarm Testing", 2012.

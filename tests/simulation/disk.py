@@ -45,7 +45,7 @@ class Disk:
         self.complete: dict[str, frozenset[str]] = {}  # the files of each complete point
         self.runs: dict[str, RunId] = {}  # of each complete point
         self._known: set[str] = set()
-        self._undeletable: set[str] = set()  # nobody knows them, and they could not be deleted
+        self._undeletable: set[str] = set()  # in no manifest, and they could not be deleted
         self.ended: set[RunId] = set()
         self.problems: list[str] = []
         self.useless: list[str] = []  # complete points that no run can restore any more
@@ -74,7 +74,7 @@ class Disk:
         self._on_published(manifest.run_id, manifest.checkpoint_id)
 
     def confirmed(self, location: str) -> None:
-        """Whoever published it knows, so that a point that is given up later is no loss."""
+        """Its publisher knows, so that a point that is given up later is no loss."""
         self._known.add(location)
         copy, files = self._keeps(), self.complete[location]
         if copy is not None:
@@ -141,7 +141,7 @@ class SimulatedStore(FileSystemCheckpointStore):
         super().fetch(location, file, target, may_share=may_share)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """It may fail before, and after: then the point is complete and nobody knows."""
+        """It may fail before or after: then the point is complete, and the caller cannot know."""
         self._disk.may_fail("publish")
         published = super().publish(location, manifest)
         if published is Publication.PUBLISHED:

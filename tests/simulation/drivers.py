@@ -134,7 +134,7 @@ class Driver:
             self.die()
 
     def kill(self) -> None:
-        """SIGKILL; what it was writing may have become durable, and nobody heard of it."""
+        """SIGKILL; what it was writing may have become durable, and no process heard of it."""
         with contextlib.suppress(ProcessEnded):
             if self._around.rng.random() < 0.5:
                 self.chores.do_one(self._around.rng)

@@ -100,7 +100,7 @@ def read_at(outcome: Outcome, point: str) -> Part:
 
 
 def _read_of(split: int, positions: list[SplitPositions], records: int) -> int:
-    """Somebody has it in the backlog, or nobody has reached it, or it was read to its end."""
+    """A subtask has it in the backlog, or none has reached it, or it was read to its end."""
     for position in positions:
         for index, offset in position.backlog:
             if index == split:

@@ -123,7 +123,7 @@ class Slot:
         self._turns = None
 
     def stop(self, for_ms: float) -> None:
-        """As SIGSTOP does; somebody continues it later."""
+        """As SIGSTOP does; SIGCONT comes later."""
         self.stopped_until_ms = self._around.clock.now_ms + for_ms
         self._turns = None
 
@@ -252,7 +252,7 @@ class Slot:
             self._end_process()
 
     def _end_process(self) -> NoReturn:
-        """Whoever catches what this raises can say nothing any more."""
+        """The code that catches what this raises can say nothing any more."""
         self.is_dead = True
         raise ProcessEnded
 

@@ -217,7 +217,7 @@ def test_every_checker_has_a_defect_that_it_finds() -> None:
 
 
 def _problems(checkers: tuple[Checker, ...], first: int = 0) -> Iterator[str]:
-    """Lazily: whoever has found what it looks for simulates no further."""
+    """Lazily: a test that has found what it looks for simulates no further."""
     for seed in (first, *range(SEEDS)):
         yield from judge(seed, checkers).problems
 

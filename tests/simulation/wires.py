@@ -30,7 +30,7 @@ class Wires:
             self._bind(channel)
 
     def cut(self, slot: int) -> None:
-        """The slot is dead: whoever writes to it finds the channel closed."""
+        """The slot is dead: a writer finds the channel closed."""
         for gate in self._gates[slot]:
             gate.close()
 

@@ -14,7 +14,7 @@ PATIENCE_S = 20.0
 
 
 class User:
-    """Uses the machine on a thread of its own, until it is told to leave."""
+    """Uses the machine on a thread of its own, until the test ends that."""
 
     def __init__(
         self, machine: SharedMachine, told: "queue.Queue[str]", name: str, *, alone: bool

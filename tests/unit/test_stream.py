@@ -515,7 +515,7 @@ class Socket(Events):
 
 @dataclass(frozen=True)
 class Guaranteeing:
-    """A sink that promises what it is told to, and refuses one column."""
+    """A sink that gives the guarantee it was made with, and refuses one column."""
 
     guarantee: str
     refuses: str | None = None

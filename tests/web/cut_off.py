@@ -1,6 +1,6 @@
 """What of a page is cut off: text of cells and buttons, captions, and tables that would have room.
 
-What there is to object is told in the page's own markup.
+Each objection shows the markup of the page.
 """
 
 from playwright.sync_api import Page

@@ -60,7 +60,7 @@ SAVEPOINTS = (
 
 
 ENDLESS = "flights", "full-disk", "to-stop", "to-drain", "to-cancel", "to-save"
-"""Whoever ends one, ends one of its own."""
+"""A test that ends a pipeline has one of its own."""
 
 
 class FlinkSite:

@@ -1,6 +1,6 @@
 """A page as it is met with the key Tab: where it stops, in which order, and whether that is seen.
 
-What there is to object is told in the page's own markup.
+Each objection shows the markup of the page.
 """
 
 from playwright.sync_api import Page

@@ -44,7 +44,7 @@ CHOSEN = settings(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: str(mode.value))
 def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
-    """An exception that nobody expected comes through the client."""
+    """An exception that is not handled comes through the client."""
     cache.clear()
     running()
     client, statuses, drawn = whoever_may_do_all(), set(), drawn_from()

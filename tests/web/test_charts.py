@@ -1,4 +1,4 @@
-"""Every chart has its values in a table of the same page, for whoever cannot or need not see it."""
+"""Every chart has its values in a table of the same page, for people who cannot see the chart."""
 
 import json
 import re

@@ -64,7 +64,7 @@ ACTS = {
     ("savepoints", "post"),
     ("stop", "post"),
 }
-"""What is offered that is no reading; the rest is told 405."""
+"""What is offered and does more than read; the rest gets 405."""
 
 CHANGING = ("post", "put", "patch", "delete")
 METHODS = ("get", *CHANGING)
@@ -143,7 +143,7 @@ def test_a_get_may_carry_a_body_as_flinks_command_line_sends_it() -> None:
 
 @pytest.mark.slow
 def test_whatever_is_asked_is_no_server_error() -> None:
-    """An exception that nobody expected comes through the client."""
+    """An exception that is not handled comes through the client."""
     running_pipeline()
     client = bearer(TokenScope.ACT)
 

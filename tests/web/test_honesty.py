@@ -192,7 +192,7 @@ def heard_again(at: datetime) -> None:
 
 
 def read(client: Client, name: str, *, is_whole: bool = False) -> str:
-    """What an open page is told anew; or the page as it is opened."""
+    """The parts that an open page fetches again; or the page as it is opened."""
     regions = address_of(LIVE[name])
     return text_of(client, regions.removesuffix("regions/") if is_whole else regions)
 

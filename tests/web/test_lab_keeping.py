@@ -1,4 +1,4 @@
-"""A lab that somebody asked for: one at a time, in a process of its own, its end always told."""
+"""A lab that a person asked for: one at a time, in its own process, and its end is reported."""
 
 import sys
 from datetime import timedelta

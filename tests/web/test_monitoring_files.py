@@ -119,7 +119,7 @@ def board() -> Any:
 
 
 def served() -> dict[str, set[str]]:
-    """By name, its labels; what a scraper adds to all of them besides."""
+    """By name, its labels, and those that a scraper adds to all."""
     lines = [line for line in NAMES.read_text().splitlines() if not line.startswith("#")]
     return {
         name: {*labels.split(","), "job", "instance"} for name, _, labels in map(str.split, lines)

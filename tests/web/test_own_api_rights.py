@@ -158,7 +158,7 @@ def test_nothing_is_answered_without_a_token_or_session(header: str | None) -> N
         for method in ("get", "post", "put", "delete"):
             answer = getattr(client, method)(address_of(pattern))
 
-            # A method that is not offered is told before anybody is asked who they are.
+            # A method that is not offered is refused before the caller is asked who they are.
             assert answer.status_code in (401, 405, 429), (pattern.name, method)
             if answer.status_code != 405:
                 assert list(answer.json()) == ["errors"]

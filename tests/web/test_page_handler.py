@@ -1,4 +1,4 @@
-"""The handler of all requests: few threads that stay, and nobody held up by another."""
+"""The handler of all requests: few threads that stay, and no request holds up another."""
 
 import asyncio
 import threading

@@ -335,7 +335,7 @@ def test_the_preflight_knows_that_a_run_has_failed_of_output_that_the_point_coun
 
     verdict: Verdict = point_services.preflight(Restore(pipeline=NAME, path=path))
 
-    assert verdict.is_possible  # somebody may have brought it back
+    assert verdict.is_possible  # a person may have brought it back
     assert f"It was refused before. {lost}" in [finding.text for finding in verdict.findings]
 
 

@@ -1,4 +1,4 @@
-"""Marks of requests go when nobody delivers those requests any more, and never before."""
+"""Marks of requests go when no process delivers those requests any more, and never before."""
 
 import os
 from datetime import timedelta

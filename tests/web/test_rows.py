@@ -1,4 +1,4 @@
-"""Django's admin: rows for admins to read, and for nobody to write."""
+"""Django's admin: admins read rows, and no person writes them there."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Logs of runs stay short, whoever has them open, and say what they said last."""
+"""Logs of runs stay short, also while a process has them open, and keep their last lines."""
 
 from pathlib import Path
 

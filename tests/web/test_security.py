@@ -1,4 +1,4 @@
-"""The door: tries are counted, cookies are strict, nobody is sent elsewhere."""
+"""Sign-in: tries are counted, cookies are strict, no answer leads elsewhere."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Supervision: what should run, runs, once; what should not, ends; nobody waits for ever.
+"""Supervision: what should run, runs, once; what should not, ends; no process waits for ever.
 
 Drivers are real processes with real leases, journals and inboxes, without Spark.
 """

@@ -149,7 +149,7 @@ class ControlPlane:
 
     def wait_for_reconcile(self) -> None:
         """Until one has begun after now. A worker that meets the end of Redis with messages in its
-        hands may end of it (kombu); whoever runs workers starts them again, as we do."""
+        hands may end of it (kombu); supervisors start workers again, as ours does."""
         now = time.time()
         wait_until(lambda: self._reconciled_since(now), within_s=PATIENCE_S, otherwise=self.logs)
 

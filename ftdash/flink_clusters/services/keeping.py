@@ -192,7 +192,7 @@ def _note(
     text: str = "",
     place: str = "",
 ) -> None:
-    """Once, however often it is told."""
+    """Once, however often the cluster reports it."""
     FlinkEvent.objects.get_or_create(
         job=job,
         kind=kind,

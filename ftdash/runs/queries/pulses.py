@@ -57,7 +57,7 @@ def run_pulses(runs: Sequence[Run]) -> dict[int, RunPulse]:
 
 
 def forget() -> None:
-    """Each is read anew."""
+    """Each is read again."""
     _known.clear()
 
 

@@ -190,8 +190,8 @@ class BarrierOptions:
         "256 mb",
         memory_of_at_least(1 << 10),
         "With mode AT_MOST_ONCE: the most that a subtask of a source reads ahead, and so emits from"
-        " one checkpoint to the next; it is also the most that its failure loses, besides what was"
-        " on its way. A subtask that has read half as much since a checkpoint asks for the next; a"
+        " one checkpoint to the next. Its failure loses no more than that, and records in flight."
+        " A subtask that has read half as much since a checkpoint asks for the next; a"
         " new one asks with its first record, and then with twice as many each time. Ours; Flink"
         " has no such mode.",
     )

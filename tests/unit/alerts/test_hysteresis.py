@@ -140,7 +140,7 @@ def check_alternating(effects: list[Effect]) -> None:
 
 
 def check_each_is_due(band: Band, history: History, effects: list[Effect]) -> None:
-    """By the whole past: something is told exactly when the readings since the last news say so."""
+    """By the whole past: there is news exactly when the readings since the last news say so."""
     is_firing, since = False, 0
     for index, effect in enumerate(effects):
         reading = history[index][1]

@@ -71,7 +71,7 @@ class AuditedRun:
         self.points: dict[int, tuple[Manifest, list[tuple[Prepared, ...]]]] = {}
 
     def begin(self, start: "tuple[AuditedRun, int] | None" = None, *, runs: bool = True) -> None:
-        """An attempt; whoever wrote before it is abandoned."""
+        """An attempt; the writers before it are abandoned."""
         manifest, prepared = start[0].points[start[1]] if start else (None, [])
         lineage = [] if manifest is None else [*manifest.ancestors, _end(manifest)]
         self._attempt = Attempt(self._attempt + 1)

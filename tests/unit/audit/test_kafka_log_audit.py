@@ -25,7 +25,7 @@ def sink(kafka_server: KafkaBroker) -> WriteAheadKafka:
 
 @pytest.fixture
 def run(sink: WriteAheadKafka, tmp_path: Path) -> AuditedRun:
-    """Of the three checkpoints the last is complete, and published by nobody."""
+    """The last of the three checkpoints is complete, and was not published."""
     run = AuditedRun(tmp_path, "run-1", sink)
     run.begin()
     for number, ids in GIVEN.items():

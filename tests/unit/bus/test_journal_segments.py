@@ -203,7 +203,7 @@ def test_a_journal_from_before_there_were_segments_goes_on_in_segments(
 
 
 def test_a_new_driver_reads_the_newest_segment_alone(directory: RunDirectory) -> None:
-    """However long the run is, and though nobody ever changed its settings."""
+    """However long the run is, and though no person ever changed its settings."""
     with writer(directory) as journal:
         journal.append(triggered(1), FIRST)
         while len(segments_of(directory.journal_file)) < 5:

@@ -1,4 +1,4 @@
-"""Whatever happens to a port or to those who call there, whoever owns the port hears of it."""
+"""Whatever happens to a port or to its callers, the owner of the port hears of it."""
 
 import errno
 import queue

@@ -125,7 +125,7 @@ def test_a_client_that_has_proved_itself_may_still_be_turned_away(ends: Ends) ->
 
 
 class Server:
-    """Runs `verify_token` in a thread; the lenient one admits whoever comes."""
+    """Runs `verify_token` in a thread; the lenient one admits any caller."""
 
     def __init__(
         self,

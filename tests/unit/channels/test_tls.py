@@ -1,4 +1,4 @@
-"""TLS: whoever has no certificate of the authority gets nowhere, and nobody waits for nobody."""
+"""TLS: a peer without a certificate of the authority is refused, and no end waits for ever."""
 
 import socket
 import ssl

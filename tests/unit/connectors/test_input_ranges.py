@@ -1,4 +1,4 @@
-"""Input ranges: what lies between two cuts, whoever read it."""
+"""Input ranges: what lies between two cuts, whichever subtask read it."""
 
 import random
 

@@ -118,7 +118,7 @@ def test_a_listed_file_that_is_still_to_be_read_and_gone_is_named(directory: Pat
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_vanished_file_goes_unnoticed_at_any_parallelism(seed: int, tmp_path: Path) -> None:
-    """Rescales deal splits anew; somebody always remembers the last one that was opened."""
+    """Rescales deal the splits again; one subtask always remembers the last one that was opened."""
     rng = random.Random(seed)
     for number, name in enumerate(NAMES):
         write(tmp_path / f"{name}.parquet", first=10 * number)

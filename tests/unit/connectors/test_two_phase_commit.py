@@ -133,7 +133,7 @@ def test_orphans_are_ended_once_what_was_restored_is_committed(first_deed: str) 
 
 
 def test_orphans_of_others_are_left_alone() -> None:
-    """Another run's, the own attempt's, and those of a subtask that somebody else inherits."""
+    """Another run's, the own attempt's, and those of a subtask that another one inherits."""
     sink = FakeTransactionsSink()
     others = {"run-0/1/1/0": [1], "run-1/3/2/0": [2], "run-1/2/1/1": [3]}
     sink.prepared = {**others, "run-1/2/1/0": [4], "run-1/2/1/2": [5]}

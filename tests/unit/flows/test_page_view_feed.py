@@ -1,4 +1,4 @@
-"""The made-up views and their feed: the same whoever makes them, none twice, none left out."""
+"""The made-up views and their feed: the same in every process, none twice, none left out."""
 
 from pathlib import Path
 

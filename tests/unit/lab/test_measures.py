@@ -1,4 +1,4 @@
-"""What came out is told view by view: losses and repetitions never make up for each other."""
+"""The output is compared view by view: losses and repetitions never make up for each other."""
 
 import numpy as np
 

@@ -87,7 +87,7 @@ class Subtasks:
         return owner_of(key_group, len(self._operators), MAX_PARALLELISM)
 
     def restore(self, parallelism: int) -> None:
-        """Cut everything, forget the operators, and begin anew from the cut."""
+        """Cut everything, forget the operators, and begin again from the cut."""
         times = tuple(
             time
             for subtask, watermark_ms in enumerate(self.watermarks_ms)

@@ -117,7 +117,7 @@ def test_a_function_gets_exactly_the_rows_of_each_session(seed: int) -> None:
 def test_after_a_cut_of_subtasks_that_were_unequally_far_no_key_sees_time_go_back(
     seed: int,
 ) -> None:
-    """Each key has an oracle of its own, which is told the time of the key's owner."""
+    """Each key has an oracle of its own, which gets the time of the key's owner."""
     rng = random.Random(seed)
     create, oracle = random_operator(rng)
     oracles = {key: oracle(-100) for key in "abcdef"}

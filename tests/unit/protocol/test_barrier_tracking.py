@@ -1,4 +1,4 @@
-"""Counting barriers: at least everything before them, nobody held back, then corner cases."""
+"""Counting barriers: at least everything before them, no input held back, then corner cases."""
 
 import random
 from itertools import takewhile

@@ -141,7 +141,7 @@ class Run:
             subtask.reusable.on_completed(checkpoint_id)
 
     def restart_attempt(self) -> None:
-        """All subtasks begin anew, from the newest retained checkpoint or without its files."""
+        """All subtasks begin again, from the newest retained checkpoint or without its files."""
         for underway in list(self.underway.values()):
             self.end(underway)
         self.attempt = Attempt(self.attempt + 1)

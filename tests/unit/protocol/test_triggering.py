@@ -438,7 +438,7 @@ class Host:
         self.last_periodic_ms = self.now_ms
 
     def serve_everything(self) -> None:
-        """A queue that is served gets empty: nobody starves once requests stop coming."""
+        """A queue that is served gets empty: no request starves once requests stop coming."""
         self.stop()
         self.run()
         while self.savepoints or self.asked:

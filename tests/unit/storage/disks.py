@@ -16,7 +16,7 @@ STEPS_MAX = 500
 
 
 class Killed(BaseException):
-    """The process is gone: nobody can handle this."""
+    """The process is gone, and cannot handle this."""
 
 
 class Disk:

@@ -205,7 +205,7 @@ def unanswered(path: object) -> None:
 
 @pytest.mark.parametrize("suffix", [".json", ".arrow"])
 def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: str) -> None:
-    """Whoever can write into the storage must not have anything else read through it."""
+    """A person who can write into the storage must not have other files read through it."""
     point = root / "chk-1"
     take_point(root, str(point), False, 1)
     file = min(point.glob(f"*{suffix}"))

@@ -374,7 +374,7 @@ def patience_for(fault: Fault) -> int:
 
 
 def dying_at(number: int, last: Fault) -> Plan:
-    """The request of this number is the last one; what follows reaches nobody."""
+    """The request of this number is the last one; the store gets none that follow."""
     after = from_number(number + 1, Fault.CUT_UPLOAD)
     return lambda request: last if request.number == number else after(request)
 

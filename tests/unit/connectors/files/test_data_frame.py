@@ -99,7 +99,7 @@ def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
 def test_a_listing_and_what_is_newest_are_never_there_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is written is synced under a name that nobody reads, and others may read it then."""
+    """Every file is synced under a name that no reader takes, and may then be read."""
     source, synced = source_in(tmp_path), list[str]()
     sync = os.fsync
 

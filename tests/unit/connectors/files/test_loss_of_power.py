@@ -26,7 +26,7 @@ Deed = Callable[[Host], None]
 def test_a_death_at_any_step_of_writing_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
 ) -> None:
-    """And what was committed stays, though nobody commits it again."""
+    """And what was committed stays, though no process commits it again."""
     for place in after_each_step(tmp_path, monkeypatch, power, before=nothing, deed=write_all):
         assert not place.is_done or place.visible() == IDS
         write_all(place.host)

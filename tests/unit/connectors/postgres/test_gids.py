@@ -1,4 +1,4 @@
-"""Names of prepared transactions: each tells whose it is, and nobody else's is taken for ours."""
+"""Names of prepared transactions: each tells whose it is, and a stranger's is never ours."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes durable, when, and what everybody who waits for a checkpoint is told."""
+"""What becomes durable, when, and what those learn that wait for a checkpoint."""
 
 from pathlib import Path
 from typing import TypeVar

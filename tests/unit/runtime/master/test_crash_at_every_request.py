@@ -83,7 +83,7 @@ def live(driver: Driver, checkpoint_id: CheckpointId) -> None:
 
 
 class Death:
-    """Of a process: the last request is carried out or not, and what follows reaches nobody."""
+    """Kills a process: its last request is carried out or not, and no later one is sent."""
 
     def __init__(self, number: int, last: Fault) -> None:
         """`number`: of the last one, among those that change something."""

@@ -1,4 +1,4 @@
-"""A checkpoint that refers to a damaged file does not complete, and the next one begins anew."""
+"""A checkpoint that refers to a damaged file does not complete, and the next one builds on none."""
 
 from collections.abc import Sequence
 from pathlib import Path

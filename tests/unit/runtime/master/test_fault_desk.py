@@ -76,7 +76,7 @@ class Desk:
         self.attempts.host = SimpleNamespace(attempt=SECOND)
 
     def arrive(self, slot: int, attempt: Attempt = SECOND) -> list[object]:
-        """What it is told before anything else."""
+        """The first messages that it gets."""
         told: list[object] = []
         hello = Hello(slot=slot, pid=200 + slot, host="far away", data_port=1)
         link = cast("Any", SimpleNamespace(send=told.append))

@@ -1,4 +1,4 @@
-"""Retained points are read again on schedule; what is damaged is told and not offered any more."""
+"""Retained points are read again on schedule; a damaged one is reported, and no longer offered."""
 
 import threading
 from collections.abc import Iterator

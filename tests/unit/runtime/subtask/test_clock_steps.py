@@ -22,7 +22,7 @@ STEPS = pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
 
 @dataclass(slots=True)
 class SetClock(ManualClock):
-    """Somebody sets the wall clock; the monotonic one goes on."""
+    """The wall clock is set; the monotonic one goes on."""
 
     step_ms: int = 0
 

@@ -1,4 +1,4 @@
-"""Splits found while running: each is read once, whoever reads it, and gaps move no position."""
+"""Splits found while running: each is read once, in any subtask, and gaps move no position."""
 
 import random
 from collections.abc import Iterator

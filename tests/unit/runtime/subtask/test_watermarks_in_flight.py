@@ -1,6 +1,6 @@
 """A watermark that a barrier overtakes is not kept, and nothing is lost by that.
 
-Whoever sent it tells it anew when it begins, so that what it had made due becomes due. It may come
+Its sender sends it again when it begins, so that what it had made due becomes due. It may come
 behind records that it went before: that can only make fewer of them late.
 """
 
