@@ -45,6 +45,12 @@ BOUNDS = (
         "They are replaced by faults, so their memory is that of young processes again and again.",
     ),
     Bound(
+        r"slot\.descriptors",
+        300.0,
+        "RocksDB has up to 80 small files open for each state until it merges them: a swing, which"
+        " a slope of minutes shows. A file kept for every checkpoint would be thousands.",
+    ),
+    Bound(
         r".*\.descriptors",
         10.0,
         "A leaked descriptor for each of some 300 faults in an hour would be 300.",
@@ -52,9 +58,10 @@ BOUNDS = (
     Bound(r".*\.threads", 5.0, "A leaked thread for each fault would be 300."),
     Bound(
         r"jobs\.files",
-        1500.0,
+        4000.0,
         "The run directories and savepoints of some 100 restores in an hour stay, 15 files each;"
-        " of periodic checkpoints only the retained ones.",
+        " of periodic checkpoints only the retained ones, with up to 80 small files of each state."
+        " A file kept for every checkpoint would be 3,600 for each state.",
     ),
     Bound(
         r"jobs\.bytes",
