@@ -116,7 +116,7 @@ class Count(KeyedProcessFunction):
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
     place = Path(parameters["place"])
     if parameters["steps-clock"] == "true":
-        _follow(place / CLOCK)
+        follow_clock(place / CLOCK)
     cost_ms = float(parameters["cost-ms"])
     env = Environment()
 
@@ -136,7 +136,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     return env.build()
 
 
-def _follow(lever: Path) -> None:
+def follow_clock(lever: Path) -> None:
     """From now on the clock of this process is ahead by what the lever says, if it is there; the
     monotonic one goes on, as it does when a machine's clock is set."""
     now, now_ns = time.time, time.time_ns

@@ -102,9 +102,9 @@ def killed_slot(staged: Staged) -> Iterator[float]:
     yield time.monotonic()
 
 
-def full_disk(staged: Staged) -> Iterator[float]:
+def filled_disk(directory: str, staged: Staged) -> Iterator[float]:
     began_s = time.monotonic()
-    filler = staged.place / "output" / "filler"
+    filler = staged.place / directory / "filler"
     with open(filler, "wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(secrets.token_bytes(4096))
@@ -257,7 +257,7 @@ INCIDENTS: dict[str, Staging] = {
         parameters={"cost-ms": "4"},
     ),
     "disk-full": Staging(
-        stage=by(full_disk),
+        stage=by(filled_disk, "output"),
         said=("A disk is full", "No space left on device", r"free on \S+/output"),
         steps=("Free space on the disk",),
         is_outside=True,

@@ -40,6 +40,7 @@ ENDED_WITHIN_S = 40.0
 PARALLELISM = 2
 CHECKPOINTS_BEFORE = 3
 DISK_BYTES = 8 << 20
+PREPARED_MAX = 32  # of a two-phase sink two for each subtask
 ROOT = "drill"
 """In the home: where pipelines have their levers, their input and their output."""
 
@@ -113,7 +114,7 @@ def _redis(stack: ExitStack, home: Path, found: Servers) -> None:
 
 
 def _postgres(stack: ExitStack, home: Path, found: Servers) -> None:
-    found.postgres = stack.enter_context(postgres_server())
+    found.postgres = stack.enter_context(postgres_server(max_prepared_transactions=PREPARED_MAX))
     os.environ[POSTGRES] = found.postgres.url_of("drill")
 
 

@@ -53,6 +53,11 @@ class DashboardClient:
         if "sessionid" not in self._client.cookies:
             raise Rejected(f"The dashboard did not let {account.name} sign in.")
 
+    def read(self, path: str) -> str:
+        """A page. Raises Rejected if the server does not answer, or answers with an error."""
+        with answering(path):
+            return str(self._client.get(path, follow_redirects=True).raise_for_status().text)
+
     def act(self, pipeline: str, action: str, reason: str, **fields: str) -> str:
         """Ask for an action on the pipeline's page; returns the id of the stored request."""
         form = {"reason": reason, "confirmation": pipeline, **fields}

@@ -430,4 +430,24 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    "a state on disk has files for its size, not for each of its checkpoints": (
+        Mutant(
+            "pipelines/state/on_disk/sorted_files.py",
+            "if self._written % LOOK_EVERY == 1:",
+            "if self._written % LOOK_EVERY == 0:",
+            (
+                "tests/unit/state/test_sorted_files.py"
+                "::test_a_list_that_grows_does_not_leave_a_file_for_every_increment"
+            ),
+        ),
+        Mutant(
+            "pipelines/state/on_disk/sorted_files.py",
+            "        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())\n",
+            "",
+            (
+                "tests/unit/state/test_sorted_files.py"
+                "::test_a_list_that_grows_does_not_leave_a_file_for_every_increment"
+            ),
+        ),
+    ),
 }

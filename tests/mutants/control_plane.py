@@ -380,6 +380,35 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
     ),
+    (
+        "a soak notices each row that is lost, doubled or altered, and each figure that grows"
+        " beyond its bound"
+    ): (
+        Mutant(
+            "bench/soak/answers.py",
+            "        self.lost |= self.seen - by_name.keys()\n",
+            "",
+            "tests/unit/test_soak.py::test_a_row_that_goes_again_is_lost_though_it_comes_back",
+        ),
+        Mutant(
+            "bench/soak/answers.py",
+            "if times > 1}",
+            "if times > 2}",
+            "tests/unit/test_soak.py::test_a_row_that_is_lost_doubled_or_altered_is_noticed",
+        ),
+        Mutant(
+            "bench/soak/answers.py",
+            "return is_fed and row == self.answer.row_of(name)",
+            "return is_fed",
+            "tests/unit/test_soak.py::test_a_row_that_is_lost_doubled_or_altered_is_noticed",
+        ),
+        Mutant(
+            "bench/soak/slopes.py",
+            "is_flat = bound is None or per_hour - SURE * error <= bound",
+            "is_flat = True",
+            "tests/unit/test_soak.py::test_memory_that_grows_beyond_its_bound_is_not_flat",
+        ),
+    ),
     "the page of all pipelines names the cause of an incident and offers the next step": (
         Mutant(
             "ftdash/incidents/causes.py",

@@ -41,8 +41,10 @@ from rocksdict import (
     AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
     Checkpoint,
+    CompactOptions,
     DBCompressionType,
     IngestExternalFileOptions,
     Options,
@@ -58,6 +60,14 @@ LEVEL_ZERO_FILES = 16
 """How many files successive increments leave before RocksDB merges them. Each is small, and merging
 rewrites, and so uploads, the whole state."""
 
+SMALL_FILE_BYTES = 1 << 20
+SMALL_FILES = 64
+"""How many small files may lie at the last level. RocksDB merges from level to level only, and puts
+a file whose keys are behind those of all others into the last level at once: lists that grow would
+leave a file, with its descriptor, for every checkpoint."""
+
+LOOK_EVERY = 16  # ingestions
+MERGED_BYTES_MAX = SMALL_FILES * SMALL_FILE_BYTES  # at once, because an ingestion waits for it
 MEMTABLE_BYTES = 1 << 16  # it stays empty
 NEVER = 1 << 30  # so many files
 BLOOM_BITS = 10
@@ -124,6 +134,26 @@ class SortedFiles:
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         self._database.ingest_external_file([str(path)], options)
+        if self._written % LOOK_EVERY == 1:  # the first time too: there may be many from before
+            self._merge_small_files()
+
+    def _merge_small_files(self) -> None:
+        """At the last level, if there are too many."""
+        files = self._database.live_files()
+        last = max((file["level"] for file in files), default=0)
+        files = [file for file in files if file["level"] == last > 0]
+        small = [file for file in files if file["size"] < SMALL_FILE_BYTES]
+        if len(small) < SMALL_FILES:
+            return
+        first_key = min(file["start_key"] for file in small)
+        last_key = max(file["end_key"] for file in small)
+        between = [f for f in files if f["start_key"] <= last_key and f["end_key"] >= first_key]
+        if sum(file["size"] for file in between) > MERGED_BYTES_MAX:
+            return
+        options = CompactOptions()
+        options.set_exclusive_manual_compaction(False)
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        self._database.compact_range(first_key, last_key, options)
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return cast("list[bytes | None]", self._database.get(list(keys)))

@@ -7,10 +7,11 @@ import pytest
 from rocksdict import Cache
 
 from pipelines.state.on_disk import sorted_files
-from pipelines.state.on_disk.sorted_files import SortedFiles
+from pipelines.state.on_disk.sorted_files import LOOK_EVERY, SMALL_FILES, SortedFiles
 
 FILES = 40  # of the same keys: merging them is under way when the snapshot is taken
 ROWS = 200
+GROWN = 160
 WAITING = "waiting on stall conditions"
 
 
@@ -35,3 +36,21 @@ def test_a_snapshot_does_not_wait_until_rocksdb_has_merged(
     assert len(list(copied.scan())) == ROWS
     copied.close()
     files.close()
+
+
+@pytest.mark.parametrize("at_once", [GROWN, 10])
+def test_a_list_that_grows_does_not_leave_a_file_for_every_increment(
+    tmp_path: Path, at_once: int
+) -> None:
+    """RocksDB puts keys that lie behind all others into its last level, and merges nothing there.
+    A database that is soon opened again counts its increments from the beginning."""
+    for first in range(0, GROWN, at_once):
+        grown = SortedFiles(tmp_path / "db", Cache(1 << 20))
+        for number in range(first, first + at_once):
+            grown.ingest([(number.to_bytes(4, "big"), b"a row")])
+        grown._database.close()
+
+    copied = SortedFiles(tmp_path / "db", Cache(1 << 20), is_read_only=True)
+    assert len(copied._database.live_files()) <= SMALL_FILES + LOOK_EVERY
+    assert [int.from_bytes(key, "big") for key, _ in copied.scan()] == list(range(GROWN))
+    copied.close()

@@ -1,0 +1,95 @@
+"""Pipelines under faults for hours: is anything lost, doubled or different, and does anything grow?
+
+An installation of its own runs real pipelines between files, Redis, PostgreSQL and Kafka. A seed
+decides which fault comes when. A checker that shares no code with the sinks reads the output all
+the time and compares it with plain arithmetic. The processes are measured every few seconds, and
+each figure's slope is held against its bound.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import django
+
+from bench.drill.__main__ import OWN_SETTINGS
+from ftdash.embedded.installation import environment_of
+from ftdash.embedded.outcome import end_when_asked
+from ftdash.embedded.supervisor import LEDGER_NAME, end_all
+
+HOURS = 1.5
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="manage.py soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--hours", type=float, help=f"how long faults come; default: {HOURS}")
+    length.add_argument("--minutes", type=float, help="the same in minutes")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults; default: 1")
+    parser.add_argument("--least-kinds", type=int, default=0, help="go on until so many have come")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--only", action="append", help="a pipeline; give it several times")
+    parser.add_argument("--spark", action="store_true", help="slots in Spark, not as processes")
+    parser.add_argument("--keep", action="store_true", help="leave the home, to look into its logs")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = options()
+    hours = given.hours if given.hours is not None else HOURS
+    seconds = 3600 * hours if given.minutes is None else 60 * given.minutes
+    home = Path(tempfile.mkdtemp(prefix="ftdash-soak-"))
+    if given.keep:
+        print(f"Everything is kept in {home}.", file=sys.stderr)
+    # Settings are read once, when Django loads: the home comes first.
+    os.environ |= environment_of(home, os.getpid(), os.environ)
+    os.environ["FTDASH_STORAGE_ROOTS"] = str(home)
+    left_out = {
+        "partitions, slow links": "hosts are needed that a network lies between",
+        "object store": "checkpoints are on a file system",
+        "clocks of C": "libfaketime makes Python's sleep fail, so only Python's clock is stepped",
+    }
+    if not given.spark:
+        os.environ["DJANGO_SETTINGS_MODULE"] = OWN_SETTINGS
+        left_out["Spark"] = "drivers host their slots themselves; --spark has them in Spark"
+    django.setup()
+    from bench.soak.flow import KINDS
+    from bench.soak.report import fields_of, is_good, table
+    from bench.soak.running import Length, Soaked, soak
+
+    chosen = given.only or list(KINDS)
+    if unknown := [each for each in chosen if each not in KINDS]:
+        print(f"There is no pipeline {unknown[0]}; choose of {', '.join(KINDS)}.", file=sys.stderr)
+        return 2
+    soaked = Soaked(left_out=left_out)
+    length = Length(seconds=seconds, kinds_least=given.least_kinds)
+    end_when_asked()
+    try:
+        soak(home, soaked, chosen, given.seed, length)
+    except KeyboardInterrupt:
+        soaked.is_interrupted = True
+    except Exception as error:  # what was found until then is reported all the same
+        traceback.print_exc()
+        soaked.unfinished.append(f"the soak itself failed: {type(error).__name__}: {error}")
+    finally:
+        if (home / LEDGER_NAME).exists():
+            end_all(home / LEDGER_NAME)
+        if not given.keep:
+            shutil.rmtree(home, ignore_errors=True)
+    fields = fields_of(soaked, given.seed)
+    print(json.dumps(fields) if given.json else table(fields))
+    return 0 if is_good(fields) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""Does the faults of a schedule for real; those of the drill are staged as the drill stages them.
+
+Needs Django to be loaded in the environment of an installation of its own.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from bench.drill import incidents
+from bench.drill.flow import CLOCK
+from bench.drill.staging import STARTED_WITHIN_S, Servers, Staged
+from bench.soak.flow import REDIS_POSTGRES
+from bench.soak.schedule import Fault, Planned
+from ftdash.checkpoints.queries.checkpoints import recovery_points
+from ftdash.embedded.supervisor import wait_until
+from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
+from ftdash.points.services.restore import Restore, restore
+from ftdash.requests import services
+from pipelines.domain.commands import RunCommand, StopWithSavepoint, TakeSavepoint
+from pipelines.domain.errors import Rejected
+
+WHO = "soak"
+ENDED_WITHIN_S = 300.0
+DISK = "points"
+"""In the place of the pipeline whose checkpoints have a small disk of their own."""
+
+ON_DISK = REDIS_POSTGRES
+SETTINGS_WITH_DISK = {"execution.checkpointing.dir": "{place}/" + DISK}
+PARALLELISMS = (1, 2, 3)
+CHANGES = tuple(
+    {
+        "execution.checkpointing.interval": interval,
+        "execution.checkpointing.unaligned.enabled": unaligned,
+    }
+    for interval in ("500 ms", "1 s", "2 s")
+    for unaligned in ("true", "false")
+)
+STEPS_S = (-600, -60, 60, 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a fault needs: the pipeline it happens to, for how long, and the draws of its seed."""
+
+    staged: Staged
+    length_s: float
+    rng: Random
+
+    def for_its_length(self, staging: Callable[[Staged], Iterator[float]]) -> None:
+        with contextmanager(staging)(self.staged):
+            time.sleep(self.length_s)
+
+
+def slot_killed(doing: Doing) -> None:
+    _slot(doing).kill()
+
+
+def slot_stopped(doing: Doing) -> None:
+    """Behind `heartbeat.timeout` the run goes on without it, and then it is a zombie that wakes."""
+    slot = _slot(doing)
+    slot.suspend()
+    time.sleep(doing.length_s)
+    with suppress(psutil.NoSuchProcess):
+        slot.resume()
+
+
+def _slot(doing: Doing) -> psutil.Process:
+    return doing.staged.slot(doing.rng.randrange(doing.staged.run.parallelism))
+
+
+def driver_killed(doing: Doing) -> None:
+    doing.staged.wait(lambda run: run.driver_pid is not None)
+    with suppress(psutil.NoSuchProcess):
+        doing.staged.kill_driver()
+
+
+def worker_killed(doing: Doing) -> None:
+    """Only the worker with its pool: the drivers are its children too, and live on."""
+    supervisor = doing.staged.site.supervisor
+    worker = psutil.Process(supervisor.pid_of("worker"))
+    for each in (worker, *worker.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            if "celery" in each.cmdline():
+                each.kill()
+    psutil.wait_procs([worker], timeout=ENDED_WITHIN_S)
+    supervisor.revive()
+
+
+def redis_away(doing: Doing) -> None:
+    doing.for_its_length(incidents.stopped_broker)
+
+
+def postgres_away(doing: Doing) -> None:
+    doing.for_its_length(incidents.stopped_database)
+
+
+def kafka_away(doing: Doing) -> None:
+    server = doing.staged.site.servers.kafka
+    if server is not None:
+        server.server.kill()
+        time.sleep(doing.length_s)
+        server.server.start()
+
+
+def disk_full(doing: Doing) -> None:
+    doing.for_its_length(partial(incidents.filled_disk, DISK))
+
+
+def disk_read_only(doing: Doing) -> None:
+    doing.for_its_length(incidents.read_only_disk)
+
+
+def clock_step(doing: Doing) -> None:
+    """Of the pipeline's driver and slots, not of the control plane."""
+    lever = doing.staged.place / CLOCK
+    _put(lever, doing.rng.choice(STEPS_S))
+    time.sleep(doing.length_s)
+    _put(lever, 0)
+
+
+def _put(lever: Path, ahead_s: int) -> None:
+    """Whole at once, and never away again: the processes read it all the time."""
+    new = lever.with_suffix(".new")
+    new.write_text(str(ahead_s))
+    os.replace(new, lever)
+
+
+def savepoint(doing: Doing) -> None:
+    _asked(doing.staged, TakeSavepoint())
+
+
+def stop_and_restore(doing: Doing) -> None:
+    _restored(doing.staged)
+
+
+def rescale(doing: Doing) -> None:
+    now = doing.staged.run.parallelism
+    _restored(doing.staged, parallelism=doing.rng.choice([p for p in PARALLELISMS if p != now]))
+
+
+def settings(doing: Doing) -> None:
+    now = doing.staged.run.settings
+    others = [change for change in CHANGES if not change.items() <= now.items()]
+    _restored(doing.staged, settings=doing.rng.choice(others))
+
+
+DO: Mapping[Fault, Callable[[Doing], None]] = {
+    Fault.SLOT_KILLED: slot_killed,
+    Fault.DRIVER_KILLED: driver_killed,
+    Fault.WORKER_KILLED: worker_killed,
+    Fault.SLOT_STOPPED: slot_stopped,
+    Fault.REDIS_AWAY: redis_away,
+    Fault.POSTGRES_AWAY: postgres_away,
+    Fault.KAFKA_AWAY: kafka_away,
+    Fault.DISK_FULL: disk_full,
+    Fault.DISK_READ_ONLY: disk_read_only,
+    Fault.CLOCK_STEP: clock_step,
+    Fault.SAVEPOINT: savepoint,
+    Fault.STOP_AND_RESTORE: stop_and_restore,
+    Fault.RESCALE: rescale,
+    Fault.SETTINGS: settings,
+}
+
+
+def do(planned: Planned, staged: Staged, seed: int) -> None:
+    """Raises Rejected with why it could not be done."""
+    rng = Random(f"{seed} {planned.at_s} {planned.fault}")
+    DO[planned.fault](Doing(staged, planned.length_s, rng))
+
+
+def targets(
+    pipelines: Sequence[str], servers: Servers, left_out: dict[str, str]
+) -> dict[Fault, Sequence[str]]:
+    """What can be done here, and to which pipelines; adds to `left_out` what cannot, and why."""
+    shared = {
+        Fault.WORKER_KILLED: "",
+        Fault.REDIS_AWAY: "" if servers.redis else "there is no Redis",
+        Fault.POSTGRES_AWAY: "" if servers.postgres else "there is no PostgreSQL",
+        Fault.KAFKA_AWAY: "" if servers.kafka else "there is no Kafka",
+    }
+    left_out |= {str(fault): why for fault, why in shared.items() if why}
+    found: dict[Fault, Sequence[str]] = {
+        fault: pipelines[:1] for fault, why in shared.items() if not why
+    }
+    of_disk = (Fault.DISK_FULL, Fault.DISK_READ_ONLY)
+    for fault in set(Fault) - shared.keys() - set(of_disk):
+        found[fault] = pipelines
+    why = _why_no_disk(pipelines)
+    for fault in of_disk:
+        if why:
+            left_out[str(fault)] = why
+        else:
+            found[fault] = (ON_DISK,)
+    return found
+
+
+def _why_no_disk(pipelines: Sequence[str]) -> str:
+    if ON_DISK not in pipelines:
+        return f"the pipeline {ON_DISK} is not among the chosen ones"
+    can = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    return "a small disk needs root" if can.returncode else ""
+
+
+def go_on(staged: Staged) -> str:
+    """Restore a run that has ended without being asked to; returns how it ended, or nothing."""
+    run = staged.run
+    if not run.is_terminal:
+        return ""
+    said = f"{staged.name} ended as {run.status}: {run.reason}"
+    newest = next((point for point in recovery_points(staged.name) if point.is_present), None)
+    if newest is None:
+        raise Rejected(f"{said} There is no point to go on from.")
+    _start(staged, Restore(pipeline=staged.name, path=newest.path))
+    return said
+
+
+def drained(staged: Staged) -> None:
+    """Event time ends, so that every window fires; then the run is over."""
+    stop(staged, StopWithSavepoint(drain=True))
+
+
+def stop(staged: Staged, command: StopWithSavepoint) -> str:
+    """Returns the path of the savepoint."""
+    ended = _asked(staged, command)
+    staged.wait(lambda run: run.is_terminal)
+    if ended.path is None:
+        raise Rejected(f"The savepoint of {staged.name} has no path: {ended.message}")
+    return ended.path
+
+
+def _restored(
+    staged: Staged, parallelism: int | None = None, settings: dict[str, str] | None = None
+) -> None:
+    path = stop(staged, StopWithSavepoint())
+    how = Restore(pipeline=staged.name, path=path, parallelism=parallelism, settings=settings)
+    _start(staged, how)
+
+
+def _start(staged: Staged, how: Restore) -> None:
+    restore(how, requester=WHO, reason="the soak")
+    staged.wait(lambda run: run.status == "RUNNING" or run.is_terminal)
+
+
+def _asked(staged: Staged, command: RunCommand) -> Request:
+    """Raises Rejected if it did not succeed: what was asked amid a recovery may be refused."""
+    staged.wait(lambda run: run.status == "RUNNING" or run.is_terminal, STARTED_WITHIN_S)
+    name = services.ask(staged.name, command, who=WHO, why="the soak")
+
+    def has_ended() -> bool:
+        return Request.objects.get(request_id=name).phase not in OPEN_PHASES
+
+    wait_until(
+        has_ended,
+        within_s=ENDED_WITHIN_S,
+        otherwise=lambda: f"The {command.action} of {staged.name} did not end.",
+    )
+    ended = Request.objects.get(request_id=name)
+    if ended.phase != RequestPhase.SUCCEEDED:
+        raise Rejected(f"The {command.action} of {staged.name} failed: {ended.message}")
+    return ended

@@ -1,0 +1,229 @@
+"""The pipelines of the soak, one for each `kind`: between them all kinds of ends and of state.
+
+Their right output is in `answers`, which knows nothing of this.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.drill.flow import CLOCK, KAFKA, POSTGRES, REDIS, follow_clock
+from pipelines.connectors import (
+    JSON_LINES,
+    ExactlyOnceFiles,
+    ExactlyOnceKafka,
+    GrowingDirectory,
+    JsonValues,
+    KafkaAddress,
+    KafkaTopics,
+    PostgresInsert,
+    PostgresTwoPhase,
+    RedisStreams,
+    json_lines_directory,
+)
+from pipelines.operators.rows import Row
+from pipelines.stream import (
+    Environment,
+    Flow,
+    KeyedProcessFunction,
+    Parameter,
+    Pipeline,
+    RowContext,
+    RuntimeContext,
+    ValueStateDescriptor,
+    count,
+    sum,
+    tumbling,
+)
+
+REDIS_POSTGRES, WINDOWS_FILES = "redis-postgres", "windows-files"
+FILES_FILES, COUNTS_POSTGRES = "files-files", "counts-postgres"
+KAFKA_POSTGRES, REDIS_KAFKA = "kafka-postgres", "redis-kafka"
+
+OF_A_RUN = "FTDASH_RUN_ID"
+"""In the environment of drivers and slots, as `ftdash.supervision.launcher` puts it there; slots
+do not load Django."""
+
+TIME = pa.timestamp("ms", tz="UTC")
+NUMBERS = pa.schema([("n", pa.int64())])
+TIMED = pa.schema([("n", pa.int64()), ("at", TIME)])
+PRICED = pa.schema([("n", pa.int64()), ("price", pa.int64())])
+AMOUNTS = pa.schema([("n", pa.int64()), ("amount", pa.int64())])
+COUNTS = pa.schema([("n", pa.int64()), ("nth", pa.int64())])
+KEYED = pa.schema([*TIMED, ("key", pa.int64()), ("amount", pa.int64())])
+OTHERS = pa.schema([*TIMED, ("price", pa.int64())])
+TOTALS = pa.schema([(name, pa.int64()) for name in ("start_ms", "key", "pairs", "total")])
+WINDOW = timedelta(seconds=1)
+LOOK_EVERY = timedelta(seconds=1)
+TRANSACTION_TIMEOUT = timedelta(minutes=10)  # longer than any recovery here
+PRIME, KEYS, VISITS, PAD_BYTES = 1_000_003, 4, 5, 4096
+
+
+def streams_of(name: str, kind: str) -> tuple[str, ...]:
+    """One stream where the order of numbers counts; a second reader could be ahead of the first."""
+    return (f"{name}-0", f"{name}-1") if kind in (REDIS_POSTGRES, REDIS_KAFKA) else (f"{name}-0",)
+
+
+def with_amount(batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = batch.column("n")
+    squares = pc.add(pc.multiply(numbers, numbers), 7)
+    return pa.record_batch([numbers, _modulo(squares, PRIME)], schema=AMOUNTS)
+
+
+def keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = batch.column("n")
+    amounts = with_amount(batch).column("amount")
+    columns = [numbers, batch.column("at"), _modulo(numbers, KEYS), amounts]
+    return pa.record_batch(columns, schema=KEYED)
+
+
+def with_price(batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = batch.column("n")
+    prices = _modulo(pc.add(pc.multiply(numbers, 31), 11), PRIME)
+    return pa.record_batch([numbers, batch.column("at"), prices], schema=OTHERS)
+
+
+def joined_totals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    starts = batch.column("window_start").cast(pa.int64())
+    sums = pc.add(batch.column("amounts"), batch.column("prices"))
+    columns = [starts, batch.column("key"), batch.column("pairs"), sums]
+    return pa.record_batch([each.cast(pa.int64()) for each in columns], schema=TOTALS)
+
+
+def _modulo(values: pa.Array, divisor: int) -> pa.Array:
+    return pc.subtract(values, pc.multiply(pc.divide(values, divisor), divisor))
+
+
+class Count(KeyedProcessFunction):
+    """Numbers the visits of each key, and keeps some kilobytes of each for good."""
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
+        self._pad = runtime.get_state(ValueStateDescriptor("pad", pa.string()))
+
+    def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        nth = (self._count.value() or 0) + 1
+        self._count.update(nth)
+        self._pad.update(f"{row['n']} " * (PAD_BYTES // 8))
+        yield {"n": row["n"], "nth": nth}
+
+
+def redis_postgres(env: Environment, name: str, place: Path) -> None:
+    numbers = env.source(_redis(name, REDIS_POSTGRES, NUMBERS), uid="numbers")
+    amounts = numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
+    sink = PostgresTwoPhase(os.environ[POSTGRES], table_of(name), pipeline=name)
+    amounts.sink(sink, uid="rows")
+
+
+def windows_files(env: Environment, name: str, place: Path) -> None:
+    """Both sides of the join come from one reader, so neither is late for the other."""
+    numbers = env.source(_redis(name, WINDOWS_FILES, TIMED, timestamp_column="at"), uid="numbers")
+    left = numbers.map_batches(keyed, KEYED, uid="left")
+    right = numbers.map_batches(with_price, OTHERS, uid="right")
+    window = tumbling(WINDOW)
+    pairs = left.join(right, on=["n"], window=window, suffixes=("", "_right"), uid="pairs")
+    totals = (
+        pairs.key_by("key")
+        .window(window)
+        .aggregate(amounts=sum("amount"), prices=sum("price"), pairs=count(), uid="totals")
+    )
+    plain = totals.map_batches(joined_totals, TOTALS, uid="plain")
+    plain.sink(ExactlyOnceFiles(place / "output", pipeline=name, format=JSON_LINES), uid="files")
+
+
+def files_files(env: Environment, name: str, place: Path) -> None:
+    left = env.source(_files(place / "left", NUMBERS), uid="left")
+    right = env.source(_files(place / "right", PRICED), uid="right")
+    amounts = left.map_batches(with_amount, AMOUNTS, uid="amounts")
+    pairs = amounts.join(right, on=["n"], uid="pairs")
+    pairs.sink(ExactlyOnceFiles(place / "output", pipeline=name, format=JSON_LINES), uid="files")
+
+
+def counts_postgres(env: Environment, name: str, place: Path) -> None:
+    numbers = env.source(_redis(name, COUNTS_POSTGRES, NUMBERS), uid="numbers")
+
+    def keyed_by_visit(batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = pc.divide(batch.column("n"), VISITS)
+        return pa.record_batch([batch.column("n"), keys], names=["n", "key"])
+
+    schema = pa.schema([*NUMBERS, ("key", pa.int64())])
+    visits = numbers.map_batches(keyed_by_visit, schema, uid="keys")
+    counted = visits.key_by("key").process(Count(), COUNTS, uid="count")
+    counted.sink(PostgresInsert(os.environ[POSTGRES], table_of(name), pipeline=name), uid="rows")
+
+
+def kafka_postgres(env: Environment, name: str, place: Path) -> None:
+    address = KafkaAddress(os.environ[KAFKA])
+    source = KafkaTopics(address, (name,), format=JsonValues(NUMBERS))
+    amounts = env.source(source, uid="numbers").map_batches(with_amount, AMOUNTS, uid="amounts")
+    amounts.sink(PostgresInsert(os.environ[POSTGRES], table_of(name), pipeline=name), uid="rows")
+
+
+def redis_kafka(env: Environment, name: str, place: Path) -> None:
+    numbers = env.source(_redis(name, REDIS_KAFKA, NUMBERS), uid="numbers")
+    amounts = numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
+    sink = ExactlyOnceKafka(
+        KafkaAddress(os.environ[KAFKA]),
+        name,
+        pipeline=name,
+        transaction_timeout=TRANSACTION_TIMEOUT,
+    )
+    amounts.sink(sink, uid="records")
+
+
+def table_of(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _redis(
+    name: str, kind: str, schema: pa.Schema, timestamp_column: str | None = None
+) -> RedisStreams:
+    streams = streams_of(name, kind)
+    url = os.environ[REDIS]
+    return RedisStreams(url, streams, schema=schema, timestamp_column=timestamp_column)
+
+
+def _files(directory: Path, schema: pa.Schema) -> GrowingDirectory:
+    return json_lines_directory(directory, schema=schema, look_every=LOOK_EVERY)
+
+
+Assembled = Callable[[Environment, str, Path], None]
+
+KINDS: Mapping[str, Assembled] = {
+    REDIS_POSTGRES: redis_postgres,
+    WINDOWS_FILES: windows_files,
+    FILES_FILES: files_files,
+    COUNTS_POSTGRES: counts_postgres,
+    KAFKA_POSTGRES: kafka_postgres,
+    REDIS_KAFKA: redis_kafka,
+}
+
+
+def assemble(parameters: Mapping[str, str]) -> Pipeline:
+    place = Path(parameters["place"])
+    if OF_A_RUN in os.environ:  # else the control plane, which checks, would follow it too
+        _follow_clock_once(place / CLOCK)
+    env = Environment()
+    KINDS[parameters["kind"]](env, place.name, place)
+    return env.build()
+
+
+@cache
+def _follow_clock_once(lever: Path) -> None:
+    follow_clock(lever)
+
+
+FLOW = Flow(
+    name="soak",
+    summary="Numbers from one kind of end to another, for the soak.",
+    parameters=(
+        Parameter("kind", None, ", ".join(KINDS)),
+        Parameter("place", None, "directory of its input and its output, named as the pipeline"),
+    ),
+    assemble=assemble,
+)

@@ -1,0 +1,305 @@
+"""Runs the soak: pipelines, their input, the faults, the checker and the meter, side by side.
+
+Needs Django to be loaded in the environment of an installation of its own.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+import psutil
+from django.urls import reverse
+
+from bench.benchmark import progress
+from bench.drill.staging import (
+    CHECKPOINTS_BEFORE,
+    PARALLELISM,
+    ROOT,
+    STARTED_WITHIN_S,
+    Installation,
+    Servers,
+    Staged,
+    end,
+    installation,
+    small_disk,
+)
+from bench.soak import faults, flow
+from bench.soak.ends import Line, line_of
+from bench.soak.measuring import PARTS, Meter, recoveries_ms
+from bench.soak.schedule import Fault, Planned, schedule
+from bench.soak.slopes import Sample
+from ftdash.embedded.check import DashboardClient
+from ftdash.embedded.supervisor import wait_until
+from ftdash.requests import services
+from pipelines.domain.errors import Rejected
+from tests.own_flows import declare
+
+FEED_EVERY_S = 0.5
+LOOK_EVERY_S = 2.0
+LOOK_SHARE = 3  # a look may take a quarter of the time
+MEASURE_EVERY_S = 5.0
+LONGER = 10  # at most, until enough kinds have come
+SETTINGS = {
+    "execution.checkpointing.interval": "1 s",
+    "execution.checkpointing.timeout": "10 s",
+    "execution.checkpointing.tolerable-failed-checkpoints": "1000",
+    "execution.checkpointing.incremental": "true",
+    "state.backend.type": "rocksdb",
+    "heartbeat.interval": "500 ms",
+    "heartbeat.timeout": "5 s",
+    "restart-strategy.exponential-delay.max-backoff": "2 s",
+}
+NEEDS = {flow.KAFKA_POSTGRES: "kafka", flow.REDIS_KAFKA: "kafka"}
+
+
+Check = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Soaked:
+    """What was found. `ended`: runs that ended without being asked to, with their reasons.
+    `unfinished`: pipelines whose output did not become whole in time after the last fault."""
+
+    planned: tuple[Planned, ...] = ()
+    lines: list[Line] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    recoveries_ms: list[float] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """How long faults come: so many seconds, and longer until so many kinds have come."""
+
+    seconds: float
+    kinds_least: int = 0
+
+    @property
+    def seconds_most(self) -> float:
+        return self.seconds * (LONGER if self.kinds_least else 1)
+
+    def is_over(self, elapsed_s: float, kinds: int) -> bool:
+        return elapsed_s >= self.seconds and kinds >= self.kinds_least
+
+
+def soak(home: Path, soaked: Soaked, chosen: Sequence[str], seed: int, length: Length) -> None:
+    """Fills `soaked` as it goes, so that something is known whenever it ends."""
+    declare(flow.FLOW.name, "bench.soak.flow")
+    needs = {"redis", "postgres", *(NEEDS[name] for name in chosen if name in NEEDS)}
+    with installation(home, needs) as site, ExitStack() as stack:
+        names = _possible(chosen, site.servers, soaked.left_out)
+        targets = faults.targets(names, site.servers, soaked.left_out)
+        soaked.planned = schedule(seed, length.seconds_most, targets)
+        places = home / ROOT
+        soaked.lines = [_line(name, places, site.servers) for name in names]
+        staged = {
+            line.name: stack.enter_context(_running(site, line, soaked.left_out))
+            for line in soaked.lines
+        }
+        with _beside(soaked, site) as (check, stop_feeding):
+            try:
+                _wait_all(staged, soaked)
+                began_s = time.monotonic()
+                _act(soaked, staged, seed, length, check)
+                soaked.seconds = round(time.monotonic() - began_s, 1)
+                stop_feeding()
+                _wait_whole(soaked, staged, check)
+            except KeyboardInterrupt:
+                soaked.is_interrupted = True
+        soaked.recoveries_ms = recoveries_ms()
+
+
+def _possible(chosen: Sequence[str], servers: Servers, left_out: dict[str, str]) -> list[str]:
+    found = []
+    for name in chosen:
+        missing = servers.missing.get(NEEDS.get(name, ""))
+        if missing is None:
+            found.append(name)
+        else:
+            left_out[name] = missing
+    return found
+
+
+def _line(name: str, places: Path, servers: Servers) -> Line:
+    if servers.kafka is not None and NEEDS.get(name) == "kafka":
+        servers.kafka.create_topic(name, partitions=2)
+    line = line_of(name, places, servers)
+    line.feed_next()  # a pipeline is refused while its stream does not exist
+    return line
+
+
+@contextmanager
+def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterator[Staged]:
+    staged = Staged(line.name, line.place, site)
+    has_disk = line.name == faults.ON_DISK and Fault.DISK_FULL not in left_out
+    given = faults.SETTINGS_WITH_DISK if has_disk else {}
+    with small_disk(line.place / faults.DISK if has_disk else None):
+        services.submit_pipeline(
+            name=line.name,
+            flow=flow.FLOW.name,
+            requester=faults.WHO,
+            reason="the soak",
+            parallelism=PARALLELISM,
+            parameters={"kind": line.kind, "place": str(line.place)},
+            settings={**SETTINGS, **{k: v.format(place=line.place) for k, v in given.items()}},
+            allows_faults=True,
+        )
+        try:
+            yield staged
+        finally:
+            end(staged)
+
+
+def _wait_all(staged: dict[str, Staged], soaked: Soaked) -> None:
+    for each in staged.values():
+        each.wait(
+            lambda run: (
+                run.is_terminal
+                or (run.status == "RUNNING" and (run.last_checkpoint_id or 0) >= CHECKPOINTS_BEFORE)
+            )
+        )
+        _keep_going(each, soaked)
+
+
+def _keep_going(staged: Staged, soaked: Soaked) -> None:
+    if ended := faults.go_on(staged):
+        soaked.ended.append(ended)
+        progress(ended)
+
+
+def _act(
+    soaked: Soaked, staged: dict[str, Staged], seed: int, length: Length, check: Check
+) -> None:
+    """What comes too late, because an earlier one took long, comes at once; not after the end."""
+    began_s = time.monotonic()
+
+    def is_over() -> bool:
+        return length.is_over(time.monotonic() - began_s, len(soaked.done))
+
+    for planned in soaked.planned:
+        _wait_for(began_s + planned.at_s, is_over, check)
+        if is_over():
+            return
+        _do(soaked, planned, staged[planned.target], seed)
+        check()
+        seen = sum(len(line.checker.seen) for line in soaked.lines)
+        progress(f"{time.monotonic() - began_s:7.1f} s: {seen} rows are checked")
+    _wait_for(began_s + length.seconds, is_over, check)
+
+
+def _wait_for(at_s: float, is_over: Callable[[], bool], check: Check) -> None:
+    while (wait_s := at_s - time.monotonic()) > 0 and not is_over():
+        time.sleep(min(wait_s, 0.5))
+        check()
+
+
+def _do(soaked: Soaked, planned: Planned, staged: Staged, seed: int) -> None:
+    what = f"{planned.fault} of {planned.target} for {planned.length_s} s"
+    began_s = time.monotonic()
+    try:
+        _keep_going(staged, soaked)
+        faults.do(planned, staged, seed)
+        soaked.done[planned.fault] += 1
+        progress(f"{what}: done in {time.monotonic() - began_s:.1f} s")
+    except Rejected as why:
+        soaked.refused.append(f"{what}: {why}")
+        progress(f"{what}: not done: {why}")
+
+
+def _wait_whole(soaked: Soaked, staged: dict[str, Staged], check: Check) -> None:
+    """No faults any more: all that was fed in has to come out, and is compared."""
+    for line in soaked.lines:  # part of the batch that was going in may be there
+        wait_until(
+            line.feed_next, within_s=STARTED_WITHIN_S, otherwise=lambda: "no end takes input"
+        )
+
+    def is_whole(line: Line) -> bool:
+        check()
+        return line.checker.has_all(line.fed)
+
+    for line in soaked.lines:
+        try:
+            _keep_going(staged[line.name], soaked)
+            _end_line(line, staged[line.name], lambda line=line: is_whole(line))  # type: ignore[misc]
+        except Rejected as why:
+            soaked.unfinished.append(str(why))
+            progress(str(why))
+
+
+def _end_line(line: Line, staged: Staged, is_whole: Callable[[], bool]) -> None:
+    wait_until(
+        is_whole,
+        within_s=STARTED_WITHIN_S,
+        otherwise=lambda: f"{line.name}: not all of {line.fed} numbers came out in time",
+    )
+    # Two more checkpoints: what was read last is then in one, and its output committed.
+    staged.wait_runs(2)
+    faults.drained(staged)
+    line.look()
+    line.checker.end(line.fed)
+    progress(f"{line.name}: {len(line.checker.seen)} rows of {line.fed} numbers are compared")
+
+
+@contextmanager
+def _beside(soaked: Soaked, site: Installation) -> Iterator[tuple[Check, Callable[[], None]]]:
+    """Feeds, looks, measures and reads pages until it is left. Gives a check, and what ends the
+    feeding. The check raises what one of them has failed with, and starts again what has died."""
+    is_over, is_fed, meter = Event(), Event(), Meter(site.home, site.supervisor)
+
+    def feed() -> None:
+        while not is_fed.wait(FEED_EVERY_S):
+            for line in soaked.lines:
+                line.feed_next()
+
+    def look() -> None:
+        pause_s = LOOK_EVERY_S
+        while not is_over.wait(pause_s):
+            began_s = time.monotonic()
+            for line in soaked.lines:
+                line.look()
+            pause_s = max(LOOK_EVERY_S, LOOK_SHARE * (time.monotonic() - began_s))
+
+    def measure() -> None:
+        while not is_over.wait(MEASURE_EVERY_S):
+            soaked.samples.append(meter.sample())
+            with suppress(Rejected):  # a busy web server, which is restarted if it has died
+                for page in pages:
+                    visitor.read(page)
+        meter.close()
+
+    pages = ["/", *(reverse("pipeline", args=[line.name]) for line in soaked.lines)]
+    with DashboardClient(site.address) as visitor, ThreadPoolExecutor(3) as threads:
+        visitor.sign_in(site.admin)
+        feeding = threads.submit(feed)
+        beside: list[Future[None]] = [feeding, threads.submit(look), threads.submit(measure)]
+
+        def check() -> None:
+            for each in beside:
+                if each.done():
+                    each.result()
+            for part in PARTS:
+                pid = site.supervisor.pid_of(part)
+                if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                    soaked.ended.append(f"the {part} ended by itself")
+            site.supervisor.revive()
+
+        def stop_feeding() -> None:
+            is_fed.set()
+            feeding.result()
+
+        try:
+            yield check, stop_feeding
+        finally:
+            is_fed.set()
+            is_over.set()

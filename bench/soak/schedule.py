@@ -1,0 +1,67 @@
+"""Decides which fault happens when, to which target. Pure: the same seed gives the same schedule.
+
+A schedule is made of rounds: every kind of fault comes once in each, in an order of its own. So no
+kind comes a third time before every other one has come.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+QUIET_S = (2.0, 6.0)
+"""Between two faults: some find the pipelines recovered, others still at it."""
+
+
+class Fault(StrEnum):
+    SLOT_KILLED = "slot-killed"
+    DRIVER_KILLED = "driver-killed"
+    WORKER_KILLED = "worker-killed"
+    SLOT_STOPPED = "slot-stopped"
+    REDIS_AWAY = "redis-away"
+    POSTGRES_AWAY = "postgres-away"
+    KAFKA_AWAY = "kafka-away"
+    DISK_FULL = "disk-full"
+    DISK_READ_ONLY = "disk-read-only"
+    CLOCK_STEP = "clock-step"
+    SAVEPOINT = "savepoint"
+    STOP_AND_RESTORE = "stop-and-restore"
+    RESCALE = "rescale"
+    SETTINGS = "settings"
+
+
+LENGTHS_S: Mapping[Fault, tuple[float, float]] = {
+    Fault.SLOT_STOPPED: (1.0, 9.0),  # heartbeat.timeout is 5 s: some stops are noticed
+    Fault.REDIS_AWAY: (0.5, 6.0),
+    Fault.POSTGRES_AWAY: (0.5, 6.0),
+    Fault.KAFKA_AWAY: (0.5, 6.0),
+    Fault.DISK_FULL: (1.0, 6.0),
+    Fault.DISK_READ_ONLY: (1.0, 6.0),
+    Fault.CLOCK_STEP: (2.0, 8.0),
+}
+"""How long a fault lasts; the others happen at one moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    at_s: float  # after the first fault could come
+    fault: Fault
+    target: str  # the name of a pipeline; empty: what all of them use
+    length_s: float
+
+
+def schedule(
+    seed: int, seconds: float, targets: Mapping[Fault, Sequence[str]]
+) -> tuple[Planned, ...]:
+    """`targets`: {fault: the pipelines that it may happen to}; only these faults come."""
+    rng, planned, at_s = Random(seed), list[Planned](), 0.0
+    while targets:
+        for fault in rng.sample(sorted(targets), len(targets)):
+            at_s += rng.uniform(*QUIET_S)
+            length_s = rng.uniform(*LENGTHS_S.get(fault, (0.0, 0.0)))
+            target = rng.choice(sorted(targets[fault]))
+            if at_s + length_s > seconds:
+                return tuple(planned)
+            planned.append(Planned(round(at_s, 1), fault, target, round(length_s, 1)))
+            at_s += length_s
+    return tuple(planned)

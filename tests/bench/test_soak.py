@@ -1,0 +1,110 @@
+"""The soak for a minute, with all its processes: its output is whole, and the report says so."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.soak.answers import AMOUNTS, Checker
+from bench.soak.ends import Line
+from bench.soak.report import fields_of, is_good, table
+from bench.soak.running import Length, Soaked
+from bench.soak.slopes import JUDGED_FROM_S, Sample
+
+ROOT = Path(__file__).parents[2]
+SEED = 3
+CHOSEN = ("redis-postgres", "windows-files", "counts-postgres")
+"""Those without Kafka, and one with a window and one with RocksDB among them."""
+
+KINDS_MIN = 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_minute_of_faults_loses_doubles_and_changes_nothing() -> None:
+    """Longer on a machine that is too busy for as many faults in that time."""
+    command = [sys.executable, "manage.py", "soak", "--json", "--minutes", "1.1"]
+    command += ["--least-kinds", str(KINDS_MIN)]
+    only = [word for name in CHOSEN for word in ("--only", name)]
+    print(f"seed {SEED}")
+
+    done = subprocess.run(
+        [*command, *only, "--seed", str(SEED)], cwd=ROOT, capture_output=True, text=True
+    )
+
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["lost"], found["doubled"], found["different"]) == (0, 0, 0), done.stderr
+    assert found["ended_runs"] == found["unfinished"] == [], done.stderr
+    assert done.returncode == 0
+    assert len(found["faults"]) >= KINDS_MIN, found["not_done"]
+    assert found["seed"] == SEED
+    assert found["seconds"] >= 66
+    assert found["flat"] is None  # too short a run to judge
+    assert found["recoveries"] >= 1
+    assert 0 < found["recovery_ms"]["p50"] <= found["recovery_ms"]["max"]
+    assert all(found["rows"][name] > 500 for name in CHOSEN[::2])
+    assert found["rows"]["windows-files"] > 100
+    assert found["looks"] >= 3 * len(CHOSEN)
+    assert found["slopes"]["web.memory_mb"]["bound"] is None
+    assert "Spark" in found["left_out"]
+
+
+def soaked(per_hour: float = 0.0, seconds: float = JUDGED_FROM_S) -> Soaked:
+    """All is right; the memory of the web server grows by so many megabytes an hour."""
+    checker = Checker(AMOUNTS)
+    checker.look([AMOUNTS.row_of((number,)) for number in range(10)], 10)
+    line = Line("orders", "orders", Path(), checker, lambda first, end: None, list)
+    figures = [(at_s, 100 + per_hour * at_s / 3600) for at_s in range(0, 600, 5)]
+    samples = [Sample(at_s, {"web.memory_mb": mb, "checkpoints": at_s}) for at_s, mb in figures]
+    return Soaked(lines=[line], samples=samples, seconds=seconds, recoveries_ms=[100.0, 300.0])
+
+
+def lose(found: Soaked) -> None:
+    found.lines[0].checker.end(11)
+
+
+def end_a_run(found: Soaked) -> None:
+    found.ended.append("orders ended as FAILED: no reason")
+
+
+def leave_unfinished(found: Soaked) -> None:
+    found.unfinished.append("orders: not all of 20 numbers came out in time")
+
+
+@pytest.mark.parametrize("spoil", [lose, end_a_run, leave_unfinished])
+def test_a_soak_that_found_something_is_not_good(spoil: Callable[[Soaked], None]) -> None:
+    found = soaked()
+    assert is_good(fields_of(found, SEED))
+
+    spoil(found)
+
+    assert not is_good(fields_of(found, SEED))
+
+
+def test_what_grows_is_not_good_and_the_table_says_which_figure() -> None:
+    fields = fields_of(soaked(per_hour=100.0), SEED)
+
+    assert fields["flat"] is False
+    assert not is_good(fields)
+    assert [line.split()[0] for line in table(fields).splitlines() if "NOT FLAT" in line] == [
+        "web.memory_mb"
+    ]
+
+
+def test_a_short_soak_does_not_judge_what_grows() -> None:
+    fields = fields_of(soaked(per_hour=100.0, seconds=60.0), SEED)
+
+    assert fields["flat"] is None
+    assert is_good(fields)
+    assert "too short a run to judge them" in table(fields)
+
+
+def test_faults_come_for_their_time_and_until_enough_kinds_have_come() -> None:
+    assert Length(seconds=60).is_over(60, kinds=0)
+    assert not Length(seconds=60).is_over(59, kinds=9)
+    assert not Length(seconds=60, kinds_least=5).is_over(99, kinds=4)
+    assert Length(seconds=60, kinds_least=5).is_over(60, kinds=5)
