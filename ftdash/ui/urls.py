@@ -9,6 +9,7 @@ from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
 from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
+from ftdash.ui.flink_clusters import catalogue as flink_catalogue
 from ftdash.ui.flink_clusters import page as flink_clusters
 from ftdash.ui.gameday import page as game_day
 from ftdash.ui.guarantee import page as guarantee
@@ -82,6 +83,7 @@ urlpatterns = [
         flink_clusters.cluster_regions,
         name="flink-cluster-regions",
     ),
+    path("flink-clusters/<slug:name>/points/", flink_catalogue.points, name="flink-points"),
     path("flink-clusters/<slug:name>/remove/", flink_clusters.remove, name="remove-flink-cluster"),
     path("flink-clusters/<slug:name>/jobs/<slug:jid>/", flink_clusters.job, name="flink-job"),
     path(

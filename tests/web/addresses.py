@@ -51,6 +51,7 @@ PAGES = (
     "flink-checkpoint",
     "flink-cluster",
     "flink-job",
+    "flink-points",
     "remove-flink-cluster",
     "watch-flink",
     "watched-batch",
