@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from ninja import Field, Schema
 
 from ftdash.api.own.door import Entered, api, known
-from ftdash.api.own.shapes import Changing, InPath, Number, NumberInPath, Text
+from ftdash.api.own.shapes import Changing, Count, InPath, Number, NumberInPath, Text
 from ftdash.watching import queries
 from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.models import WorkKind, WorkState
@@ -20,8 +20,10 @@ from ftdash.watching.queries import incidents, works
 from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.services import forks, savepoints, state
 from ftdash.watching.services.savepoints import KEEP_DAYS_MAX
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.structured.explained import CONTENT_BYTES_MAX
 from pipelines.structured.fork import Boundaries
+from pipelines.structured.moving import Move
 from pipelines.structured.preflight import Output
 
 BATCH_MAX = 2**53
@@ -231,6 +233,25 @@ def query_incidents(request: HttpRequest, name: InPath) -> list[WatchedIncidentV
     """Incidents of a query, the open ones first."""
     known(queries.brief(name), f"watched query {name}")
     return incidents.incidents(name, with_closed=True)
+
+
+@api.get("/watched-queries/{name}/move", response=Move)
+def where_to_go_on(
+    request: HttpRequest,
+    name: InPath,
+    batch_id: Count | None = None,
+    savepoint: Count | None = None,
+) -> Move:
+    """Where a pipeline begins behind a batch, by default the newest complete one, and what of the
+    query stays behind."""
+    known(queries.brief(name), f"watched query {name}")
+    try:
+        found = works.newest_point(name, savepoint) if batch_id is None else batch_id
+        if found is None:
+            raise Rejected(f"{name} has no complete batch; give `batch_id`.")
+        return works.move(name, found, savepoint)
+    except Retryable as problem:
+        raise Rejected(str(problem)) from problem
 
 
 @api.get("/watched-queries/{name}/works/{key}", response=WorkAnswer)
