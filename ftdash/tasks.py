@@ -21,7 +21,7 @@ from ftdash.supervision import delivery, drivers
 from ftdash.upgrades import services as upgrades
 from ftdash.watching.services import files as watched_files
 from ftdash.watching.services import savepoints as query_savepoints
-from ftdash.watching.services import trouble as query_trouble
+from ftdash.watching.services import trouble
 from ftdash.watching.services import work as query_work
 
 
@@ -136,7 +136,7 @@ def look_after_query_work() -> None:
     query_work.start_forgotten()
     query_work.end_silent()
     query_savepoints.look_after(timezone.now())
-    query_trouble.judge_queries(timezone.now())
+    trouble.judge_watched(timezone.now())
 
 
 @shared_task(ignore_result=True)

@@ -70,8 +70,8 @@ DASHBOARD = [  # each may import those before it
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "django_hooks", "history", "checkpoints", "metrics"),
     *("requests", "runs", "points", "audits", "incidents", "projection", "supervision"),
-    *("upgrades", "lab", "gameday", "watching", "alerts", "eventlog", "retention"),
-    *("flink_clusters", "tasks"),
+    *("upgrades", "lab", "gameday", "flink_clusters", "watching", "alerts", "eventlog"),
+    *("retention", "tasks"),
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
     "deployment",
     *("urls", "asgi", "__init__", "__main__"),

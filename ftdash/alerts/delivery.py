@@ -43,7 +43,8 @@ from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, SendingTu
 from ftdash.incidents.causes import ADVICE, Cause
 from ftdash.incidents.models import Incident
 from ftdash.incidents.queries import advice_of
-from ftdash.watching.models import QueryIncident
+from ftdash.watching.models import WatchedIncident
+from ftdash.watching.queries.incidents import PARTS
 from pipelines.domain.errors import Rejected
 
 _SECONDS = (
@@ -79,6 +80,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     pipeline: str | None = None
     query: str | None = None  # a watched query that has an incident
+    flink_cluster: str | None = None  # a watched cluster that has one, or whose job has
+    flink_job: str | None = None  # its id in Flink
     watched: str | None = None  # models.Watched
     unit: str | None = None
     value: float | None = None
@@ -93,8 +96,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def message_of(delivery: Delivery) -> Message:
     """Needs a delivery whose channel, alert, pipeline and incident were read with it."""
     alert = delivery.alert
-    if alert is None and delivery.query_incident is not None:
-        return _message_of_query(delivery, delivery.query_incident)
+    if alert is None and delivery.watched_incident is not None:
+        return _message_of_watched(delivery, delivery.watched_incident)
     if alert is None:
         text = f"A test of the channel {delivery.channel.name!r}; nothing is wrong."
         return Message(id=delivery.pk, news=delivery.news, subject="ftdash: a test", text=text)
@@ -127,10 +130,12 @@ def message_of(delivery: Delivery) -> Message:
     )
 
 
-def _message_of_query(delivery: Delivery, incident: QueryIncident) -> Message:
-    name, advice = incident.query.name, ADVICE[Cause(incident.cause)]
+def _message_of_watched(delivery: Delivery, incident: WatchedIncident) -> Message:
+    name, advice = incident.subject, ADVICE[Cause(incident.cause)]
     is_over = delivery.news == News.CLEARED
-    url = _address("watched-query", name)
+    page, place = incident.page
+    url, job = _address(page, *place), incident.flink_job
+    cluster = job.cluster if job is not None else incident.flink_cluster
     told = Explanation(
         id=incident.pk,
         cause=incident.cause,
@@ -145,7 +150,9 @@ def _message_of_query(delivery: Delivery, incident: QueryIncident) -> Message:
         news=delivery.news,
         subject=f"ftdash: {name}: {advice.title}{' (over)' if is_over else ''}",
         text="\n".join(filter(None, [f"{advice.title}: {incident.text}", after, url])),
-        query=name,
+        query=incident.query.name if incident.query is not None else None,
+        flink_cluster=cluster.name if cluster is not None else None,
+        flink_job=job.jid if job is not None else None,
         fired_at=incident.opened_at,
         cleared_at=incident.closed_at if is_over else None,
         incident=told,
@@ -190,9 +197,9 @@ def _explanation(incident: Incident | None) -> Explanation | None:
     )
 
 
-def _address(page: str, key: str | int) -> str | None:
+def _address(page: str, *place: str | int) -> str | None:
     base = settings.BASE_URL
-    return base.rstrip("/") + reverse(page, args=[key]) if base else None
+    return base.rstrip("/") + reverse(page, args=place) if base else None
 
 
 Address = IPv4Address | IPv6Address
@@ -409,10 +416,11 @@ def _claim_next(now: datetime) -> Delivery | None:
 def _due(now: datetime) -> QuerySet[Delivery]:
     """Least tried first, then oldest, so that one failing receiver holds nothing else up. A message
     that waits for an earlier one about the same alert is not due."""
-    same = Q(alert=OuterRef("alert")) | Q(query_incident=OuterRef("query_incident"))
+    same = Q(alert=OuterRef("alert")) | Q(watched_incident=OuterRef("watched_incident"))
     earlier = _waiting().filter(same, channel=OuterRef("channel"), pk__lt=OuterRef("pk"))
     due = _waiting().filter(~Exists(earlier), due_at__lte=now)
-    read = ("channel", "alert__pipeline", "alert__incident", "query_incident__query")
+    incident = [f"watched_incident__{part}" for part in PARTS]
+    read = ("channel", "alert__pipeline", "alert__incident", *incident)
     return due.select_related(*read).order_by("attempts", "pk")
 
 

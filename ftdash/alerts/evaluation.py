@@ -281,9 +281,11 @@ def _tell_all(alert: Alert, news: News, now: datetime) -> None:
         tell(channel, alert, news, now)
 
 
-def _tell_of_queries(now: datetime) -> None:
-    """Of incidents of watched queries, to the channels of all pipelines. A silence of everything
-    holds the messages back until it is over."""
+def _tell_of_watched(now: datetime) -> None:
+    """Of incidents of all that is watched, to the channels of all pipelines.
+
+    A silence of everything holds the messages back until it is over.
+    """
     if any(each.rule_id is None and each.pipeline_id is None for each in silences(now)):
         return
     for incident, is_over in trouble.untold():
@@ -292,7 +294,7 @@ def _tell_of_queries(now: datetime) -> None:
         news = News.CLEARED if is_over else News.FIRED
         for channel in Channel.objects.filter(pipeline=None):
             Delivery.objects.create(
-                channel=channel, query_incident=incident, news=news, created_at=now, due_at=now
+                channel=channel, watched_incident=incident, news=news, created_at=now, due_at=now
             )
             publish_on_commit(Errand.DELIVER_ALERTS)
 
@@ -330,7 +332,7 @@ def evaluate(now: datetime) -> None:
         for each in judged:
             _carry_out(each, now)
         follow({(each.rule.pk, each.pipeline.pk): each.reading for each in judged}, now)
-        _tell_of_queries(now)
+        _tell_of_watched(now)
 
 
 def band_of(rule: AlertRule, found: PipelineReadings) -> Band:

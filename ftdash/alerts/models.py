@@ -9,7 +9,7 @@ from django.db import models
 from ftdash.alerts.hysteresis import Phase
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
-from ftdash.watching.models import QueryIncident
+from ftdash.watching.models import WatchedIncident
 
 
 class Watched(models.TextChoices):
@@ -164,8 +164,8 @@ class Delivery(models.Model):
 
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")
     alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE)
-    query_incident = models.ForeignKey(  # neither: a test
-        QueryIncident, null=True, on_delete=models.CASCADE, related_name="deliveries"
+    watched_incident = models.ForeignKey(  # neither: a test
+        WatchedIncident, null=True, on_delete=models.CASCADE, related_name="deliveries"
     )
     news = models.CharField(max_length=10, choices=News.choices)
     created_at = models.DateTimeField()

@@ -20,6 +20,14 @@ from ftdash.accounts.models import AdminAction
 from ftdash.alerts.delivery import written
 from ftdash.alerts.models import Alert, Watched
 from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
+from ftdash.flink_clusters.models import (
+    FlinkAction,
+    FlinkActionKind,
+    FlinkActionState,
+    FlinkEvent,
+    FlinkEventKind,
+    FlinkJob,
+)
 from ftdash.formats import size
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.incidents.causes import ADVICE, Cause
@@ -42,19 +50,21 @@ from ftdash.jobs.models import (
 )
 from ftdash.lab.models import Lab, LabState
 from ftdash.watching.models import (
-    QueryIncident,
     QueryWork,
     RunEvent,
     RunEventKind,
+    WatchedIncident,
     WorkKind,
     WorkState,
 )
+from ftdash.watching.queries.incidents import PARTS
 from pipelines.domain.commands import LabelSavepoint, SavepointCommand
 
 FIRST_YEAR, LAST_YEAR = 1970, 2999
 """Beyond them no database could tell the moment in UTC."""
 
 ROWS_MAX = 2**63
+NAME_SHOWN = 80  # of a Flink job, whose name may be a whole query
 
 
 class LineKind(StrEnum):
@@ -76,6 +86,7 @@ class LineKind(StrEnum):
     ALERT = "alert"
     INCIDENT = "incident"
     QUERY = "watched query"  # its runs, and work on its files
+    FLINK = "watched Flink job"  # what happened to it, and what was asked of it
     SETTING = "setting"  # of people, tokens, alerts, retention and packages
 
 
@@ -306,9 +317,27 @@ def _query_work(row: QueryWork) -> Told:
     return Told(f"query {row.query.name}: {WorkKind(row.kind).label}", told, row.reason)
 
 
-def _query_incident(row: QueryIncident) -> Told:
+def _flink_event(row: FlinkEvent) -> Told:
+    kind = FlinkEventKind(row.kind).label
+    said = row.text.strip().partition("\n")[0]
+    return Told(f"Flink job {_flink_job(row.job)}: {kind} {row.title}", row.place, said)
+
+
+def _flink_action(row: FlinkAction) -> Told:
+    outcome = str(FlinkActionState(row.state).label)
+    told = f"{outcome}: {row.problem}" if row.problem else outcome
+    asked = FlinkActionKind(row.kind).label
+    return Told(f"Flink job {_flink_job(row.job)}: asked for {asked}", told, row.reason)
+
+
+def _flink_job(row: FlinkJob) -> str:
+    return f"{row.name[:NAME_SHOWN]} ({row.cluster.name})"
+
+
+def _watched_incident(row: WatchedIncident) -> Told:
     outcome = "open" if row.closed_at is None else "over: it was not seen any more"
-    return Told(f"query {row.query.name}: {ADVICE[Cause(row.cause)].title}", outcome, row.text)
+    what = f"{row.subject_kind} {row.subject}: {ADVICE[Cause(row.cause)].title}"
+    return Told(what, outcome, row.text)
 
 
 SOURCES = (
@@ -416,11 +445,28 @@ SOURCES = (
     ),
     Source(
         kind=LineKind.INCIDENT,
-        rows=QueryIncident.objects.all,
+        rows=WatchedIncident.objects.all,
         time="opened_at",
-        told=_query_incident,
-        parts=("query",),
+        told=_watched_incident,
+        parts=PARTS,
         pipeline="",
+    ),
+    Source(
+        kind=LineKind.FLINK,
+        rows=FlinkEvent.objects.all,
+        time="at",
+        told=_flink_event,
+        parts=("job__cluster",),
+        pipeline="",
+    ),
+    Source(
+        kind=LineKind.FLINK,
+        rows=FlinkAction.objects.all,
+        time="created_at",
+        told=_flink_action,
+        parts=("job__cluster",),
+        pipeline="",
+        actor="requester",
     ),
 )
 

@@ -140,6 +140,7 @@ class FlinkEvent(models.Model):
                 fields=("job", "kind", "at", "title"), name="one_flink_event_each"
             ),
         )
+        indexes = (models.Index(fields=("at", "id"), name="flinkevent_at"),)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.title}"
@@ -200,7 +201,10 @@ class FlinkAction(models.Model):
                 name="one_open_flink_action_of_a_kind",
             ),
         )
-        indexes = (models.Index(fields=("ended_at",), name="flinkaction_ended"),)
+        indexes = (
+            models.Index(fields=("ended_at",), name="flinkaction_ended"),
+            models.Index(fields=("created_at", "id"), name="flinkaction_at"),
+        )
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"

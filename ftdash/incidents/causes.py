@@ -61,6 +61,13 @@ class Cause(StrEnum):
     QUERY_BEHIND = "query-behind"  # its lag grows
     CHECKPOINT_DAMAGED = "checkpoint-damaged"  # the doctor found damage in its directory
     SAVEPOINT_ALTERED = "savepoint-altered"
+    FLINK_SILENT = "flink-silent"  # a watched Flink cluster; the next ones are of its jobs
+    FLINK_JOB_FAILED = "flink-job-failed"
+    FLINK_JOB_GONE = "flink-job-gone"  # the cluster no longer lists it, and it had not ended
+    FLINK_RESTARTS = "flink-restarts"  # again and again
+    FLINK_CHECKPOINTS_FAIL = "flink-checkpoints-fail"  # one after the other
+    FLINK_SLOW_CHECKPOINTS = "flink-slow-checkpoints"  # compared with what is usual
+    FLINK_NO_CHECKPOINT = "flink-no-checkpoint"  # for many intervals
 
 
 class Place(StrEnum):
@@ -124,7 +131,20 @@ OF_QUERIES = frozenset(
 )
 """Causes of watched queries, which ftdash does not run."""
 
-OUTSIDE = frozenset({"clock-off", "silent"} | {cause.value for cause in OF_QUERIES})
+OF_FLINK_JOBS = frozenset(
+    {
+        Cause.FLINK_JOB_FAILED,
+        Cause.FLINK_JOB_GONE,
+        Cause.FLINK_RESTARTS,
+        Cause.FLINK_CHECKPOINTS_FAIL,
+        Cause.FLINK_SLOW_CHECKPOINTS,
+        Cause.FLINK_NO_CHECKPOINT,
+    }
+)
+OF_WATCHED = OF_QUERIES | OF_FLINK_JOBS | {Cause.FLINK_SILENT}
+"""Causes of everything that ftdash watches and does not run."""
+
+OUTSIDE = frozenset({"clock-off", "silent"} | {cause.value for cause in OF_WATCHED})
 """Causes whose cure is a command on the machine, which their sentence names."""
 
 
@@ -420,6 +440,51 @@ ADVICE: dict[Cause, Advice] = {
         "A savepoint of the query is not as it was written",
         "Take another one with manage.py watch savepoint take while the query has the batch, and"
         " look at the storage: something has changed files that ftdash never changes.",
+    ),
+    Cause.FLINK_SILENT: Advice(
+        "The Flink cluster does not answer",
+        "See that its JobManager runs and that this server may reach it. If it has moved, give its"
+        " new address under the same name: manage.py watch_flink add NAME ADDRESS. The history and"
+        " the catalogue of points stay here.",
+    ),
+    Cause.FLINK_JOB_FAILED: Advice(
+        "The Flink job failed",
+        "Read the exception on its page and correct the cause. Then start the job again from the"
+        " newest point that its page lists: flink run -s PATH.",
+    ),
+    Cause.FLINK_JOB_GONE: Advice(
+        "The Flink cluster has lost the job",
+        "Its JobManager was probably started again without high availability. Start the job again"
+        " from the newest point that its page lists: flink run -s PATH. Then configure"
+        " high-availability.type in Flink, so that a JobManager takes its jobs over.",
+    ),
+    Cause.FLINK_RESTARTS: Advice(
+        "The Flink job restarts again and again",
+        "Read the newest exception on its page: it names the task, and the TaskManager if Flink"
+        " knows it. A TaskManager that was lost: look at its memory and its log. An error of the"
+        " code: cancel the job (manage.py watch_flink cancel NAME JOB) and start corrected code"
+        " from its newest point.",
+    ),
+    Cause.FLINK_CHECKPOINTS_FAIL: Advice(
+        "Checkpoints of the Flink job fail",
+        "Open the newest failed one on its page and see which subtasks have not acknowledged. If"
+        " checkpoints expire while operators are busy, set"
+        " execution.checkpointing.unaligned.enabled or a longer execution.checkpointing.timeout"
+        " in Flink; otherwise see that the TaskManagers can write to the storage. Then try one:"
+        " manage.py watch_flink checkpoint NAME JOB.",
+    ),
+    Cause.FLINK_SLOW_CHECKPOINTS: Advice(
+        "Checkpoints of the Flink job take much longer than usual",
+        "Open the newest one on its page. A long start delay or alignment: an operator is busy, so"
+        " give it a higher parallelism, or set execution.checkpointing.unaligned.enabled in Flink."
+        " A long upload: look at the storage. Before you restart the job, save it: manage.py"
+        " watch_flink savepoint NAME JOB.",
+    ),
+    Cause.FLINK_NO_CHECKPOINT: Advice(
+        "The Flink job completes no checkpoint",
+        "Look on its page at the checkpoint under way and at the operators with backpressure. A"
+        " failure now costs everything since the last one; try one by hand: manage.py watch_flink"
+        " checkpoint NAME JOB.",
     ),
 }
 

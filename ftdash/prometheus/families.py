@@ -100,6 +100,7 @@ TASK_INPUT = _of_flink(
 OPERATOR = _of_flink(
     "taskmanager_job_task_operator", ("currentOutputWatermark", "pendingRecords"), OPERATOR_LABELS
 )
+FLINK_JOB_LABELS = ("cluster", "job_id", "job_name")
 OURS = [
     _of_ours("process_up", "Whether one of our own processes has given a sign of life.", "process"),
     _of_ours("open_requests", "Requests that are not done yet.", "pipeline"),
@@ -203,6 +204,43 @@ OURS = [
         "query_checkpoint_errors",
         "Errors that the doctor found in the checkpoint directory.",
         "query",
+    ),
+    _of_ours("flink_cluster_up", "Whether a watched Flink cluster answers.", "cluster"),
+    _of_ours(
+        "flink_cluster_since_heard_seconds", "Since a watched cluster last answered.", "cluster"
+    ),
+    _of_ours(
+        "flink_job_state",
+        "1 for the state that a job of a watched cluster is in; STALE: it may be another by now.",
+        *FLINK_JOB_LABELS,
+        "state",
+    ),
+    _of_ours(
+        "flink_job_since_completed_checkpoint_seconds",
+        "Since a job of a watched cluster last completed a checkpoint; absent before the first.",
+        *FLINK_JOB_LABELS,
+    ),
+    _of_ours(
+        "flink_job_last_checkpoint_seconds",
+        "How long the newest completed checkpoint took.",
+        *FLINK_JOB_LABELS,
+    ),
+    _of_ours(
+        "flink_job_last_checkpoint_state_bytes",
+        "The state in the newest completed checkpoint.",
+        *FLINK_JOB_LABELS,
+    ),
+    _of_ours("flink_job_restarts_total", "Restarts, as Flink counts them.", *FLINK_JOB_LABELS),
+    _of_ours(
+        "flink_job_failed_checkpoints_total",
+        "Failed checkpoints, as Flink counts them.",
+        *FLINK_JOB_LABELS,
+    ),
+    _of_ours(
+        "flink_incident",
+        "1 while a watched cluster (no job) or one of its jobs has an incident of a cause.",
+        *FLINK_JOB_LABELS,
+        "cause",
     ),
 ]
 FAMILIES = {each.name: each for each in (*JOB, *TASK, *TASK_INPUT, *OPERATOR, *OURS)}

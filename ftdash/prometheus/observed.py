@@ -12,6 +12,7 @@ from django.db.models import Count, OuterRef, Subquery
 
 from ftdash.checkpoints.queries.checkpoints import waiting_since
 from ftdash.checkpoints.queries.statistics import CheckpointMeasures, checkpoint_measures
+from ftdash.flink_clusters.queries import ClusterBrief, JobBrief, clusters, listed_jobs
 from ftdash.history.limits import ever
 from ftdash.history.models import Counted
 from ftdash.jobs.answers import Liveness, ShownState
@@ -30,7 +31,7 @@ from ftdash.runs.queries.freshness import observe, shown_state
 from ftdash.runs.queries.pipelines import newest_runs
 from ftdash.runs.queries.runs import records_to_replay_of_each
 from ftdash.watching.queries import QueryBrief, watched
-from ftdash.watching.queries.incidents import QueryIncidentView, incidents
+from ftdash.watching.queries.incidents import WatchedIncidentView, incidents
 from ftdash.watching.queries.works import kept_counts
 from pipelines.domain.status import JobStatus
 
@@ -82,7 +83,9 @@ class Observed:
     pipelines: list[ObservedPipeline]
     now: datetime
     queries: list[QueryBrief]
-    query_incidents: list[QueryIncidentView]  # that are open
+    watched_incidents: list[WatchedIncidentView]  # that are open
+    flink_clusters: list[ClusterBrief]
+    flink_jobs: dict[str, list[JobBrief]]  # by the name of the cluster: those that it lists
     query_savepoints: dict[str, int]  # by the name of the query: how many are kept
 
 
@@ -93,6 +96,7 @@ def observed() -> Observed:
     open_requests = dict(asked.annotate(Count("pk")))
     states = {pipeline.pk: shown_state(run, seen)[0] for pipeline, run in found}
     runs = _runs([run for _, run in found if run], states, seen.now)
+    flink_clusters = clusters()
     return Observed(
         projector=seen.projector,
         reconcile=seen.reconcile,
@@ -107,7 +111,9 @@ def observed() -> Observed:
         ],
         now=seen.now,
         queries=watched(),
-        query_incidents=incidents(),
+        watched_incidents=incidents(),
+        flink_clusters=flink_clusters,
+        flink_jobs=listed_jobs(flink_clusters),
         query_savepoints=kept_counts(),
     )
 

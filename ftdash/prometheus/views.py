@@ -25,7 +25,8 @@ from prometheus_client.registry import Collector
 
 from ftdash.accounts.authentication import Refused, caller_of
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
-from ftdash.incidents.causes import OF_QUERIES
+from ftdash.flink_clusters.queries import ClusterBrief, ClusterState, JobBrief
+from ftdash.incidents.causes import OF_FLINK_JOBS, OF_QUERIES, Cause
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.metrics.queries.loads import SubtaskLoad, UserMetric
 from ftdash.prometheus.families import FAMILIES, Family, Reading
@@ -61,10 +62,12 @@ def readings(observed: Observed) -> Iterator[Reading]:
         yield from query_readings(query, observed.now)
         kept = observed.query_savepoints.get(query.name, 0)
         yield _reading("query_savepoints", {"query": query.name}, kept)
-        of_query = {each.cause for each in observed.query_incidents if each.query == query.name}
+        of_query = {each.cause for each in observed.watched_incidents if each.query == query.name}
         for cause in sorted(OF_QUERIES):
             labels = {"query": query.name, "cause": cause.value}
             yield _reading("query_incident", labels, cause in of_query)
+    for cluster in observed.flink_clusters:
+        yield from cluster_readings(cluster, observed)
 
 
 def _written(family: Family, readings: list[Reading]) -> Metric:
@@ -260,6 +263,12 @@ def _ms_since(at: datetime | None, now: datetime) -> float | None:
 
 
 MS_PER_S = 1000.0
+FLINK_STATES = (
+    *("INITIALIZING", "CREATED", "RUNNING", "FAILING", "FAILED", "CANCELLING", "CANCELED"),
+    *("FINISHED", "RESTARTING", "SUSPENDED", "RECONCILING", "STALE"),
+)
+"""Flink's JobStatus, and ours for a job of a cluster that does not answer."""
+
 Labels = dict[str, str]
 
 
@@ -300,6 +309,45 @@ def query_readings(query: QueryBrief, now: datetime) -> Iterator[Reading]:
     yield _reading("query_restarts_total", labels, query.restart_count)
     yield _reading("query_dropped_events_total", labels, query.dropped_events)
     yield _reading("query_checkpoint_errors", labels, query.damage_count)
+
+
+def cluster_readings(cluster: ClusterBrief, observed: Observed) -> Iterator[Reading]:
+    """Of the jobs that it lists; of the others, the incidents that are open."""
+    name, jobs = cluster.name, observed.flink_jobs.get(cluster.name, [])
+    is_up = cluster.state is ClusterState.RUNNING
+    yield _reading("flink_cluster_up", {"cluster": name}, is_up)
+    heard = {"flink_cluster_since_heard_seconds": _seconds(cluster.heard_at, observed.now)}
+    yield from _known({"cluster": name}, heard)
+    for job in jobs:
+        yield from _flink_job_readings(_flink_labels(name, job.jid, job.name), job, observed.now)
+    found = {("", "", Cause.FLINK_SILENT): False}
+    found |= {(job.jid, job.name, cause): False for job in jobs for cause in OF_FLINK_JOBS}
+    for each in observed.watched_incidents:
+        if each.flink_cluster == name:
+            found[each.flink_job or "", each.flink_job_name, each.cause] = True
+    for (jid, job_name, cause), is_open in sorted(found.items()):
+        labels = _flink_labels(name, jid, job_name) | {"cause": cause.value}
+        yield _reading("flink_incident", labels, is_open)
+
+
+def _flink_job_readings(labels: dict[str, str], job: JobBrief, now: datetime) -> Iterator[Reading]:
+    for state in FLINK_STATES:
+        yield _reading("flink_job_state", labels | {"state": state}, job.shown_state == state)
+    took_ms = job.last_duration_ms
+    values = {
+        "flink_job_last_checkpoint_seconds": None if took_ms is None else took_ms / MS_PER_S,
+        "flink_job_last_checkpoint_state_bytes": job.last_state_bytes,
+        "flink_job_restarts_total": job.restart_count,
+        "flink_job_failed_checkpoints_total": job.counts.failed,
+    }
+    if not job.is_over:
+        since = _seconds(job.last_completed_at, now)
+        values["flink_job_since_completed_checkpoint_seconds"] = since
+    yield from _known(labels, values)
+
+
+def _flink_labels(cluster: str, jid: str = "", name: str = "") -> dict[str, str]:
+    return {"cluster": cluster, "job_id": jid, "job_name": filtered(name)}
 
 
 def _run_readings(observed: ObservedRun) -> Iterator[Reading]:

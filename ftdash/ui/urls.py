@@ -9,6 +9,7 @@ from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
 from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
+from ftdash.ui.flink_clusters import catalogue as flink_catalogue
 from ftdash.ui.flink_clusters import page as flink_clusters
 from ftdash.ui.gameday import page as game_day
 from ftdash.ui.guarantee import page as guarantee
@@ -26,6 +27,7 @@ from ftdash.ui.savepoints import page as savepoints
 from ftdash.ui.settings import page as settings_page
 from ftdash.ui.sign_in.page import SignIn
 from ftdash.ui.upgrades import page as upgrades_page
+from ftdash.ui.watching import moving as query_moving
 from ftdash.ui.watching import page as watching_page
 from ftdash.ui.watching import works as query_works
 
@@ -52,6 +54,8 @@ urlpatterns = [
     path("watched/<slug:name>/batches/<int:key>/", watching_page.batch, name="watched-batch"),
     path("watched/<slug:name>/take/", query_works.take, name="take-query-savepoint"),
     path("watched/<slug:name>/rewind/", query_works.rewind, name="rewind-query"),
+    path("watched/<slug:name>/move/", query_moving.move, name="move-query"),
+    path("watched/<slug:name>/move/start.json", query_moving.move_file, name="move-query-file"),
     path("watched/<slug:name>/state/", query_works.look_at_state, name="query-state"),
     path(
         "watched/<slug:name>/savepoints/<int:key>/",
@@ -82,6 +86,7 @@ urlpatterns = [
         flink_clusters.cluster_regions,
         name="flink-cluster-regions",
     ),
+    path("flink-clusters/<slug:name>/points/", flink_catalogue.points, name="flink-points"),
     path("flink-clusters/<slug:name>/remove/", flink_clusters.remove, name="remove-flink-cluster"),
     path("flink-clusters/<slug:name>/jobs/<slug:jid>/", flink_clusters.job, name="flink-job"),
     path(

@@ -1,7 +1,12 @@
-"""Rows of watched Structured Streaming queries. `services` is their only writer."""
+"""Rows of watched Structured Streaming queries, and of the incidents of all that is watched.
+
+`services` is their only writer.
+"""
 
 from django.db import models
 from django.db.models import Q
+
+from ftdash.flink_clusters.models import FlinkCluster, FlinkJob
 
 
 class WatchedQuery(models.Model):
@@ -215,10 +220,21 @@ class QueryWork(models.Model):
         return f"{self.kind} {self.pk}"
 
 
-class QueryIncident(models.Model):
-    """What is wrong with one query for one cause, as `incidents.machine.Open` has it."""
+class WatchedIncident(models.Model):
+    """What is wrong for one cause with what is watched, as `incidents.machine.Open` has it.
 
-    query = models.ForeignKey(WatchedQuery, on_delete=models.CASCADE, related_name="incidents")
+    It belongs to a query, to a Flink cluster, or to a job of one: to exactly one of them.
+    """
+
+    query = models.ForeignKey(
+        WatchedQuery, null=True, on_delete=models.CASCADE, related_name="incidents"
+    )
+    flink_cluster = models.ForeignKey(
+        FlinkCluster, null=True, on_delete=models.CASCADE, related_name="incidents"
+    )
+    flink_job = models.ForeignKey(
+        FlinkJob, null=True, on_delete=models.CASCADE, related_name="incidents"
+    )
     cause = models.CharField(max_length=30)  # incidents.causes.Cause
     text = models.TextField()
     opened_at = models.DateTimeField()
@@ -230,8 +246,8 @@ class QueryIncident(models.Model):
     class Meta:
         ordering = ("-pk",)
         indexes = (
-            models.Index(fields=("closed_at",), name="queryincident_closed"),
-            models.Index(fields=("opened_at", "id"), name="queryincident_at"),
+            models.Index(fields=("closed_at",), name="watchedincident_closed"),
+            models.Index(fields=("opened_at", "id"), name="watchedincident_at"),
         )
         constraints = (
             models.UniqueConstraint(
@@ -239,7 +255,41 @@ class QueryIncident(models.Model):
                 condition=models.Q(closed_at=None),
                 name="one_open_query_incident_each",
             ),
+            models.UniqueConstraint(
+                fields=("flink_cluster", "cause"),
+                condition=models.Q(closed_at=None),
+                name="one_open_cluster_incident_each",
+            ),
+            models.UniqueConstraint(
+                fields=("flink_job", "cause"),
+                condition=models.Q(closed_at=None),
+                name="one_open_flink_job_incident_each",
+            ),
         )
 
     def __str__(self) -> str:
-        return f"{self.cause} of {self.query_id}"
+        return f"{self.cause} of {self.subject}"
+
+    @property
+    def subject(self) -> str:
+        """What it belongs to, as people call it."""
+        if self.query is not None:
+            return self.query.name
+        if self.flink_job is not None:
+            return f"{self.flink_job.name} ({self.flink_job.cluster.name})"
+        return self.flink_cluster.name if self.flink_cluster is not None else ""
+
+    @property
+    def subject_kind(self) -> str:
+        if self.query is not None:
+            return "query"
+        return "Flink job" if self.flink_job is not None else "Flink cluster"
+
+    @property
+    def page(self) -> tuple[str, list[str]]:
+        """The name of the address of its page, and what the address is made of."""
+        if self.query is not None:
+            return "watched-query", [self.query.name]
+        if self.flink_job is not None:
+            return "flink-job", [self.flink_job.cluster.name, self.flink_job.jid]
+        return "flink-cluster", [self.flink_cluster.name if self.flink_cluster is not None else ""]

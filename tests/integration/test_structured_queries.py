@@ -1,12 +1,16 @@
 """Queries of real Spark: read, judged, saved, rewound, browsed, and repartitioned."""
 
+import os
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from pipelines.connectors import json_lines_directory
 from pipelines.domain.errors import Rejected
+from pipelines.local import run_local
 from pipelines.spark.structured import (
     StateAddress,
     fork_repartitioned,
@@ -14,10 +18,12 @@ from pipelines.spark.structured import (
     state_rows,
 )
 from pipelines.storage.trees import LocalTree
+from pipelines.stream import Environment
 from pipelines.structured.directory import read_query, read_tree
 from pipelines.structured.doctor import CLOCK_SLACK_MS, examine
 from pipelines.structured.findings import Kind
 from pipelines.structured.fork import ForkRequest, fork
+from pipelines.structured.moving import move_behind
 from pipelines.structured.recovery import recovery_points
 from pipelines.structured.verification import verify
 from tests.polling import wait_until
@@ -26,6 +32,7 @@ from tests.structured_rewinds.rewinds import rewind, story_of
 
 pytestmark = pytest.mark.spark
 
+FILE_ROWS = 7
 SEEDS = (0, 19, 26)
 """An aggregation on the HDFS-backed store, and two on RocksDB of both formats."""
 STORES = {"hdfs": HDFS, "rocksdb": StoreSetting(ROCKSDB, 1), "rocksdb2": StoreSetting(ROCKSDB, 2)}
@@ -90,6 +97,36 @@ def test_a_rewind_by_hand_that_ran_on_has_mixed_timelines_and_a_fork_has_not(
     assert examine(read_query(str(safe), [str(tmp_path)])) == ()
 
 
+@pytest.mark.parametrize("behind", [3, 5])
+def test_a_pipeline_goes_on_behind_a_query_and_no_record_is_read_twice_or_left_out(
+    spark: SparkSession, tmp_path: Path, behind: int
+) -> None:
+    inbox, checkpoint = tmp_path / "inbox", tmp_path / "checkpoint"
+    files_into(inbox, range(6))
+    rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1).json(str(inbox))
+    sink = rows.writeStream.format("json")
+    sink = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    sink.start(str(tmp_path / "out")).awaitTermination()
+    files_into(inbox, range(6, 9))
+
+    tree = LocalTree(checkpoint)
+    (start,) = move_behind(tree, read_tree(tree), behind).sources
+    env = Environment()
+    source = json_lines_directory(
+        inbox,
+        schema=pa.schema([("value", pa.int64())]),
+        look_every=None,
+        read_before=start.read_before,
+    )
+    env.source(source, uid="in").collect(uid="out")
+    read_by_us = run_local(env.build()).table()["value"].to_pylist()
+
+    written = [row["value"] for row in spark.read.json(str(tmp_path / "out")).collect()]
+    committed = [value for value in written if value // FILE_ROWS <= behind]  # a file a batch
+    assert len(committed) == (behind + 1) * FILE_ROWS
+    assert sorted(committed + read_by_us) == list(range(9 * FILE_ROWS))
+
+
 def test_state_is_browsed_compared_and_dealt_to_other_partitions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -121,6 +158,16 @@ def test_state_is_browsed_compared_and_dealt_to_other_partitions(
     assert further[max(further)] == same[max(same)]
     with pytest.raises(Rejected, match="Spark cannot read the state of operator 7"):
         state_rows(spark, StateAddress(location=str(wide), batch_id=3, operator_id=7)).count()
+
+
+def files_into(inbox: Path, numbers: range) -> None:
+    """Their times give the order in which Spark reads them."""
+    inbox.mkdir(exist_ok=True)
+    for number in numbers:
+        values = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
+        path = inbox / f"{number:04}.jsonl"
+        path.write_text("".join(f'{{"value": {value}}}\n' for value in values))
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
 def query_in(home: Path, kind: str = "file") -> Query:

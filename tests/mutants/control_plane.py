@@ -9,6 +9,7 @@ DEPLOYED = "tests/web/test_deployment.py"
 TOLD = "tests/web/test_telemetry.py"
 STARTING = "tests/web/test_starting.py"
 TROUBLED = "tests/web/test_watched_incidents.py"
+FLINK_TROUBLED = "tests/web/test_watched_flink_incidents.py"
 
 CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     (
@@ -999,7 +1000,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     ("the header of a Flink cluster goes to its address alone and is shown nowhere"): (
         Mutant(
-            "ftdash/flink_clusters/queries.py",
+            "ftdash/flink_clusters/queries/__init__.py",
             "        address=row.address,\n",
             '        address=f"{row.address} {row.header_value}",\n',
             f"{FLINK}::test_a_header_lets_requests_in_and_is_shown_nowhere",
@@ -1088,7 +1089,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     (
-        "the channels get an incident of a watched query once when it opens and once when it"
+        "the channels get an incident of what is watched once when it opens and once when it"
         " is over"
     ): (
         Mutant(
@@ -1103,6 +1104,24 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        return None\n",
             "",
             f"{TROUBLED}::test_what_is_wrong_is_told_by_its_cause",
+        ),
+    ),
+    (
+        "incidents of a Flink job stay as they were while its cluster does not answer, and a job"
+        " that has ended or has a successor owes no checkpoint"
+    ): (
+        Mutant(
+            "ftdash/flink_clusters/queries/trouble.py",
+            ', cluster__problem="", cluster__heard_at__gte=now - SILENT_AFTER',
+            "",
+            f"{FLINK_TROUBLED}::"
+            "test_a_dead_cluster_is_one_message_and_its_jobs_stay_as_they_were_known",
+        ),
+        Mutant(
+            "ftdash/flink_clusters/trouble.py",
+            "        return\n    if seen.exception_count",
+            "    if seen.exception_count",
+            f"{FLINK_TROUBLED}::test_what_is_wrong_with_a_job_is_told_by_its_cause",
         ),
     ),
     ("work on a query's files ends once, and leaves no half copy"): (

@@ -46,6 +46,7 @@ class Site:
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "ftdash.settings",
             "FTDASH_HOME": str(self.home),
+            "FTDASH_WATCH_ROOTS": str(self.home / "watched"),
             "FTDASH_REDIS_URL": f"redis://{LOOPBACK}:{self.nowhere}/0",
         }
 

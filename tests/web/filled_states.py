@@ -345,7 +345,7 @@ def watched_queries(root: Path) -> None:
     seen = Sighting(directory=str(damaged), trigger_interval_ms=10_000)
     registration.watch(name="clicks", seen=seen, requester="admin", reason="before the upgrade")
     saved_and_rewound(root)
-    trouble.judge_queries(now)
+    trouble.judge_watched(now)
 
 
 def saved_and_rewound(root: Path) -> None:
@@ -422,8 +422,13 @@ def flink_clusters() -> None:
         trigger = FlinkAction.objects.get(pk=key).trigger_id
         prod.outcomes[trigger] = prod.bodies[body]["body"]
         look_at_flink("prod")
+    _restarted(prod)
+    look_at_flink("prod")
     FlinkCluster.objects.filter(name="staging").update(address="http://127.0.0.1:1")
     look_at_flink("staging")
+    since = timezone.now() - timedelta(minutes=3)
+    FlinkCluster.objects.filter(name="staging").update(heard_at=since)
+    trouble.judge_watched(timezone.now())
     staging.forget_requests()
 
 
@@ -440,6 +445,14 @@ def look_at_flink(name: str) -> None:
 def _next_flink_checkpoint(flink: RecordedFlink, number: int) -> None:
     status = "FAILED" if number % 37 == 20 else "COMPLETED"
     flink.advance(1, status=status, took_ms=210 + 17 * (number % 9) + 300 * (number % 31 == 7))
+
+
+def _restarted(flink: RecordedFlink) -> None:
+    """Three times within its last minutes."""
+    history = flink.bodies["exceptions"]["body"]["exceptionHistory"]
+    entry, now_ms = history["entries"][0], round(timezone.now().timestamp() * 1000)
+    history["entries"] = [entry | {"timestamp": now_ms - 60_000 * n} for n in (1, 2, 3)]
+    flink.job["last-modification"] += 1
 
 
 def _slower(flink: RecordedFlink) -> None:

@@ -18,6 +18,7 @@ from ftdash.alerts.models import Alert
 from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.eventlog import queries
 from ftdash.eventlog.queries import Asked, Cursor, Line, LineKind, actors, log_page, whole_log
+from ftdash.flink_clusters.models import FlinkCluster, FlinkEvent, FlinkEventKind, FlinkJob
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
 from ftdash.jobs.models import Request, StatusChange
@@ -486,6 +487,16 @@ def eventful() -> Story:
         error_class="DIVIDE_BY_ZERO",
         message="boom",
     )
+    cluster = FlinkCluster.objects.create(name="prod", created_by="eve", created_at=now, due_at=now)
+    job = FlinkJob.objects.create(
+        cluster=cluster,
+        jid="a" * 32,
+        name="counted",
+        state="RUNNING",
+        started_at=now,
+        listed_at=now,
+    )
+    FlinkEvent.objects.create(job=job, kind=FlinkEventKind.STATE, at=now, title="RUNNING")
     Lab.objects.create(options={}, requested_by="eve", reason="to compare", asked_at=now)
     services.start_game_day(
         pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"

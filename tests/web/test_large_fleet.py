@@ -45,7 +45,7 @@ def queries_of_fleet(count: int) -> int:
 
 @pytest.mark.parametrize(
     ("address", "queries_max"),
-    [("/", 28), ("/regions/", 26), ("/incidents/", 14), ("/metrics", 28)],
+    [("/", 29), ("/regions/", 27), ("/incidents/", 14), ("/metrics", 28)],
 )
 def test_more_pipelines_incidents_and_alerts_need_no_more_queries_for_an_answer(
     operator: Client, address: str, queries_max: int

@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftdash.accounts.models import TokenScope
 from ftdash.api.flink.names import job_id
+from ftdash.flink_clusters.services import looking, registration
+from ftdash.flink_clusters.services.registration import Place
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
@@ -40,6 +42,7 @@ from tests.web.journals import (
     quarantined,
     sample,
 )
+from tests.web.recorded_flink import recorded_flink
 from tests.web.watched import listener, progress, report
 
 NAMES = Path(__file__).parent / "prometheus_names.txt"
@@ -82,6 +85,9 @@ def test_names_types_and_labels_are_the_expected_ones(operator: Client) -> None:
     story = eventful(run)
     fold(story)
     report(listener(), progress(0, at=timezone.now()))
+    with recorded_flink("2.3") as flink:
+        place = Place(address=flink.address)
+        looking.look(registration.watch(name="prod", place=place, requester="a", reason="x").pk)
 
     served = {
         (f"{family.name}_total" if family.type == "counter" else family.name): (

@@ -1,5 +1,7 @@
 """What a Flink cluster answers is kept for good, and it is asked politely."""
 
+import html
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +16,7 @@ from ftdash.flink_clusters.politeness import pause_after
 from ftdash.flink_clusters.rest import FlinkRest, checked_address
 from ftdash.flink_clusters.services import looking, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
+from ftdash.ui.flink_clusters.catalogue import PER_PAGE
 from pipelines.domain.errors import Rejected, Retryable
 from tests.reserved_ports import reserved_port
 from tests.web.api_callers import bearer
@@ -162,6 +165,54 @@ def test_an_ended_checkpoint_stays_and_only_its_files_may_go(flink: RecordedFlin
     assert after.is_discarded
     ids = [each.checkpoint_id for each in queries.points("prod", flink.jid)]
     assert newest["id"] not in ids
+
+
+def test_the_catalogue_has_the_points_of_all_jobs_and_keeps_its_filter_in_the_address(
+    flink: RecordedFlink, operator: Client
+) -> None:
+    row = watched(flink)
+    for _ in range(6):
+        flink.advance(5)
+        looking.look(row.pk)
+    flink.bodies["jobs_overview"]["body"]["jobs"].clear()
+    looking.look(row.pk)
+    newest = flink.checkpoints["history"][0]["id"]
+    kept = FlinkCheckpoint.objects.filter(status="COMPLETED").exclude(external_path="")
+    gone = kept.filter(is_discarded=True).count()
+
+    words = words_in(text_of(operator, f"{HOME}points/"))
+    assert f"{kept.count() - gone} points" in words
+    assert "no longer listed" in words
+    assert f"file:/data/checkpoints/chk-{newest}" in words
+    assert gone > PER_PAGE // 2
+    asked = f"{HOME}points/?job={flink.jid}&kind=checkpoint&kept=any&path=CHK-"
+    checkpoints = kept.filter(is_savepoint=False, external_path__contains="chk-")
+    assert f"{checkpoints.count()} points" in words_in(text_of(operator, asked))
+    assert "No point of that kind" in words_in(text_of(operator, f"{asked}{newest}999"))
+    assert "Select a valid choice" in words_in(text_of(operator, f"{HOME}points/?job=nothing"))
+
+    caller = bearer(TokenScope.READ)
+    api = "/api/flink-clusters/prod/points"
+    answered = caller.get(f"{api}?kind=checkpoint&job={flink.jid}").json()
+    assert answered[0]["point"]["checkpoint_id"] == newest
+    assert (answered[0]["job_name"], answered[0]["is_forgotten"]) == ("counted", True)
+    assert len(caller.get(f"{api}?files=deleted").json()) == gone
+    assert caller.get(f"{api}?files=maybe").status_code == 422
+
+
+def test_the_pages_of_the_catalogue_follow_each_other_with_the_filter(
+    flink: RecordedFlink, operator: Client
+) -> None:
+    row = watched(flink)
+    for _ in range(6):
+        flink.advance(10)
+        looking.look(row.pk)
+
+    first = text_of(operator, f"{HOME}points/?kept=any&kind=checkpoint")
+
+    (older,) = re.findall(r'href="(\?[^"]*page=2)"', first)
+    assert "kept=any" in older
+    assert "page 2 of 2" in words_in(text_of(operator, f"{HOME}points/{html.unescape(older)}"))
 
 
 def test_history_survives_the_death_of_the_cluster(operator: Client) -> None:

@@ -13,8 +13,8 @@ from django.utils import timezone
 from ftdash.accounts.models import TokenScope
 from ftdash.alerts import delivery, evaluation
 from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, Silence
-from ftdash.incidents.causes import ADVICE, OF_QUERIES, Cause
-from ftdash.watching.models import QueryIncident, QuerySavepoint, WatchedQuery
+from ftdash.incidents.causes import ADVICE, OF_FLINK_JOBS, OF_QUERIES, OF_WATCHED, Cause
+from ftdash.watching.models import QuerySavepoint, WatchedIncident, WatchedQuery
 from ftdash.watching.services import registration, trouble
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.standing import QueryState
@@ -71,9 +71,9 @@ def test_what_is_wrong_is_told_by_its_cause(changes: dict[str, Any], expected: l
 
 
 def test_each_cause_has_its_next_step_and_its_command() -> None:
-    assert len(OF_QUERIES) == 5
-    for cause in OF_QUERIES:
-        assert "manage.py watch" in ADVICE[cause].cure
+    assert (len(OF_QUERIES), len(OF_FLINK_JOBS), len(OF_WATCHED)) == (5, 6, 12)
+    for cause in OF_WATCHED:
+        assert "manage.py watch" in ADVICE[cause].cure or "flink run -s" in ADVICE[cause].cure
 
 
 def failed_query() -> Client:
@@ -90,20 +90,20 @@ def test_a_failed_query_has_one_incident_until_it_runs_for_a_minute(operator: Cl
     now = timezone.now()
 
     for seconds in range(3):
-        trouble.judge_queries(now + timedelta(seconds=seconds))
+        trouble.judge_watched(now + timedelta(seconds=seconds))
 
-    (row,) = QueryIncident.objects.all()
+    (row,) = WatchedIncident.objects.all()
     assert (row.cause, row.closed_at) == ("query-failed", None)
     words = words_in(text_of(operator, "/incidents/"))
-    assert "orders The query failed DIVIDE_BY_ZERO" in words
+    assert "orders query The query failed DIVIDE_BY_ZERO" in words
     assert "Read the exception on its page and correct the cause." in words
     assert "query orders: The query failed" in words_in(text_of(operator, "/events/"))
 
     report(client, progress(5, run="33333333-aaaa-4444-8888-000000000001", at=timezone.now()))
-    trouble.judge_queries(now + timedelta(seconds=30))
-    assert QueryIncident.objects.get().closed_at is None
-    trouble.judge_queries(now + timedelta(seconds=70))
-    assert QueryIncident.objects.get(cause="query-failed").closed_at is not None
+    trouble.judge_watched(now + timedelta(seconds=30))
+    assert WatchedIncident.objects.get().closed_at is None
+    trouble.judge_watched(now + timedelta(seconds=70))
+    assert WatchedIncident.objects.get(cause="query-failed").closed_at is not None
     assert "over: it was not seen any more" in words_in(text_of(operator, "/events/"))
 
 
@@ -130,9 +130,9 @@ def test_damage_and_an_altered_savepoint_are_found_by_their_rows(
         problems=["commits/3 has been altered."],
     )
 
-    trouble.judge_queries(timezone.now())
+    trouble.judge_watched(timezone.now())
 
-    found = {row.cause for row in QueryIncident.objects.all()}
+    found = {row.cause for row in WatchedIncident.objects.all()}
     assert found >= {"checkpoint-damaged", "savepoint-altered"}
     assert "A savepoint of the query is not as it was written. Not as written: friday." in words_in(
         text_of(operator, "/watched/orders/")
@@ -161,7 +161,7 @@ def test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over(
     now = timezone.now()
 
     for seconds in range(3):
-        trouble.judge_queries(now + timedelta(seconds=seconds))
+        trouble.judge_watched(now + timedelta(seconds=seconds))
         evaluation.evaluate(now + timedelta(seconds=seconds))
     assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
     message = delivery.message_of(Delivery.objects.get())
@@ -169,7 +169,7 @@ def test_the_channels_hear_of_it_once_when_it_opens_and_once_when_it_is_over(
     assert message.query == "orders"
     assert "Next: Read the exception" in message.text
 
-    QueryIncident.objects.update(closed_at=now)
+    WatchedIncident.objects.update(closed_at=now)
     evaluation.evaluate(now + timedelta(seconds=5))
     evaluation.evaluate(now + timedelta(seconds=6))
     assert sorted(each.news for each in Delivery.objects.all()) == [News.CLEARED, News.FIRED]
@@ -185,7 +185,7 @@ def test_a_silence_of_everything_holds_the_message_back() -> None:
     mails_to_all()
     failed_query()
     now = timezone.now()
-    trouble.judge_queries(now)
+    trouble.judge_watched(now)
     silence = Silence.objects.create(
         until=now + timedelta(hours=1), reason="x", created_by="ada", created_at=now
     )
@@ -199,7 +199,7 @@ def test_a_silence_of_everything_holds_the_message_back() -> None:
 
 def test_programs_read_the_incidents() -> None:
     failed_query()
-    trouble.judge_queries(timezone.now())
+    trouble.judge_watched(timezone.now())
 
     (found,) = bearer(TokenScope.READ).get("/api/watched-queries/orders/incidents").json()
 
@@ -209,11 +209,11 @@ def test_programs_read_the_incidents() -> None:
 
 def test_a_query_that_is_watched_no_longer_has_no_incident() -> None:
     failed_query()
-    trouble.judge_queries(timezone.now())
+    trouble.judge_watched(timezone.now())
 
     registration.remove(name="orders", requester="ada", reason="x")
 
-    assert not QueryIncident.objects.exists()
-    trouble.judge_queries(timezone.now())
+    assert not WatchedIncident.objects.exists()
+    trouble.judge_watched(timezone.now())
     assert WatchedQuery.objects.get().removed_at is not None
-    assert not QueryIncident.objects.exists()
+    assert not WatchedIncident.objects.exists()

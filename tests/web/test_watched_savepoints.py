@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client
 from django.utils import timezone
 
-from ftdash.accounts.models import AdminAction
+from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkKind, WorkState
 from ftdash.watching.services import carrying_out, forks, registration, savepoints, state, work
@@ -22,6 +23,8 @@ from pipelines.structured.directory import read_tree
 from pipelines.structured.fork import Boundaries
 from pipelines.structured.preflight import Output
 from tests.structured_directories import Traits, Written, write_query
+from tests.web.api_callers import bearer
+from tests.web.page_words import text_of, words_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -409,6 +412,38 @@ def test_the_command_says_where_a_pipeline_begins_and_what_stays_behind(
     assert found["sources"][0]["read_before"] == [f"{number:05}.json" for number in range(8)]
     assert "The state of operator 0 (stateStoreSave" in said.err
     assert found["left_behind"][0] in said.err
+
+
+def test_the_page_and_the_api_say_where_a_pipeline_begins_with_the_lines_to_copy(
+    made: Written, operator: Client
+) -> None:
+    page = "/watched/orders/move/?origin=batch:7"
+    words = words_in(text_of(operator, page))
+    assert "The query has read 8 files; the pipeline leaves them out" in words
+    assert "00000.json 00001.json" in words
+    assert "The state of operator 0 (stateStoreSave" in words
+    assert 'source_0 = GrowingDirectory( ..., read_before=start[0]["read_before"] )' in words
+    assert "Move over" in words_in(text_of(operator, "/watched/orders/"))
+
+    file = operator.get("/watched/orders/move/start.json?origin=batch:7")
+    assert file["Content-Disposition"] == 'attachment; filename="orders-start.json"'
+    caller = bearer(TokenScope.READ)
+    answered = caller.get("/api/watched-queries/orders/move?batch_id=7").json()
+    assert answered == json.loads(file.content)
+    newest = caller.get("/api/watched-queries/orders/move").json()
+    assert newest["batch_id"] > 7
+
+
+def test_a_move_from_what_is_not_there_is_refused_in_one_sentence(
+    made: Written, operator: Client
+) -> None:
+    refused = bearer(TokenScope.READ).get("/api/watched-queries/orders/move?batch_id=99")
+
+    assert refused.status_code == 422
+    assert "has no batch 99" in refused.json()["errors"][0]
+    words = words_in(text_of(operator, "/watched/orders/move/?origin=batch:99"))
+    assert "Select a valid choice" in words
+    assert operator.get("/watched/orders/move/start.json?origin=batch:99").status_code == 302
 
 
 def test_the_command_says_why_it_fails_and_ends_with_2(made: Written, root: Path) -> None:

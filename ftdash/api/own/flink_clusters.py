@@ -13,10 +13,18 @@ from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import Changing, InPath, Name, NumberInPath, Page, Text
 from ftdash.flink_clusters import queries
 from ftdash.flink_clusters.models import FlinkActionKind, FlinkActionState
-from ftdash.flink_clusters.queries import ClusterState
+from ftdash.flink_clusters.queries import CheckpointBrief, ClusterState
+from ftdash.flink_clusters.queries.catalogue import (
+    CataloguedPoint,
+    Files,
+    PointFilter,
+    PointKind,
+    catalogue,
+)
 from ftdash.flink_clusters.services import actions, registration
 from ftdash.flink_clusters.services.registration import HEADER_LENGTH_MAX, Place, parsed_header
 from ftdash.flink_clusters.triggers import Asked
+from ftdash.watching.queries.incidents import WatchedIncidentView, of_flink
 
 CHECKPOINTS_PER_PAGE = 200
 
@@ -51,30 +59,6 @@ class FlinkJobAnswer(Schema):
     last_completed_at: datetime | None
     last_duration_ms: int | None
     last_state_bytes: int | None
-
-
-class FlinkCheckpointAnswer(Schema):
-    """`is_discarded` and `external_path` as Flink said at `said_at`. Times are UTC."""
-
-    checkpoint_id: int
-    status: str
-    kind: str
-    is_savepoint: bool
-    savepoint_format: str
-    triggered_at: datetime
-    ended_at: datetime | None
-    duration_ms: int | None
-    alignment_ms: int | None
-    state_bytes: int | None
-    uploaded_bytes: int | None
-    processed_bytes: int | None
-    persisted_bytes: int | None
-    acknowledged_count: int
-    subtask_count: int
-    external_path: str
-    is_discarded: bool
-    failure: str
-    said_at: datetime
 
 
 class FlinkActionAnswer(Schema):
@@ -154,6 +138,28 @@ def remove_flink_cluster(
     return [FlinkClusterAnswer.from_orm(each) for each in queries.clusters()]
 
 
+@api.get("/flink-clusters/{name}/incidents", response=list[WatchedIncidentView])
+def flink_incidents(request: HttpRequest, name: InPath) -> list[WatchedIncidentView]:
+    """Incidents of a cluster and of its jobs, the open ones first."""
+    _cluster(name)
+    return of_flink(name, with_closed=True)
+
+
+@api.get("/flink-clusters/{name}/points", response=list[CataloguedPoint])
+def flink_catalogue(
+    request: HttpRequest,
+    name: InPath,
+    job: Name | None = None,
+    kind: PointKind | None = None,
+    files: Files = Files.THERE,
+    page: Page = 1,
+) -> list[CataloguedPoint]:
+    """Savepoints and retained checkpoints of all jobs, newest first, 200 on a page."""
+    _cluster(name)
+    asked = PointFilter(jid=job or "", kind=kind, files=files)
+    return catalogue(name, asked, page=page, per_page=CHECKPOINTS_PER_PAGE).rows
+
+
 @api.get("/flink-clusters/{name}/jobs", response=list[FlinkJobAnswer])
 def flink_jobs(request: HttpRequest, name: InPath) -> list[FlinkJobAnswer]:
     """The jobs of a cluster with those that it has forgotten; those that go on come first."""
@@ -161,21 +167,21 @@ def flink_jobs(request: HttpRequest, name: InPath) -> list[FlinkJobAnswer]:
     return [FlinkJobAnswer.from_orm(each) for each in queries.jobs(name)]
 
 
-@api.get("/flink-clusters/{name}/jobs/{jid}/checkpoints", response=list[FlinkCheckpointAnswer])
+@api.get("/flink-clusters/{name}/jobs/{jid}/checkpoints", response=list[CheckpointBrief])
 def flink_checkpoints(
     request: HttpRequest, name: InPath, jid: InPath, page: Page = 1
-) -> list[FlinkCheckpointAnswer]:
+) -> list[CheckpointBrief]:
     """Checkpoints of a job, newest first, 200 on a page."""
     _job(name, jid)
     found = queries.checkpoints(name, jid, page=page, per_page=CHECKPOINTS_PER_PAGE)
-    return [FlinkCheckpointAnswer.from_orm(each) for each in found.rows]
+    return found.rows
 
 
-@api.get("/flink-clusters/{name}/jobs/{jid}/points", response=list[FlinkCheckpointAnswer])
-def flink_points(request: HttpRequest, name: InPath, jid: InPath) -> list[FlinkCheckpointAnswer]:
+@api.get("/flink-clusters/{name}/jobs/{jid}/points", response=list[CheckpointBrief])
+def flink_points(request: HttpRequest, name: InPath, jid: InPath) -> list[CheckpointBrief]:
     """Savepoints of a job, and checkpoints whose files were there when Flink last said so."""
     _job(name, jid)
-    return [FlinkCheckpointAnswer.from_orm(each) for each in queries.points(name, jid)]
+    return queries.points(name, jid)
 
 
 @api.get("/flink-clusters/{name}/jobs/{jid}/actions", response=list[FlinkActionAnswer])

@@ -12,16 +12,18 @@ from django.http import HttpRequest
 from ninja import Field, Schema
 
 from ftdash.api.own.door import Entered, api, known
-from ftdash.api.own.shapes import Changing, InPath, Number, NumberInPath, Text
-from ftdash.incidents.causes import Cause
+from ftdash.api.own.shapes import Changing, Count, InPath, Number, NumberInPath, Text
 from ftdash.watching import queries
 from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.models import WorkKind, WorkState
 from ftdash.watching.queries import incidents, works
+from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.services import forks, savepoints, state
 from ftdash.watching.services.savepoints import KEEP_DAYS_MAX
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.structured.explained import CONTENT_BYTES_MAX
 from pipelines.structured.fork import Boundaries
+from pipelines.structured.moving import Move
 from pipelines.structured.preflight import Output
 
 BATCH_MAX = 2**53
@@ -226,26 +228,30 @@ def look_into_state(request: Entered, name: InPath, asked: Looking) -> WorkAnswe
     return _work(name, state.ask_to_look(name, look, requester=who, reason=asked.reason))
 
 
-class QueryIncidentAnswer(Schema):
-    """`closed_at` null: it is open. Times are UTC."""
-
-    key: int
-    query: str
-    cause: Cause
-    title: str
-    text: str
-    next_step: str
-    opened_at: datetime
-    last_at: datetime
-    closed_at: datetime | None
-
-
-@api.get("/watched-queries/{name}/incidents", response=list[QueryIncidentAnswer])
-def query_incidents(request: HttpRequest, name: InPath) -> list[QueryIncidentAnswer]:
+@api.get("/watched-queries/{name}/incidents", response=list[WatchedIncidentView])
+def query_incidents(request: HttpRequest, name: InPath) -> list[WatchedIncidentView]:
     """Incidents of a query, the open ones first."""
     known(queries.brief(name), f"watched query {name}")
-    found = incidents.incidents(name, with_closed=True)
-    return [QueryIncidentAnswer.from_orm(each) for each in found]
+    return incidents.incidents(name, with_closed=True)
+
+
+@api.get("/watched-queries/{name}/move", response=Move)
+def where_to_go_on(
+    request: HttpRequest,
+    name: InPath,
+    batch_id: Count | None = None,
+    savepoint: Count | None = None,
+) -> Move:
+    """Where a pipeline begins behind a batch, by default the newest complete one, and what of the
+    query stays behind."""
+    known(queries.brief(name), f"watched query {name}")
+    try:
+        found = works.newest_point(name, savepoint) if batch_id is None else batch_id
+        if found is None:
+            raise Rejected(f"{name} has no complete batch; give `batch_id`.")
+        return works.move(name, found, savepoint)
+    except Retryable as problem:
+        raise Rejected(str(problem)) from problem
 
 
 @api.get("/watched-queries/{name}/works/{key}", response=WorkAnswer)

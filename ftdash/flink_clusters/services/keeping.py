@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from django.db import transaction
+from django.db.models import F, Q
 
 from ftdash.flink_clusters.bodies import (
     Checkpoints,
@@ -181,6 +182,12 @@ def keep_pressure(
     if found:
         job.pressure, job.pressure_at = msgspec.to_builtins(list(found)), now
     job.save(update_fields=["restart_count", "pressure", "pressure_at"])
+
+
+def make_known(*, flink_cluster: int = 0, flink_job: int = 0) -> None:
+    """By the key of the cluster, or of one of its jobs: open pages ask again."""
+    mine = FlinkCluster.objects.filter(Q(pk=flink_cluster) | Q(jobs__pk=flink_job))
+    FlinkCluster.objects.filter(pk__in=mine.values("pk")).update(version=F("version") + 1)
 
 
 def _note(

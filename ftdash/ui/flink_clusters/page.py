@@ -16,6 +16,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -26,15 +27,19 @@ from ftdash.flink_clusters.queries import CheckpointDetail, ClusterBrief, JobBri
 from ftdash.flink_clusters.services import actions, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
 from ftdash.flink_clusters.triggers import Asked
+from ftdash.incidents.causes import Cause
 from ftdash.runs.queries.freshness import Observation, observe
 from ftdash.ui import sentences
-from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
+from ftdash.ui.actions.forms import PLAIN_TEXT
 from ftdash.ui.actions.page import REFUSED
 from ftdash.ui.checkpoints.trends import trends
 from ftdash.ui.events import shared
 from ftdash.ui.figures.alignment import alignment, subtasks_to_draw
 from ftdash.ui.figures.style import Chart
 from ftdash.ui.pipelines.page import number_or_none
+from ftdash.ui.watching.page import watch_no_longer
+from ftdash.ui.watching.work_forms import ReasonedForm
+from ftdash.watching.queries.incidents import WatchedIncidentView, of_flink
 from pipelines.domain.errors import Rejected, Retryable
 
 CHECKPOINTS_PER_PAGE = 25
@@ -47,6 +52,7 @@ CHARTS = 3
 class ClusterView:
     cluster: ClusterBrief
     jobs: list[JobBrief]
+    incidents: list[WatchedIncidentView]  # that are open, and not said as its problem
     seen: Observation
 
     @property
@@ -62,6 +68,7 @@ class ClusterView:
 class JobView:
     detail: JobDetail
     charts: list[tuple[str, Chart]]
+    incidents: list[WatchedIncidentView]  # that are open
     seen: Observation
 
     @property
@@ -106,7 +113,8 @@ def cluster_regions(request: HttpRequest, name: str) -> HttpResponse:
 def cluster_view(name: str) -> ClusterView:
     """Raises Http404 if no cluster of that name is watched."""
     found = existing(name)
-    return ClusterView(cluster=found, jobs=queries.jobs(name), seen=observe())
+    incidents = [each for each in of_flink(name) if each.cause is not Cause.FLINK_SILENT]
+    return ClusterView(cluster=found, jobs=queries.jobs(name), incidents=incidents, seen=observe())
 
 
 # Plotly fills style elements and sets style attributes, and accepts no nonce.
@@ -131,7 +139,12 @@ def job_view(request: HttpRequest, name: str, jid: str) -> JobView:
     detail = queries.job_detail(name, jid, page=page, per_page=CHECKPOINTS_PER_PAGE)
     if detail is None:
         raise Http404(f"The watched Flink cluster {name} has no job {jid}.")
-    return JobView(detail=detail, charts=trends(detail.trend).charts[:CHARTS], seen=observe())
+    return JobView(
+        detail=detail,
+        charts=trends(detail.trend).charts[:CHARTS],
+        incidents=of_flink(name, jid),
+        seen=observe(),
+    )
 
 
 @csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
@@ -164,15 +177,6 @@ def checkpoint_view(name: str, jid: str, checkpoint_id: int) -> CheckpointView:
         chart=Chart("alignment", sentences.alignment(timeline), alignment(timeline)),
         drawn=subtasks_to_draw(timeline.subtasks),
         seen=observe(),
-    )
-
-
-class ReasonedForm(forms.Form):
-    reason = forms.CharField(
-        label="Why",
-        max_length=REASON_LENGTH_MAX,
-        help_text="Kept in the audit log, with your name and the time.",
-        widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
 
 
@@ -232,19 +236,15 @@ def watch(request: HttpRequest) -> HttpResponse:
 @permission_required("jobs.operate", raise_exception=True)
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     existing(name)
-    form = ReasonedForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        who, why = request.user.get_username(), form.cleaned_data["reason"]
-        try:
-            registration.remove(name=name, requester=who, reason=why)
-        except Rejected as refusal:
-            form.add_error(None, str(refusal))
-        else:
-            messages.success(request, f"{name} is watched no longer; the cluster itself goes on.")
-            return redirect("fleet")
-    status = REFUSED if request.method == "POST" else 200
-    context = {"form": form, "name": name}
-    return render(request, "flink_clusters/remove.html", context, status=status)
+    context = {
+        "name": name,
+        "page": reverse("flink-cluster", args=[name]),
+        "words": "The history that this dashboard keeps of the cluster is deleted: its jobs, their"
+        " checkpoints and failures, and the catalogue of points. Flink itself has at most the"
+        " newest ten. The cluster, its jobs and their files are not touched.",
+        "done": f"{name} is watched no longer; the cluster itself goes on.",
+    }
+    return watch_no_longer(request, "flink_clusters/remove.html", context, registration.remove)
 
 
 class SavepointForm(ReasonedForm):

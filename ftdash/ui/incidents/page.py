@@ -20,7 +20,7 @@ from ftdash.incidents.causes import Advice, Place
 from ftdash.incidents.queries import IncidentView
 from ftdash.runs.queries import pipelines as pipeline_queries
 from ftdash.ui.pipelines.page import number_or_none
-from ftdash.watching.queries import incidents as query_incidents
+from ftdash.watching.queries import incidents as watched_incidents
 from pipelines.domain.errors import Rejected
 
 PER_PAGE = 25
@@ -105,7 +105,7 @@ def _list_context(request: HttpRequest) -> dict[str, object]:
         "seen": pipeline_queries.observe(),
         "open": queries.open_incidents(),
         "history": queries.history(page, PER_PAGE),
-        "of_queries": query_incidents.incidents(with_closed=True),
+        "of_watched": watched_incidents.incidents(with_closed=True),
     }
 
 

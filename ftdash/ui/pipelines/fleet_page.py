@@ -23,6 +23,7 @@ from ftdash.ui.pipelines.fleet import FleetForm, LabelsForm, fleet_rows
 from ftdash.ui.pipelines.page import number_or_none
 from ftdash.ui.pipelines.saved_views import begins_with, context_of
 from ftdash.watching import queries as watched_queries
+from ftdash.watching.queries import incidents as watched_incidents
 
 NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
 
@@ -45,6 +46,7 @@ def fleet_regions(request: HttpRequest) -> HttpResponse:
 def fleet_context(query: QueryDict) -> dict[str, object]:
     shown, found = queries.fleet(), incident_queries.open_incidents()
     having = {each.pipeline for each in found}
+    watched = watched_incidents.incidents()
     form = FleetForm(query, shown)
     page = number_or_none(query.get("page")) or 1
     return {
@@ -58,7 +60,9 @@ def fleet_context(query: QueryDict) -> dict[str, object]:
         "having_incidents": having,
         "concerns": concerns_of(shown, having),
         "watched": watched_queries.watched(),
+        "query_incidents": [each for each in watched if each.query],
         "flink_clusters": flink_queries.clusters(),
+        "flink_incidents": [each for each in watched if each.flink_cluster],
     }
 
 

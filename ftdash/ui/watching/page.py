@@ -4,6 +4,7 @@ A query's page is live like that of a pipeline: its regions are rendered again w
 look into its directory has changed something. It reads rows and no file of the query.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,9 +16,11 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
+from ftdash.incidents.causes import Cause
 from ftdash.runs.queries.freshness import Observation, observe
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.actions.page import REFUSED
@@ -25,9 +28,11 @@ from ftdash.ui.events import shared
 from ftdash.ui.figures.style import Chart
 from ftdash.ui.pipelines.page import number_or_none
 from ftdash.ui.watching.charts import PHASE_NAMES, BatchRow, batch_row, charts
+from ftdash.ui.watching.work_forms import ReasonedForm
 from ftdash.watching import queries
 from ftdash.watching.progress import TOTAL, BatchFigures
 from ftdash.watching.queries import BatchView, QueryDetail, RunEventView
+from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
 from pipelines.domain.errors import Rejected, Retryable
@@ -55,6 +60,12 @@ class QueryView:
     def data_at(self) -> datetime | None:
         known = filter(None, (self.detail.brief.as_of, self.detail.reading_at))
         return max(known, default=None)
+
+    @property
+    def more_incidents(self) -> list[WatchedIncidentView]:
+        """Those that the page does not say in words of its own."""
+        said = (Cause.QUERY_FAILED, Cause.CHECKPOINT_DAMAGED)
+        return [each for each in self.detail.incidents if each.cause not in said]
 
 
 # Plotly fills style elements and sets style attributes, and accepts no nonce.
@@ -200,10 +211,6 @@ class WatchForm(forms.Form):
         )
 
 
-class RemoveForm(forms.Form):
-    reason = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
-
-
 @never_cache
 @require_http_methods(["GET", "POST"])
 @permission_required("jobs.operate", raise_exception=True)
@@ -237,15 +244,31 @@ def _is_watched(request: HttpRequest, form: WatchForm) -> bool:
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     if queries.brief(name) is None:
         raise Http404(f"There is no watched query named {name}.")
-    form = RemoveForm(request.POST or None)
+    context = {
+        "name": name,
+        "page": reverse("watched-query", args=[name]),
+        "words": "The history that this dashboard keeps of the query is deleted. The query and its"
+        " files are not touched, and its savepoints stay where they are; what its listener reports"
+        " is ignored until you watch it again.",
+        "done": f"{name} is watched no longer; the query itself goes on.",
+    }
+    return watch_no_longer(request, "watching/remove.html", context, registration.remove)
+
+
+def watch_no_longer(
+    request: HttpRequest, template: str, context: dict[str, str], remove: Callable[..., None]
+) -> HttpResponse:
+    """The form of all that is watched. `context`: `name`, `page` to go back to, `words` on what is
+    deleted, and `done`."""
+    form = ReasonedForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         who, why = request.user.get_username(), form.cleaned_data["reason"]
         try:
-            registration.remove(name=name, requester=who, reason=why)
+            remove(name=context["name"], requester=who, reason=why)
         except Rejected as refusal:
             form.add_error(None, str(refusal))
         else:
-            messages.success(request, f"{name} is watched no longer; the query itself goes on.")
+            messages.success(request, context["done"])
             return redirect("fleet")
     status = REFUSED if request.method == "POST" else 200
-    return render(request, "watching/remove.html", {"form": form, "name": name}, status=status)
+    return render(request, template, {**context, "form": form}, status=status)

@@ -23,7 +23,7 @@ from ftdash.watching.models import (
 )
 from ftdash.watching.progress import TOTAL, BatchFigures
 from ftdash.watching.queries import incidents, works
-from ftdash.watching.queries.incidents import QueryIncidentView
+from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.queries.works import SavepointView, WorkView
 from ftdash.watching.reading import Found
 from ftdash.watching.services.reports import UNKNOWN_RUN, standing_of
@@ -135,7 +135,7 @@ class QueryDetail:
     found: Found | None
     savepoints: list[SavepointView]
     works: list[WorkView]
-    incidents: list[QueryIncidentView]  # those that are open
+    incidents: list[WatchedIncidentView]  # those that are open
 
     @property
     def interval_ms(self) -> float | None:
@@ -230,14 +230,15 @@ def run_failure(name: str, run_id: str) -> RunEventView | None:
     return RunEventView(kind, found.run_id, found.at, found.error_class, found.message)
 
 
-def seen_for_incidents(now: datetime) -> Iterator[tuple[Seen, str]]:
-    """What the judge of incidents looks at, with the name of each query."""
+def seen_for_incidents(now: datetime) -> Iterator[tuple[int, Seen]]:
+    """What the judge of incidents looks at, with the key of each query."""
     for row in _rows():
         found_brief = _brief(row, now)
         reading = getattr(row, "directory_reading", None)
         findings = reading.found.get("findings", []) if reading and reading.found else []
         newest = WatchedBatch.objects.filter(query=row)[:LAG_BATCHES]
         yield (
+            row.pk,
             Seen(
                 now=now,
                 state=found_brief.state,
@@ -252,7 +253,6 @@ def seen_for_incidents(now: datetime) -> Iterator[tuple[Seen, str]]:
                     if each.problems
                 ],
             ),
-            row.name,
         )
 
 

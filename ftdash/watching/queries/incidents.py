@@ -1,18 +1,34 @@
-"""Reads the incidents of watched queries, each with its next step."""
+"""Reads the incidents of all that is watched, each with its next step."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+
 from ftdash.incidents.causes import ADVICE, Cause
-from ftdash.watching.models import QueryIncident
+from ftdash.watching.models import WatchedIncident
 
 INCIDENTS_MAX = 50
+PARTS = ("query", "flink_cluster", "flink_job__cluster")
+"""What is read along with a row, so that it knows what it belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryIncidentView:
+class WatchedIncidentView:
+    """`closed_at` null: it is open. Times are UTC.
+
+    It belongs to a query, to a Flink cluster, or to a job of that cluster, by its id in Flink.
+    """
+
     key: int
-    query: str
+    query: str | None
+    flink_cluster: str | None
+    flink_job: str | None
+    kind: str  # of the subject, in words
+    flink_job_name: str  # empty: it is of no job
+    subject: str
+    path: str  # of the page of what it belongs to
     cause: Cause
     title: str
     text: str
@@ -22,22 +38,46 @@ class QueryIncidentView:
     closed_at: datetime | None
 
 
-def incidents(name: str | None = None, *, with_closed: bool = False) -> list[QueryIncidentView]:
-    """Of one query or of all; the open ones first, each group newest first."""
-    rows = QueryIncident.objects.filter(query__removed_at=None).select_related("query")
-    if name is not None:
-        rows = rows.filter(query__name=name)
+def incidents(name: str | None = None, *, with_closed: bool = False) -> list[WatchedIncidentView]:
+    """Of one query, or of all that is watched; the open ones first, each group newest first."""
+    return _views(Q() if name is None else Q(query__name=name), with_closed=with_closed)
+
+
+def of_flink(
+    name: str, jid: str | None = None, *, with_closed: bool = False
+) -> list[WatchedIncidentView]:
+    """Of a cluster and all its jobs, or of one job."""
+    its_job = Q(flink_job__cluster__name=name)
+    if jid is not None:
+        return _views(its_job & Q(flink_job__jid=jid), with_closed=with_closed)
+    return _views(its_job | Q(flink_cluster__name=name), with_closed=with_closed)
+
+
+def _rows() -> QuerySet[WatchedIncident]:
+    return WatchedIncident.objects.filter(query__removed_at=None).select_related(*PARTS)
+
+
+def _views(mine: Q, *, with_closed: bool) -> list[WatchedIncidentView]:
+    rows = _rows().filter(mine)
     found = [*rows.filter(closed_at=None)[:INCIDENTS_MAX]]
     if with_closed:
         found += rows.exclude(closed_at=None)[:INCIDENTS_MAX]
-    return [_incident(row) for row in found]
+    return [_view(row) for row in found]
 
 
-def _incident(row: QueryIncident) -> QueryIncidentView:
-    cause = Cause(row.cause)
-    return QueryIncidentView(
+def _view(row: WatchedIncident) -> WatchedIncidentView:
+    cause, job = Cause(row.cause), row.flink_job
+    cluster = job.cluster if job is not None else row.flink_cluster
+    page, place = row.page
+    return WatchedIncidentView(
         key=row.pk,
-        query=row.query.name,
+        query=row.query.name if row.query is not None else None,
+        flink_cluster=cluster.name if cluster is not None else None,
+        flink_job=job.jid if job is not None else None,
+        kind=row.subject_kind,
+        flink_job_name=job.name if job is not None else "",
+        subject=row.subject,
+        path=reverse(page, args=place),
         cause=cause,
         title=ADVICE[cause].title,
         text=row.text,

@@ -18,9 +18,9 @@ from ftdash.watching import reading
 from ftdash.watching.models import (
     DirectoryReading,
     ListenerSeen,
-    QueryIncident,
     RunEvent,
     WatchedBatch,
+    WatchedIncident,
     WatchedQuery,
 )
 from ftdash.watching.services.files import keep_look
@@ -80,7 +80,7 @@ def remove(*, name: str, requester: str, reason: str) -> None:
         row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
         if row is None:
             raise Rejected(f"There is no watched query {name!r}.")
-        for table in (WatchedBatch, RunEvent, ListenerSeen, DirectoryReading, QueryIncident):
+        for table in (WatchedBatch, RunEvent, ListenerSeen, DirectoryReading, WatchedIncident):
             table._default_manager.filter(query=row).delete()
         if row.query_id:
             row.removed_at, row.version = timezone.now(), row.version + 1

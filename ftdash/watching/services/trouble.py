@@ -1,73 +1,113 @@
-"""Opens and closes the incidents of watched queries, from their rows alone.
+"""Opens and closes the incidents of all that is watched, from their rows alone.
 
-A worker judges every few seconds. Every round starts from the rows, so two rounds at once or a
-worker that dies in between change nothing. An incident is over when its sign has been gone for as
-long as the machine of incidents says.
+Of queries, of Flink clusters and of their jobs, in one way. A worker judges every few seconds.
+Every round starts from the rows, so two rounds at once or a worker that dies in between change
+nothing. An incident is over when its sign has been gone for as long as the machine of incidents
+says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db import IntegrityError, transaction
 
 from ftdash.errands import isolated
+from ftdash.flink_clusters.queries.trouble import seen_clusters, seen_jobs
+from ftdash.flink_clusters.services import keeping
+from ftdash.flink_clusters.trouble import cluster_signs, job_signs
 from ftdash.incidents.causes import Cause
 from ftdash.incidents.machine import Health, Open, Sign, judge
 from ftdash.watching import queries
-from ftdash.watching.models import QueryIncident, WatchedQuery
+from ftdash.watching.models import WatchedIncident
+from ftdash.watching.queries.incidents import PARTS
 from ftdash.watching.services import work
 from ftdash.watching.trouble import signs
 
 
-def judge_queries(now: datetime) -> None:
-    """One round for all watched queries."""
-    open_ones: dict[str, list[QueryIncident]] = {}
-    for row in QueryIncident.objects.filter(closed_at=None).select_related("query"):
-        open_ones.setdefault(row.query.name, []).append(row)
-    for seen, name in queries.seen_for_incidents(now):
-        found, rows = list(signs(seen)), open_ones.get(name, [])
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an incident belongs to: the column of its row, and the key there."""
+
+    column: str
+    key: int
+
+    @classmethod
+    def of(cls, row: WatchedIncident) -> "Subject":
+        columns = ("query", "flink_cluster", "flink_job")
+        keys = ((column, getattr(row, f"{column}_id")) for column in columns)
+        return next(cls(column, key) for column, key in keys if key is not None)
+
+
+def judge_watched(now: datetime) -> None:
+    """One round for everything that is watched."""
+    open_ones: dict[Subject, list[WatchedIncident]] = {}
+    for row in WatchedIncident.objects.filter(closed_at=None):
+        open_ones.setdefault(Subject.of(row), []).append(row)
+    jobs = [each.key for each in open_ones if each.column == "flink_job"]
+    for subject, found in _signs(now, jobs):
+        rows = open_ones.get(subject, [])
         if found or rows:
-            with isolated(f"The incidents of {name}"):
-                _judge_one(name, rows, found, now)
+            with isolated(f"The incidents of {subject.column} {subject.key}"):
+                _judge_one(subject, rows, found, now)
 
 
-def _judge_one(name: str, rows: list[QueryIncident], found: Iterable[Sign], now: datetime) -> None:
+def _signs(now: datetime, jobs: list[int]) -> Iterator[tuple[Subject, list[Sign]]]:
+    """Of all subjects about which something is known now. `jobs`: those with incidents."""
+    for key, query in queries.seen_for_incidents(now):
+        yield Subject("query", key), list(signs(query))
+    for key, cluster in seen_clusters(now):
+        yield Subject("flink_cluster", key), list(cluster_signs(cluster))
+    for key, job in seen_jobs(now, jobs):
+        yield Subject("flink_job", key), list(job_signs(job))
+
+
+def _judge_one(
+    subject: Subject, rows: list[WatchedIncident], found: list[Sign], now: datetime
+) -> None:
     by_cause = {Cause(row.cause): row for row in rows}
     health = Health(now_s=now.timestamp(), is_running=True, is_periodic=False)
     after = judge([_open(row) for row in rows], found, health)
     is_news = False
     for incident in after.open:
-        is_news |= _write(name, by_cause.get(incident.cause), incident)
+        is_news |= _write(subject, by_cause.get(incident.cause), incident)
     for closed in after.closed:
         is_news = True
-        QueryIncident.objects.filter(pk=by_cause[closed.incident.cause].pk, closed_at=None).update(
-            closed_at=now
-        )
+        mine = WatchedIncident.objects.filter(pk=by_cause[closed.incident.cause].pk)
+        mine.filter(closed_at=None).update(closed_at=now)
     if is_news:
-        work.make_known(WatchedQuery.objects.get(name=name).pk)
+        _make_known(subject)
 
 
-def _write(name: str, row: QueryIncident | None, incident: Open) -> bool:
+def _write(subject: Subject, row: WatchedIncident | None, incident: Open) -> bool:
     """True if it is new."""
     last_at = datetime.fromtimestamp(incident.last_s, UTC)
     if row is not None:
-        QueryIncident.objects.filter(pk=row.pk).update(text=incident.text, last_at=last_at)
+        mine = WatchedIncident.objects.filter(pk=row.pk)
+        mine.update(text=incident.text, last_at=last_at)
         return False
     try:
         with transaction.atomic():
-            QueryIncident.objects.create(
-                query=WatchedQuery.objects.get(name=name),
+            WatchedIncident.objects.create(
+                **{f"{subject.column}_id": subject.key},
                 cause=incident.cause,
                 text=incident.text,
                 opened_at=datetime.fromtimestamp(incident.opened_s, UTC),
                 last_at=last_at,
             )
-    except IntegrityError:  # another round was faster
+    except IntegrityError:  # another round was faster, or the subject is watched no longer
         return False
     return True
 
 
-def _open(row: QueryIncident) -> Open:
+def _make_known(subject: Subject) -> None:
+    if subject.column == "query":
+        work.make_known(subject.key)
+    else:
+        keeping.make_known(**{subject.column: subject.key})
+
+
+def _open(row: WatchedIncident) -> Open:
     return Open(
         cause=Cause(row.cause),
         text=row.text,
@@ -76,17 +116,17 @@ def _open(row: QueryIncident) -> Open:
     )
 
 
-def untold() -> list[tuple[QueryIncident, bool]]:
+def untold() -> list[tuple[WatchedIncident, bool]]:
     """Incidents that the channels have no message about yet; True: that they are over."""
-    opened = QueryIncident.objects.filter(told_opened=False).select_related("query")
-    closed = QueryIncident.objects.filter(told_opened=True, told_closed=False)
-    closed = closed.exclude(closed_at=None).select_related("query")
+    rows = WatchedIncident.objects.select_related(*PARTS)
+    opened = rows.filter(told_opened=False)
+    closed = rows.filter(told_opened=True, told_closed=False).exclude(closed_at=None)
     return [*((row, False) for row in opened), *((row, True) for row in closed)]
 
 
-def note_told(row: QueryIncident, *, is_over: bool) -> bool:
+def note_told(row: WatchedIncident, *, is_over: bool) -> bool:
     """True once. Within the transaction that stores the messages."""
+    mine = WatchedIncident.objects.filter(pk=row.pk)
     if is_over:
-        mine = QueryIncident.objects.filter(pk=row.pk, told_closed=False)
-        return bool(mine.update(told_closed=True))
-    return bool(QueryIncident.objects.filter(pk=row.pk, told_opened=False).update(told_opened=True))
+        return bool(mine.filter(told_closed=False).update(told_closed=True))
+    return bool(mine.filter(told_opened=False).update(told_opened=True))

@@ -97,6 +97,8 @@ class JobBrief:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBrief:
+    """`is_discarded` and `external_path` as Flink said at `said_at`. Times are UTC."""
+
     checkpoint_id: int
     status: str
     kind: str  # in words
@@ -212,6 +214,16 @@ def jobs(name: str) -> list[JobBrief]:
     return sorted(rows, key=lambda each: each.is_over or each.forgotten_at is not None)
 
 
+def listed_jobs(known: Iterable[ClusterBrief]) -> dict[str, list[JobBrief]]:
+    """{cluster: the jobs that it listed last}, with one query for any number of clusters."""
+    briefs = {each.name: each for each in known}
+    found: dict[str, list[JobBrief]] = {name: [] for name in briefs}
+    for row in _job_rows().filter(forgotten_at=None, cluster__name__in=briefs):
+        name = row.cluster.name
+        found[name].append(_job(row, briefs[name]))
+    return found
+
+
 def job(name: str, jid: str) -> JobBrief | None:
     found = cluster(name)
     row = _job_rows().filter(cluster__name=name, jid=jid).first()
@@ -231,7 +243,7 @@ def job_detail(name: str, jid: str, *, page: int, per_page: int) -> JobDetail | 
         checkpoints=_page(row, page, per_page),
         trend=_trend(row),
         events=[_event(each) for each in FlinkEvent.objects.filter(job=row)[:EVENTS_MAX]],
-        points=[_checkpoint(each) for each in points[:POINTS_MAX]],
+        points=[brief_of(each) for each in points[:POINTS_MAX]],
         point_count=points.count(),
         actions=actions(name, jid),
         pressure=msgspec.convert(row.pressure, list[Pressure]),
@@ -249,7 +261,7 @@ def checkpoints(name: str, jid: str, *, page: int, per_page: int) -> CheckpointP
 def points(name: str, jid: str) -> list[CheckpointBrief]:
     """Savepoints, and checkpoints whose files are there as far as Flink has said."""
     row = FlinkJob.objects.filter(cluster__name=name, jid=jid).first()
-    return [] if row is None else [_checkpoint(each) for each in _points(row)[:POINTS_MAX]]
+    return [] if row is None else [brief_of(each) for each in _points(row)[:POINTS_MAX]]
 
 
 def checkpoint(name: str, jid: str, checkpoint_id: int) -> CheckpointDetail | None:
@@ -264,7 +276,7 @@ def checkpoint(name: str, jid: str, checkpoint_id: int) -> CheckpointDetail | No
     return CheckpointDetail(
         cluster=found,
         job=its_job,
-        found=_checkpoint(row),
+        found=brief_of(row),
         has_subtasks=row.has_subtasks,
         timeline=_timeline(row, vertices, parts),
         parts=[
@@ -339,12 +351,16 @@ def _job_rows() -> QuerySet[FlinkJob, Any]:
     completed = FlinkCheckpoint.objects.filter(
         job=OuterRef("pk"), status=FlinkCheckpointStatus.COMPLETED
     ).order_by("-checkpoint_id")
-    return FlinkJob.objects.annotate(
-        kept=Count("checkpoints"),
-        last_at=Subquery(completed.values("ended_at")[:1]),
-        last_ms=Subquery(completed.values("duration_ms")[:1]),
-        last_bytes=Subquery(completed.values("state_bytes")[:1]),
-    ).order_by("-started_at", "-pk")
+    return (
+        FlinkJob.objects.select_related("cluster")
+        .annotate(
+            kept=Count("checkpoints"),
+            last_at=Subquery(completed.values("ended_at")[:1]),
+            last_ms=Subquery(completed.values("duration_ms")[:1]),
+            last_bytes=Subquery(completed.values("state_bytes")[:1]),
+        )
+        .order_by("-started_at", "-pk")
+    )
 
 
 def _job(row: Any, its_cluster: ClusterBrief) -> JobBrief:
@@ -383,7 +399,7 @@ def _page(row: FlinkJob, page: int, per_page: int) -> CheckpointPage:
     pages = max(1, -(-count // per_page))
     page = min(page, pages)
     found = rows[(page - 1) * per_page : page * per_page]
-    return CheckpointPage([_checkpoint(each) for each in found], page, pages, count)
+    return CheckpointPage([brief_of(each) for each in found], page, pages, count)
 
 
 def _trend(row: FlinkJob) -> Trend:
@@ -412,7 +428,7 @@ _KINDS = {
 }
 
 
-def _checkpoint(row: FlinkCheckpoint) -> CheckpointBrief:
+def brief_of(row: FlinkCheckpoint) -> CheckpointBrief:
     plain = "savepoint" if row.is_savepoint else "checkpoint"
     return CheckpointBrief(
         checkpoint_id=row.checkpoint_id,
