@@ -132,6 +132,9 @@ ARE_IN_SIGHT = """(table) => {
   return told.length > 0 && told.every((cell) => cell.getBoundingClientRect().right <= edge);
 }"""
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+FITS = f"""() => !({SIDEWAYS}) && [...document.querySelectorAll(".plot svg.main-svg")].every(
+  (drawing) => drawing.clientWidth <= drawing.closest(".plot").clientWidth)"""
+"""Charts are drawn again a moment after the window has become narrower."""
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +187,7 @@ def test_a_page_is_clean_whole_and_for_everybody(
     page.emulate_media(color_scheme="light")
     for width, size in WIDTHS.items():
         page.set_viewport_size(size)
-        page.wait_for_function(f"() => !({SIDEWAYS})", timeout=PATIENCE_MS)
+        page.wait_for_function(FITS, timeout=PATIENCE_MS)
         assert objections(page, STANDARDS) == "", width
         assert not page.evaluate(SIDEWAYS), width
         assert cut_off(page) == [], width
