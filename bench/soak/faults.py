@@ -181,11 +181,14 @@ def targets(
     pipelines: Sequence[str], servers: Servers, left_out: dict[str, str]
 ) -> dict[Fault, Sequence[str]]:
     """What can be done here, and to which pipelines; adds to `left_out` what cannot, and why."""
+    not_needed = "no chosen pipeline uses it"
     shared = {
         Fault.WORKER_KILLED: "",
-        Fault.REDIS_AWAY: "" if servers.redis else "there is no Redis",
-        Fault.POSTGRES_AWAY: "" if servers.postgres else "there is no PostgreSQL",
-        Fault.KAFKA_AWAY: "" if servers.kafka else "there is no Kafka",
+        Fault.REDIS_AWAY: "" if servers.redis else servers.missing.get("redis", not_needed),
+        Fault.POSTGRES_AWAY: (
+            "" if servers.postgres else servers.missing.get("postgres", not_needed)
+        ),
+        Fault.KAFKA_AWAY: "" if servers.kafka else servers.missing.get("kafka", not_needed),
     }
     left_out |= {str(fault): why for fault, why in shared.items() if why}
     found: dict[Fault, Sequence[str]] = {

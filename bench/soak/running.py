@@ -110,9 +110,7 @@ def soak(home: Path, soaked: Soaked, chosen: Sequence[str], seed: int, length: L
         with _beside(soaked, site) as (check, stop_feeding):
             try:
                 _wait_all(staged, soaked)
-                began_s = time.monotonic()
                 _act(soaked, staged, seed, length, check)
-                soaked.seconds = round(time.monotonic() - began_s, 1)
                 stop_feeding()
                 _wait_whole(soaked, staged, check)
             except KeyboardInterrupt:
@@ -187,15 +185,18 @@ def _act(
     def is_over() -> bool:
         return length.is_over(time.monotonic() - began_s, len(soaked.done))
 
-    for planned in soaked.planned:
-        _wait_for(began_s + planned.at_s, is_over, check)
-        if is_over():
-            return
-        _do(soaked, planned, staged[planned.target], seed)
-        check()
-        seen = sum(len(line.checker.seen) for line in soaked.lines)
-        progress(f"{time.monotonic() - began_s:7.1f} s: {seen} rows are checked")
-    _wait_for(began_s + length.seconds, is_over, check)
+    try:
+        for planned in soaked.planned:
+            _wait_for(began_s + planned.at_s, is_over, check)
+            if is_over():
+                return
+            _do(soaked, planned, staged[planned.target], seed)
+            check()
+            seen = sum(len(line.checker.seen) for line in soaked.lines)
+            progress(f"{time.monotonic() - began_s:7.1f} s: {seen} rows are checked")
+        _wait_for(began_s + length.seconds, is_over, check)
+    finally:  # also when a person ends it
+        soaked.seconds = round(time.monotonic() - began_s, 1)
 
 
 def _wait_for(at_s: float, is_over: Callable[[], bool], check: Check) -> None:
