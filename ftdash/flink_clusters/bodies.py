@@ -59,6 +59,7 @@ class Vertex(Kebab, frozen=True):
 
 
 class JobDetail(Kebab, frozen=True):
+    now: Millis = NOT_SET  # the clock of Flink
     vertices: list[Vertex] = []
 
 

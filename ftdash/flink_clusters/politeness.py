@@ -23,6 +23,10 @@ PRESSURE_EVERY = timedelta(seconds=30)
 DETAILS_MAX = 2
 """Checkpoints of a job whose subtasks are asked for in one look, the newest first."""
 
+SETTLED_AFTER_MS = 6_000
+"""Flink answers from a copy of a job that is up to `web.refresh-interval` old, 3 s by default. Its
+answers right after a change, such as the exceptions, may be from before the change."""
+
 SILENT_AFTER = timedelta(seconds=60)
 
 _BACKOFF = wait_exponential(multiplier=LOOK_EVERY.total_seconds(), max=300)
@@ -76,6 +80,12 @@ def wanted(
         pressure=job.state == "RUNNING"
         and (pressure_at is None or now - pressure_at >= PRESSURE_EVERY),
     )
+
+
+def is_settled(job: JobOverview, flink_now: int) -> bool:
+    """Whether all answers about the job are from after its newest change. `flink_now`: ms since the
+    epoch by Flink's clock; negative: it did not say."""
+    return flink_now < 0 or flink_now - job.last_modification >= SETTLED_AFTER_MS
 
 
 def to_detail(

@@ -974,6 +974,12 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "        job.checkpoints.exclude(checkpoint_id__in=ids).delete()\n",
             f"{FLINK}::test_checkpoints_are_kept_beyond_the_ten_of_flink",
         ),
+        Mutant(
+            "ftdash/flink_clusters/services/looking.py",
+            "            is_known = is_settled(listed, _read_all_about(job, flink))\n",
+            "            is_known = _read_all_about(job, flink) is not None\n",
+            f"{FLINK}::test_what_flink_says_late_about_a_change_is_asked_for_again",
+        ),
     ),
     (
         "a trigger for a Flink job is sent once, or its row says that it was sent again, and it"

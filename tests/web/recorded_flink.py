@@ -165,7 +165,7 @@ class RecordedFlink:
 
 TIMES = {
     *("timestamp", "trigger_timestamp", "latest_ack_timestamp", "failure_timestamp"),
-    *("restore_timestamp", "ack_timestamp", "start-time", "last-modification"),
+    *("restore_timestamp", "ack_timestamp", "start-time", "last-modification", "now"),
 }
 
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.flink_clusters import queries
 from ftdash.flink_clusters.models import FlinkCheckpoint, FlinkCluster, FlinkEvent, FlinkJob
-from ftdash.flink_clusters.politeness import pause_after
+from ftdash.flink_clusters.politeness import SETTLED_AFTER_MS, pause_after
 from ftdash.flink_clusters.rest import FlinkRest, checked_address
 from ftdash.flink_clusters.services import looking, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
@@ -131,6 +131,25 @@ def test_a_look_asks_no_more_than_has_changed(flink: RecordedFlink) -> None:
     looking.look(row.pk)
     assert flink.requests[-1] == "GET /jobs/overview"
     assert flink.requests.count(f"GET {job}/checkpoints") == 1
+
+
+def test_what_flink_says_late_about_a_change_is_asked_for_again(flink: RecordedFlink) -> None:
+    """It answers from copies that are some seconds old."""
+    exceptions, detail = flink.bodies["exceptions"]["body"], flink.bodies["job"]["body"]
+    newest = exceptions["exceptionHistory"]["entries"][0] | {"exceptionName": "java.lang.Late"}
+    row = watched(flink)
+
+    flink.job["last-modification"] = detail["now"]
+    looking.look(row.pk)
+    exceptions["exceptionHistory"]["entries"].insert(0, newest)
+    looking.look(row.pk)
+    assert FlinkEvent.objects.filter(title="java.lang.Late").count() == 1
+
+    detail["now"] += SETTLED_AFTER_MS
+    looking.look(row.pk)
+    flink.forget_requests()
+    looking.look(row.pk)
+    assert not any("exceptions" in each for each in flink.requests)
 
 
 def test_checkpoints_are_kept_beyond_the_ten_of_flink(flink: RecordedFlink) -> None:

@@ -35,6 +35,7 @@ from ftdash.flink_clusters.bodies import (
 from ftdash.flink_clusters.models import FlinkCluster, FlinkJob
 from ftdash.flink_clusters.politeness import (
     Wanted,
+    is_settled,
     pause_after,
     pause_until_next,
     to_detail,
@@ -184,15 +185,16 @@ def _look_at_job(job: FlinkJob, listed: JobOverview, flink: FlinkRest) -> None:
     )
     if wants.is_nothing:
         return
+    is_known = False
     try:
         if wants.everything:
-            _read_all_about(job, flink)
+            is_known = is_settled(listed, _read_all_about(job, flink))
         found = _read_checkpoints(job, flink, wants) if wants.checkpoints else None
         if wants.pressure:
             _read_pressure(job, flink, now)
     except Unknown:
         return  # it has gone since it was listed
-    if wants.everything:
+    if is_known:
         job.last_modification = listed.last_modification
     job.looked_at = now
     job.save(update_fields=["last_modification", "looked_at"])
@@ -202,11 +204,14 @@ def _look_at_job(job: FlinkJob, listed: JobOverview, flink: FlinkRest) -> None:
             keeping.keep_subtasks(job, each.id, _parts(job, each, flink))
 
 
-def _read_all_about(job: FlinkJob, flink: FlinkRest) -> None:
+def _read_all_about(job: FlinkJob, flink: FlinkRest) -> int:
+    """The time by Flink's clock, in ms since the epoch."""
     path = f"/jobs/{job.jid}"
-    keeping.keep_vertices(job, flink.get(path, JobDetail).vertices)
+    detail = flink.get(path, JobDetail)
+    keeping.keep_vertices(job, detail.vertices)
     asked = f"{path}/exceptions?maxExceptions={EXCEPTIONS_MAX}"
     keeping.keep_exceptions(job, flink.get(asked, Exceptions).exception_history.entries)
+    return detail.now
 
 
 def _read_checkpoints(job: FlinkJob, flink: FlinkRest, wants: Wanted) -> Checkpoints | None:
