@@ -71,7 +71,7 @@ BOUNDS = (
     Bound(
         r"journal\.bytes",
         5e6,
-        "A checkpoint is told in some 6 kB at parallelism 2, in more at 3, and so are recoveries."
+        "A checkpoint takes some 6 kB at parallelism 2, and more at 3; recoveries take as much."
         " The history's limits cut journals off later than a soak ends.",
         per_checkpoint=10e3,
     ),

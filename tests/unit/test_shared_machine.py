@@ -4,10 +4,14 @@ import contextlib
 import fcntl
 import queue
 import threading
+from collections import OrderedDict
 from pathlib import Path
+from typing import cast
 
 from tenacity import Retrying, stop_after_delay, wait_fixed
+from xdist.workermanage import WorkerController
 
+from tests.conftest import BesideProcesses
 from tests.shared_machine import QUEUE, SharedMachine
 
 PATIENCE_S = 20.0
@@ -69,3 +73,15 @@ def refuse_an_empty_queue(lock: Path) -> None:
     with lock.open("a") as file, contextlib.suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         raise RuntimeError("nobody waits")
+
+
+def test_a_test_that_ended_its_process_is_not_given_to_the_next_one() -> None:
+    file, process = "tests/unit/test_it.py", cast("WorkerController", object())
+    one, two, three = (f"{file}::{name}" for name in ("one", "two", "three"))
+    scheduling = object.__new__(BesideProcesses)
+    scheduling.assigned_work = {process: {file: {one: True, two: False, three: False}}}
+    scheduling.workqueue = OrderedDict()
+
+    assert scheduling.remove_node(process) == two
+
+    assert scheduling.workqueue == {file: {one: True, two: True, three: False}}

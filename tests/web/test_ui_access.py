@@ -58,7 +58,7 @@ PAGES = {
     "compare-savepoints",
     "savepoint-state",
 }
-OWN_BUSINESS = (  # of the person who is signed in
+OWN_BUSINESS = (  # of the signed-in person
     *("logout", "password", "end-own-session", "mfa_authenticate", "mfa_activate_totp"),
     *("mfa_deactivate_totp", "mfa_add_webauthn", "mfa_remove_webauthn"),
     *("mfa_generate_recovery_codes", "save-view", "change-view"),

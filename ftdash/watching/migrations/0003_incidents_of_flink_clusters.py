@@ -5,7 +5,10 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("alerts", "0007_messages_about_watched_queries"),  # a reference that the renaming follows
-        ("contenttypes", "0002_remove_content_type_name"),  # its rows are renamed, also on the way back
+        (
+            "contenttypes",
+            "0002_remove_content_type_name",
+        ),  # its rows are renamed, also on the way back
         ("flink_clusters", "0002_times_of_events_and_actions"),
         ("watching", "0002_savepoints_works_and_incidents"),
     ]
