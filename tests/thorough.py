@@ -1,24 +1,39 @@
 """Which tests a plain `python -m pytest` leaves out, because they take long; `--all` runs them too.
 
-CI gives `--all` by FTDASH_REQUIRE_ALL=1. A test that you name, or whose file or directory you name,
-always runs.
+A plain run stays below ten minutes on two cores. CI gives `--all` by FTDASH_REQUIRE_ALL=1. A test
+that you name, or whose file or directory you name, always runs.
 """
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Mapping
 
 SLOW = (
     "tests/bench",
     "tests/contracts/test_kafka_transactions.py",
     "tests/contracts/test_kafka_write_ahead.py",
     "tests/contracts/test_large_state.py",
+    "tests/contracts/test_postgres.py::"
+    "test_a_server_that_is_killed_and_started_between_prepare_and_commit_costs_nothing",
+    "tests/contracts/test_postgres.py::"
+    "test_a_server_that_takes_no_writes_while_another_takes_over_is_waited_for",
     "tests/integration",
     "tests/processes",
     "tests/simulation/test_checkers.py::test_a_checker_finds_the_defect_that_it_is_there_for",
+    "tests/simulation/test_random_dataflows.py::test_a_seed_replays_a_run_in_another_process",
+    "tests/simulation/test_random_dataflows.py::"
+    "test_at_most_once_a_checkpoint_that_fails_is_asked_for_again_and_not_waited_for",
+    "tests/simulation/test_random_dataflows.py::"
+    "test_points_that_were_given_up_and_cannot_be_deleted_keep_every_promise",
     "tests/simulation/test_random_dataflows.py::"
     "test_random_dataflows_keep_every_promise_under_random_faults",
     "tests/unit/audit/test_kafka_audit.py",
     "tests/unit/audit/test_kafka_log_audit.py",
+    "tests/unit/embedded/test_accounts.py::test_the_admin_may_act_and_the_operator_may_only_see",
     "tests/unit/nexmark/test_answers.py::test_a_query_gives_the_answer_for_a_million_events",
+    "tests/unit/runtime/master/test_crash_at_every_request.py",
+    "tests/unit/runtime/subtask/test_found_splits.py::"
+    "test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothing",
+    "tests/unit/test_mutants.py::test_only_a_test_that_fails_kills",
     "tests/web/test_audit_log.py::"
     "test_an_upgrade_chains_the_entries_that_are_there_and_then_protects_them",
     "tests/web/test_backups.py",
@@ -29,6 +44,8 @@ SLOW = (
     "tests/web/test_pages_in_browser.py",
     "tests/web/test_projector_process.py",
     "tests/web/test_second_factor_in_browser.py",
+    "tests/web/test_shortened_journals.py::"
+    "test_rows_made_anew_from_what_is_left_are_what_they_were",
     "tests/web/test_starting.py::test_a_postgresql_that_is_too_old_ends_a_process_with_one_line",
     "tests/web/test_starting.py::test_a_process_that_cannot_work_ends_with_one_line",
     "tests/web/test_starting.py::"
@@ -43,9 +60,57 @@ SLOW = (
 
 SLOW_PARAMETERS = {
     "tests/contracts/test_sink.py": "kafka ",  # a transaction of Kafka takes a second or two
+    "tests/web/test_api_fuzz.py": "negative",  # as many requests again as in "positive"
     "tests/web/test_documented_snippets.py": "operate",  # makes two installations
 }
 """Of these files, the tests with such a parameter."""
+
+REPEATED = {
+    "tests/contracts/test_damaged_chain_files.py::"
+    "test_a_damaged_file_of_a_chain_is_written_again_by_the_next_checkpoint": 3,
+    "tests/contracts/test_damaged_points.py::"
+    "test_a_damaged_file_is_named_by_everybody_and_loaded_by_nobody": 4,
+    "tests/contracts/test_keyed_state.py::"
+    "test_states_are_dictionaries_through_time_snapshots_and_rescaling": 4,
+    "tests/contracts/test_sink.py::test_a_restore_of_an_older_point_doubles_nothing": 4,
+    "tests/contracts/test_sink.py::test_output_is_exact_after_dying_at_every_seam_in_turn": 4,
+    "tests/contracts/test_sink.py::test_output_is_exact_wherever_the_process_is_killed": 4,
+    "tests/contracts/test_sink.py::test_output_that_a_later_restore_needs_comes_back": 4,
+    "tests/contracts/test_sink_leftovers.py::test_what_a_killed_writer_left_is_listed_and_ended": 4,
+    "tests/contracts/test_sinks_of_changes.py::"
+    "test_a_fresh_run_sets_rows_aside_and_its_own_changes_are_left": 3,
+    "tests/contracts/test_sinks_of_changes.py::"
+    "test_the_rows_that_are_left_are_there_whenever_writers_die": 4,
+    "tests/contracts/test_state_increments.py::"
+    "test_every_completed_checkpoint_can_be_restored_whatever_failed_between": 4,
+    "tests/contracts/test_state_model.py::"
+    "test_cuts_may_be_read_on_another_thread_while_the_owner_writes": 4,
+    "tests/contracts/test_state_model.py::test_it_is_a_dictionary_and_every_cut_stays_as_it_was": 4,
+    "tests/contracts/test_storage_errors.py::"
+    "test_no_error_of_the_system_at_any_call_is_an_answer": 4,
+    "tests/contracts/test_storage_errors.py::"
+    "test_no_fault_of_an_object_store_at_any_request_is_an_answer": 4,
+    "tests/unit/bus/test_lease.py::"
+    "test_of_many_that_fence_off_and_acquire_at_once_one_holds_the_lease": 4,
+    "tests/unit/operators/test_changelog_aggregate.py::"
+    "test_the_results_are_those_of_the_rows_that_are_left": 3,
+    "tests/unit/operators/test_combining.py::"
+    "test_the_same_windows_leave_and_the_same_rows_are_late": 4,
+    "tests/unit/operators/test_count_windows.py::"
+    "test_every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores": 4,
+    "tests/unit/operators/test_triggers.py::"
+    "test_windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores": 4,
+    "tests/unit/operators/test_windowed_distinct.py::"
+    "test_each_window_counts_the_values_that_it_holds_over_restores": 4,
+    "tests/unit/state/test_collisions.py::"
+    "test_a_table_is_a_dictionary_even_if_most_keys_collide": 4,
+    "tests/unit/stream/test_more_windows.py::"
+    "test_windows_of_processing_time_hold_what_came_in_them_over_restores": 4,
+    "tests/unit/stream/test_parallelism.py::test_mixed_parallelisms_survive_kills": 3,
+    "tests/web/test_alerts_and_incidents.py::"
+    "test_under_any_silences_no_end_comes_without_a_beginning_and_no_message_is_lost": 4,
+}
+"""Tests that repeat themselves for many seeds and parameters. A plain run takes one in so many."""
 
 KILLS = (
     "tests/processes/test_acked.py::"
@@ -71,11 +136,19 @@ that you see recovery at work."""
 KEPT = (*KILLS, "tests/bench/test_pairs.py")
 
 
-def is_slow(nodeid: str, slow: Iterable[str] = SLOW, kept: Iterable[str] = KEPT) -> bool:
-    """Whether the tables name the test, its file or a directory above it."""
+def is_slow(
+    nodeid: str,
+    slow: Iterable[str] = SLOW,
+    kept: Iterable[str] = KEPT,
+    repeated: Mapping[str, int] = REPEATED,
+) -> bool:
+    """Whether the tables name the test, its file or a directory above it, or the test is one of
+    those repetitions that are left out. Which ones these are depends on the parameters alone."""
     test, _, parameters = nodeid.partition("[")
     file = test.partition("::")[0]
     if file in SLOW_PARAMETERS and SLOW_PARAMETERS[file] in parameters:
+        return True
+    if test in repeated and zlib.crc32(parameters.encode()) % repeated[test]:
         return True
     return _is_among(test, slow) and not _is_among(test, kept)
 

@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests import conftest
-from tests.thorough import KEPT, KILLS, SLOW, SLOW_PARAMETERS, is_slow, runs_slow_tests
+from tests.thorough import (
+    KEPT,
+    KILLS,
+    REPEATED,
+    SLOW,
+    SLOW_PARAMETERS,
+    is_slow,
+    runs_slow_tests,
+)
 
 PROJECT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("entry", [*SLOW, *SLOW_PARAMETERS, *KEPT])
+@pytest.mark.parametrize("entry", [*SLOW, *SLOW_PARAMETERS, *REPEATED, *KEPT])
 def test_every_entry_exists(entry: str) -> None:
     file, _, test = entry.partition("::")
 
@@ -52,6 +60,17 @@ def test_slow_parameters_are_those_of_their_file() -> None:
     assert is_slow("tests/contracts/test_sink.py::test_x[kafka log-2]")
     assert not is_slow("tests/contracts/test_sink.py::test_x[files-2]")
     assert not is_slow("tests/contracts/test_source.py::test_x[kafka log-2]")
+
+
+def test_of_repetitions_a_plain_run_takes_a_share_and_always_the_same() -> None:
+    test = "tests/near/test_a.py::test_one"
+    seeds = [f"{test}[{seed}]" for seed in range(300)]
+
+    run = [seed for seed in seeds if not is_slow(seed, repeated={test: 3})]
+
+    assert 80 <= len(run) <= 120
+    assert run == [seed for seed in seeds if not is_slow(seed, repeated={test: 3})]
+    assert not any(is_slow(seed, repeated={}) for seed in seeds)
 
 
 def test_everything_runs_where_it_is_asked_for_required_or_named() -> None:
