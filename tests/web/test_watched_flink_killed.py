@@ -70,7 +70,9 @@ def flink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealFlink]
     at = compile_it.index("-cp") + 1
     subprocess.run([*compile_it, "-classpath", compile_it[at]], check=True)
     with reserved_port() as port, (tmp_path / "flink.log").open("wb") as log:
-        run = flink.command("WatchedJob", str(port), str(tmp_path), options=OPENED)
+        # A killed Flink leaves its files behind, so they lie where pytest deletes them.
+        options = [*OPENED, f"-Djava.io.tmpdir={tmp_path}"]
+        run = flink.command("WatchedJob", str(port), str(tmp_path), options=options)
         run[run.index("-cp") + 1] += f":{classes}"
         process = subprocess.Popen(run, stdout=log, stderr=subprocess.STDOUT)
         try:
