@@ -506,7 +506,11 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 
-WATCH_ROOTS = [r.strip() for r in os.environ.get("FTDASH_WATCH_ROOTS", "").split(",") if r.strip()]
+WATCH_ROOTS = [
+    root.strip().replace("s3a://", "s3://", 1)  # Spark's name for the same place
+    for root in os.environ.get("FTDASH_WATCH_ROOTS", "").split(",")
+    if root.strip()
+]
 """Directories and `s3://bucket/prefix` whose checkpoints and event logs may be watched, separated
 by commas. Nothing there is changed; forks of queries become new directories below them."""
 

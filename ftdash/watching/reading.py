@@ -6,6 +6,7 @@ of rolled ones; plain or compressed with zstd; finished or still written. It is 
 from the line where the last one ended.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow as pa
 from ftdash.times import moment
 from ftdash.watching.progress import BatchFigures, Kind
 from pipelines.domain.errors import Rejected
+from pipelines.domain.run import scheme_of
 from pipelines.storage.roots import StorageRoots
 from pipelines.structured import doctor
 from pipelines.structured.directory import read_query
@@ -38,6 +40,7 @@ LOG_EVENTS_MAX = 5_000
 """In one step; the next one goes on."""
 
 LINE_BYTES_MAX = 16 << 20
+_BUCKET_OF_SPARK = re.compile(r"^s3[an]://")
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +100,11 @@ class DirectoryLook:
 
     found: Found
     batches: list[BatchFigures]
+
+
+def place_of(given: str) -> str:
+    """A place that a person copied from a Spark job: what Spark calls `s3a://` is `s3://` here."""
+    return _BUCKET_OF_SPARK.sub("s3://", given.strip())
 
 
 def check_place(location: str, roots: Sequence[str]) -> None:
@@ -244,6 +252,11 @@ class LogStep:
 
 def read_log(event_log: str, roots: Sequence[str], positions: Mapping[str, int]) -> LogStep:
     """Go on reading an event log. Raises Rejected if it is outside the roots, or is none."""
+    if scheme_of(event_log):
+        raise Rejected(
+            f"{event_log} is not a file of this server, and an event log is read only from there;"
+            " leave it out, and add the listener to the job if you want its figures."
+        )
     check_place(event_log, roots)
     place = StorageRoots(roots).directory(event_log)
     files = _log_files(place)

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from ftdash.watching.asked import Forked, Rewind, Said, Verdict
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
-from ftdash.watching.reading import check_place
+from ftdash.watching.reading import check_place, place_of
 from ftdash.watching.services import savepoints, work
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
@@ -89,6 +89,8 @@ def _ask(
     is_here: bool,
 ) -> int:
     query = work.watched_row(name)
+    places = {each: place_of(getattr(asked, each)) for each in ("target", "output_target")}
+    asked = msgspec.structs.replace(asked, **places)
     saved = None if asked.savepoint is None else work.savepoint_row(query, asked.savepoint)
     if saved is None and not query.directory:
         raise Rejected(
