@@ -307,6 +307,15 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
                 "ch_and_each_row_comes_from_where_it_came"
             ),
         ),
+        Mutant(
+            "pipelines/runtime/subtask/work_pieces.py",
+            "        self._measured[self._in_work.port].add(",
+            "        self._measured[0].add(",
+            (
+                "tests/unit/runtime/subtask/test_work_pieces.py::test_an_input_whose_rows"
+                "_cost_more_is_cut_by_its_own_cost"
+            ),
+        ),
     ),
     ("a barrier waits for what its reader handles in a target time, and no channel stands still"): (
         Mutant(

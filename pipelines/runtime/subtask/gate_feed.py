@@ -137,7 +137,7 @@ class GateFeed:
     def _next_piece(self) -> Effects:
         piece = self._to_come.popleft()
         if self._pieces is not None:
-            self._pieces.begin(piece.batch.num_rows)
+            self._pieces.begin(piece)
         if self._to_come:
             return [piece]
         marks: list[EventTimeMark] = []

@@ -6,11 +6,14 @@ sender had sent smaller batches.
 
 Work is processor time of the subtask's thread. By the clock, a machine with too much to do would
 cut batches ever smaller and, because each batch has a cost of its own, have ever more to do. So a
-function that waits for an answer is not cut. The cost of a row is an average of the newest batches:
-small ones count for little, and one that took longer for another reason is soon forgotten.
+function that waits for an answer is not cut. The cost of a row is an average of the newest batches
+of the same input (the sides of a join do not cost the same): small ones count for little, and one
+that took longer for another reason is soon forgotten.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pipelines.domain.elements import Part
 from pipelines.runtime.subtask.feed import Process
@@ -25,6 +28,22 @@ MEMORY = 0.8
 """The weight of what was measured before, at each batch."""
 
 
+@dataclass(slots=True)
+class _Measured:
+    """Batches of one input; each counts less as others follow."""
+
+    rows: float = 0.0
+    ms: float = 0.0
+
+    def add(self, rows: int, took_ms: float) -> None:
+        self.rows = self.rows * MEMORY + rows
+        self.ms = self.ms * MEMORY + took_ms
+
+    @property
+    def ms_per_row(self) -> float:
+        return self.ms / self.rows
+
+
 class WorkPieces:
     """Guarantee: the pieces of a batch are the batch, row by row, with where each row came from.
 
@@ -36,27 +55,26 @@ class WorkPieces:
         """`worked_ms`: how long the calling thread has worked so far."""
         self._worked_ms = worked_ms
         self._longest_ms = longest_ms
-        self._rows_begun = 0  # 0: nothing is in work
+        self._in_work: Process | None = None
         self._began_ms = 0.0
-        self._rows = self._ms = 0.0  # of the batches, each less as others follow
+        self._measured: defaultdict[int, _Measured] = defaultdict(_Measured)  # by port
 
-    def begin(self, rows: int) -> None:
-        """The reader gets a piece with so many rows."""
+    def begin(self, piece: Process) -> None:
+        """The reader gets this piece."""
         if self._longest_ms:
-            self._rows_begun, self._began_ms = rows, self._worked_ms()
+            self._in_work, self._began_ms = piece, self._worked_ms()
 
     def end(self) -> None:
         """The reader has handled what it got last, if anything."""
-        if not self._rows_begun:
+        if self._in_work is None:
             return
         took_ms = self._worked_ms() - self._began_ms
-        self._rows = self._rows * MEMORY + self._rows_begun
-        self._ms = self._ms * MEMORY + took_ms
-        self._rows_begun = 0
+        self._measured[self._in_work.port].add(self._in_work.batch.num_rows, took_ms)
+        self._in_work = None
 
     def of(self, process: Process) -> Iterator[Process]:
         rows, parts = process.batch.num_rows, list(process.parts)
-        step = self._step(rows)
+        step = self._step(process.port, rows)
         if step >= rows:
             yield process
             return
@@ -64,12 +82,18 @@ class WorkPieces:
             piece = process.batch.slice(start, step)
             yield Process(process.port, piece, parts_within(parts, start, piece.num_rows))
 
-    def _step(self, rows: int) -> int:
-        expected_ms = self._ms / self._rows * rows if self._rows else 0.0
+    def _step(self, port: int, rows: int) -> int:
+        expected_ms = self._ms_per_row(port) * rows
         if expected_ms <= self._longest_ms * PLANNED_PART or rows <= LEAST_ROWS:
             return rows
         count = int(expected_ms / (self._longest_ms * PLANNED_PART)) + 1
         return max(LEAST_ROWS, -(-rows // count))
+
+    def _ms_per_row(self, port: int) -> float:
+        """Of an input that has brought nothing yet, what the dearest of the others costs."""
+        if port in self._measured:
+            return self._measured[port].ms_per_row
+        return max((each.ms_per_row for each in self._measured.values()), default=0.0)
 
 
 def parts_within(parts: Sequence[Part], start: int, rows: int) -> list[Part]:

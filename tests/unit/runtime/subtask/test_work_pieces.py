@@ -28,11 +28,13 @@ LONGEST_MS = 50.0
 ROWS = 8_192
 
 
-def handle(pieces: WorkPieces, clock: ManualClock, rows: int, ms_per_row: float) -> list[float]:
+def handle(
+    pieces: WorkPieces, clock: ManualClock, rows: int, ms_per_row: float, port: int = 0
+) -> list[float]:
     """How long the reader is at work on each piece of a batch."""
     times_ms = []
-    for piece in pieces.of(Process(0, rows_of(rows))):
-        pieces.begin(piece.batch.num_rows)
+    for piece in pieces.of(Process(port, rows_of(rows))):
+        pieces.begin(piece)
         times_ms.append(piece.batch.num_rows * ms_per_row)
         clock.now_ms += times_ms[-1]
         pieces.end()
@@ -49,6 +51,20 @@ def test_after_one_batch_no_piece_takes_longer_than_the_longest_time() -> None:
     assert len(first) == 1
     assert max(ms for times in later for ms in times) <= LONGEST_MS
     assert max(len(times) for times in later) <= 8
+
+
+def test_an_input_whose_rows_cost_more_is_cut_by_its_own_cost() -> None:
+    """Of a join whose other input brings many cheap rows."""
+    clock = ManualClock()
+    pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
+    dear: list[float] = []
+    cheap: list[int] = []
+    for _ in range(5):
+        cheap += [len(handle(pieces, clock, ROWS, 0.001, port=0)) for _ in range(4)]
+        dear += handle(pieces, clock, ROWS, 0.02, port=1)
+
+    assert max(dear[1:]) <= LONGEST_MS
+    assert set(cheap) == {1}
 
 
 def test_a_batch_that_is_handled_in_time_stays_whole() -> None:
