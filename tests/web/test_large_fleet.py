@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -14,6 +15,7 @@ from ftdash.alerts.models import Alert, Watched
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
 from ftdash.metrics.models import Heartbeat, HeartbeatName, Sample
+from ftdash.metrics.queries.loads import minutes_of
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import pulses
 from ftdash.ui.pipelines.fleet import ORDERS, ROWS_MAX, UNLABELLED, FleetForm, FleetRows, fleet_rows
@@ -32,6 +34,35 @@ def test_more_pipelines_need_no_more_queries() -> None:
     fleet(MANY, first=FEW)
 
     assert queries_of_fleet(FEW + MANY) == few <= 12
+
+
+def test_pipelines_whose_samples_are_old_need_no_more_queries() -> None:
+    """They have fallen silent one after the other, or report other things than samples."""
+    fleet(FEW)
+    few = queries_of_fleet(FEW)
+    for number, sample in enumerate(Sample.objects.order_by("pk")):
+        Sample.objects.filter(pk=sample.pk).update(at=sample.at - timedelta(minutes=number))
+
+    assert queries_of_fleet(FEW) == few
+
+
+def test_the_minute_of_a_run_ends_with_its_own_newest_sample() -> None:
+    fleet(FEW)
+    first, second = Sample.objects.order_by("pk")[:2]
+    first_at = first.at
+    end = second.at - timedelta(hours=3)
+    second.at, second.sequence = end, 100
+    second.save()
+    for number, before_s in enumerate((61.0, 59.0, 45.0, 29.5, 12.0)):
+        second.pk, second.sequence = None, number
+        second.at = end - timedelta(seconds=before_s)
+        second.save()
+
+    found = minutes_of([first.run_id, second.run_id])
+
+    assert [each.at for each in found[first.run_id]] == [first_at]
+    ages_s = [(end - each.at).total_seconds() for each in found[second.run_id]]
+    assert ages_s == [59.0, 29.5, 0.0]
 
 
 def queries_of_fleet(count: int) -> int:
@@ -82,7 +113,6 @@ def alerting(pipelines: list[Pipeline]) -> None:
 def queries_of(client: Client, address: str) -> int:
     client.get(address)
     pulses.forget()
-    Sample.objects.update(at=timezone.now())  # of runs that report together
     with CaptureQueriesContext(connection) as asked:
         assert client.get(address).status_code == 200
     return len(asked)

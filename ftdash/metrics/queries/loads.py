@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    Expression,
+    ExpressionWrapper,
+    OuterRef,
+    Subquery,
+    Value,
+)
 
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
@@ -192,15 +200,10 @@ def loads_of_each(runs: Collection[int]) -> dict[int, RunLoads]:
     """`run_loads` by primary key of the run: the same few queries, however many runs report.
 
     A run without a sample has no entry."""
-    together, silent = _heard(runs)
-    found = {}
-    for run, [*before, newest] in _samples_of_minutes(*together).items():
-        found[run] = _loads_of(newest, before[0] if before else None)
-    for run in silent:
-        row = Sample.objects.filter(run=run).order_by("-sequence").first()
-        if row is not None:
-            found[run] = _loads_of(row, _a_minute_before(row))
-    return found
+    return {
+        run: _loads_of(newest, before[0] if before else None)
+        for run, [*before, newest] in _samples_of_minutes(runs).items()
+    }
 
 
 def resident_bytes_before(run_pk: int, at: datetime) -> dict[str, int]:
@@ -221,62 +224,36 @@ class TimedLoads:
     subtasks: list[SubtaskLoad]
 
 
-def a_minute_of(run_pk: int) -> list[TimedLoads]:
-    """Three samples of the newest attempt, oldest first: a minute ago, in between, and newest.
-
-    Fewer, if the attempt is younger; the newest is always the last.
-    """
-    keys = _recent_keys(run_pk)
-    middle = len(keys) // 2
-    return _timed(dict.fromkeys([*keys[:1], *keys[middle : middle + 1], *keys[-1:]]))
-
-
 def successive_loads(run_pk: int) -> list[TimedLoads]:
     """At most `SUCCESSIVE` of the newest attempt, one after the other, oldest first."""
     return _timed(_recent_keys(run_pk)[-SUCCESSIVE:])
 
 
-TOGETHER = timedelta(seconds=5)
-"""Of runs whose newest samples lie this close together, one query finds the samples."""
-
-
 def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
-    """`a_minute_of` each run, by its primary key: the same few queries, however many runs report.
-    A run without a sample has no entry."""
-    together, silent = _heard(runs)
-    samples = _samples_of_minutes(*together)
-    return {run: a_minute_of(run) for run in silent} | {
-        run: [TimedLoads(each.at, _subtasks(each, None)) for each in moments]
-        for run, moments in samples.items()
+    """By primary key of a run, up to three samples of its newest attempt, oldest first: the first
+    in the minute before its newest one, the first in the half of it, and the newest.
+
+    Fewer if the attempt is younger. A run without a sample has no entry.
+    """
+    return {
+        run: [TimedLoads(each.at, _subtasks(each, None)) for each in samples]
+        for run, samples in _samples_of_minutes(runs).items()
     }
 
 
-def _heard(runs: Collection[int]) -> tuple[tuple[datetime | None, list[int]], list[int]]:
-    """When the newest sample of all came, with the runs that reported about then; and those that
-    had fallen silent by then. A run without a sample is in neither."""
-    newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
-    rows = Run.objects.filter(pk__in=runs).order_by()
-    rows = rows.annotate(newest_at=Subquery(newest.values("at")[:1])).exclude(newest_at=None)
-    heard = dict(rows.values_list("pk", "newest_at"))
-    last = max(heard.values(), default=None)
-    together = [pk for pk, at in heard.items() if last and last - at <= TOGETHER]
-    return (last, together), list(heard.keys() - set(together))
-
-
-def _samples_of_minutes(last: datetime | None, runs: list[int]) -> dict[int, list[Sample]]:
-    """Of the newest attempt: the first within the minute before `last`, the first within half of
-    it, and the newest; fewer if the attempt is younger. None is empty."""
-    if last is None:
-        return {}
+def _samples_of_minutes(runs: Collection[int]) -> dict[int, list[Sample]]:
+    """What `minutes_of` says, in the same few queries, however many runs have reported, and however
+    long ago. None is empty."""
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
     first_since = {
-        name: Subquery(same.filter(at__gte=last - span).order_by("at").values("pk")[:1])
+        name: Subquery(same.filter(at__gte=_before_newest(span)).order_by("at").values("pk")[:1])
         for name, span in (("first", METER_SPAN), ("middle", METER_SPAN / 2))
     }
     rows = Run.objects.filter(pk__in=runs).order_by()
     rows = rows.annotate(
         newest=Subquery(newest.values("pk")[:1]),
+        newest_at=Subquery(newest.values("at")[:1]),
         newest_attempt=Subquery(newest.values("attempt")[:1]),
     ).annotate(**first_since)
     keys = {pk: each for pk, *each in rows.values_list("pk", "first", "middle", "newest")}
@@ -287,6 +264,11 @@ def _samples_of_minutes(last: datetime | None, runs: list[int]) -> dict[int, lis
         for pk, each in keys.items()
     }
     return {pk: moments for pk, moments in found.items() if moments}
+
+
+def _before_newest(span: timedelta) -> Expression:
+    begins = OuterRef("newest_at") - Value(span, output_field=DurationField())
+    return ExpressionWrapper(begins, output_field=DateTimeField())
 
 
 def _recent_keys(run_pk: int) -> list[int]:
