@@ -34,6 +34,7 @@ SLOW = (
     "tests/unit/runtime/subtask/test_found_splits.py::"
     "test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothing",
     "tests/unit/test_mutants.py::test_only_a_test_that_fails_kills",
+    "tests/unit/test_mutants.py::test_the_parameters_of_a_mutants_test_exist",
     "tests/web/test_audit_log.py::"
     "test_an_upgrade_chains_the_entries_that_are_there_and_then_protects_them",
     "tests/web/test_backups.py",

@@ -280,7 +280,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             "ftdash/upgrades/services.py",
             '_started(row, "start", row.new_code)',
             '_started(row, "start", row.old_code)',
-            "tests/processes/test_upgrades.py::test_the_output_is_exact_over_an_upgrade[nothing]",
+            "tests/processes/test_upgrades.py::test_the_output_is_exact_over_an_upgrade[driver]",
         ),
     ),
     "a metric of an author's function fails no run, is in no snapshot, and its names are bounded": (

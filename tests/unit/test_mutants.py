@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,16 @@ def test_the_test_of_a_mutant_exists(test: str) -> None:
     file, _, name = test.partition("[")[0].partition("::")
 
     assert name in names_in(file)
+
+
+def test_the_parameters_of_a_mutants_test_exist() -> None:
+    """A test that pytest does not find ends a run of mutants before the first one."""
+    named = sorted({each.mutant.test for each in EVERY if "[" in each.mutant.test})
+    command = (sys.executable, "-m", "pytest", "-n", "0", "-q", "--collect-only", *named)
+    collected = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+    assert collected.returncode == 0, collected.stdout[-2_000:] + collected.stderr[-2_000:]
+    assert set(named) <= set(collected.stdout.splitlines())
 
 
 def test_what_does_not_occur_once_is_no_mutant() -> None:
