@@ -243,10 +243,14 @@ def test_an_admin_labels_a_pipeline_and_an_operator_may_not(
 
 @pytest.mark.usefixtures("many")
 def test_the_page_of_all_pipelines_takes_little_time(operator: Client) -> None:
-    """Processor time, of which other programs take nothing; a fifth of 500 pipelines' budget."""
+    """Processor time; a fifth of 500 pipelines' budget. The least of three: beside other programs,
+    the same work takes more of it."""
     operator.get("/")
-    pulses.forget()
-    began = time.process_time()
-    operator.get("/")
+    took_s = []
+    for _ in range(3):
+        pulses.forget()
+        began_s = time.process_time()
+        operator.get("/")
+        took_s.append(time.process_time() - began_s)
 
-    assert time.process_time() - began < 0.2
+    assert min(took_s) < 0.2

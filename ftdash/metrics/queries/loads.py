@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from cachetools import LRUCache
 from django.db.models import (
     DateTimeField,
     DurationField,
@@ -200,9 +201,13 @@ def loads_of_each(runs: Collection[int]) -> dict[int, RunLoads]:
     """`run_loads` by primary key of the run: the same few queries, however many runs report.
 
     A run without a sample has no entry."""
+    chosen = _keys_of_minutes(runs)
+    wanted = {key for keys in chosen.values() for key in (keys[0], keys[-1])}
+    rows = Sample.objects.in_bulk(wanted)
     return {
-        run: _loads_of(newest, before[0] if before else None)
-        for run, [*before, newest] in _samples_of_minutes(runs).items()
+        run: _loads_of(rows[keys[-1]], rows.get(keys[0]) if len(keys) > 1 else None)
+        for run, keys in chosen.items()
+        if keys[-1] in rows
     }
 
 
@@ -214,6 +219,8 @@ def resident_bytes_before(run_pk: int, at: datetime) -> dict[str, int]:
 
 
 SUCCESSIVE = 5
+DECODED_MAX = 20_000
+"""Of how many subtasks the newest samples are kept, as `minutes_of` gives them; some 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,21 +236,35 @@ def successive_loads(run_pk: int) -> list[TimedLoads]:
     return _timed(_recent_keys(run_pk)[-SUCCESSIVE:])
 
 
+_decoded: LRUCache[int, TimedLoads] = LRUCache(
+    DECODED_MAX, getsizeof=lambda each: min(DECODED_MAX, 1 + len(each.subtasks))
+)
+
+
 def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
     """By primary key of a run, up to three samples of its newest attempt, oldest first: the first
     in the minute before its newest one, the first in the half of it, and the newest.
 
-    Fewer if the attempt is younger. A run without a sample has no entry.
+    Fewer if the attempt is younger. A run without a sample has no entry. The newest sample of now
+    is read once, and is one of the others later.
     """
-    return {
-        run: [TimedLoads(each.at, _subtasks(each, None)) for each in samples]
-        for run, samples in _samples_of_minutes(runs).items()
-    }
+    chosen = _keys_of_minutes(runs)
+    wanted = {key for keys in chosen.values() for key in keys}
+    known = {key: _decoded[key] for key in wanted if key in _decoded}
+    for each in Sample.objects.filter(pk__in=wanted - known.keys()).order_by():
+        known[each.pk] = _decoded[each.pk] = TimedLoads(each.at, _subtasks(each, None))
+    found = {run: [known[key] for key in keys if key in known] for run, keys in chosen.items()}
+    return {run: moments for run, moments in found.items() if moments}
 
 
-def _samples_of_minutes(runs: Collection[int]) -> dict[int, list[Sample]]:
-    """What `minutes_of` says, in the same few queries, however many runs have reported, and however
-    long ago. None is empty."""
+def forget() -> None:
+    """Each sample is read again."""
+    _decoded.clear()
+
+
+def _keys_of_minutes(runs: Collection[int]) -> dict[int, list[int]]:
+    """Of the samples that `minutes_of` says, in one query, however many runs have reported, and
+    however long ago. None is empty."""
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
     first_since = {
@@ -257,13 +278,7 @@ def _samples_of_minutes(runs: Collection[int]) -> dict[int, list[Sample]]:
         newest_attempt=Subquery(newest.values("attempt")[:1]),
     ).annotate(**first_since)
     keys = {pk: each for pk, *each in rows.values_list("pk", "first", "middle", "newest")}
-    wanted = {key for each in keys.values() for key in each if key}
-    samples = {each.pk: each for each in Sample.objects.filter(pk__in=wanted).order_by()}
-    found = {
-        pk: [samples[key] for key in dict.fromkeys(each) if key in samples]
-        for pk, each in keys.items()
-    }
-    return {pk: moments for pk, moments in found.items() if moments}
+    return {pk: list(dict.fromkeys(filter(None, each))) for pk, each in keys.items() if each[-1]}
 
 
 def _before_newest(span: timedelta) -> Expression:

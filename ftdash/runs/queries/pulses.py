@@ -19,6 +19,7 @@ from ftdash.jobs.models import Recovery, Run
 from ftdash.metrics import load_rules
 from ftdash.metrics.load_rules import Finding, LoadMoment
 from ftdash.metrics.models import Sample
+from ftdash.metrics.queries import loads as samples
 from ftdash.metrics.queries.loads import TimedLoads, by_vertex, minutes_of, successive_loads
 from ftdash.runs.fleet_answers import RunPulse
 from ftdash.runs.queries.planning import SAMPLES_MAX, measured, recoveries_ms_of
@@ -59,6 +60,7 @@ def run_pulses(runs: Sequence[Run]) -> dict[int, RunPulse]:
 def forget() -> None:
     """Each is read again."""
     _known.clear()
+    samples.forget()
 
 
 def _read(runs: list[Run]) -> dict[int, RunPulse]:
