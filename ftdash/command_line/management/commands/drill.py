@@ -11,4 +11,4 @@ class Command(QuickCommand):
     help = "Stage incidents on real pipelines; see how soon the pages name each, and the next step."
 
     def run_from_argv(self, argv: list[str]) -> None:
-        run_program("drill", argv[2:])
+        run_program("bench.drill", argv[2:])

@@ -1,16 +1,16 @@
 """How fast are the queries of Nexmark, exactly once and checkpointed every second; do they give
 what Flink SQL gives; and do they stay exact under `kill -9`?
 
-Without a choice, measures speed (`nexmark_speed.py`), with `--with-peers` beside Flink SQL and
-Structured Streaming. `--check` compares the answers with Flink's (`nexmark_check.py`). `--kills`
-kills slots and drivers (`nexmark_kills.py`). `--query` may be given several times.
+Without a choice, measures speed (`speed.py`), with `--with-peers` beside Flink SQL and Structured
+Streaming. `--check` compares the answers with Flink's (`check.py`). `--kills` kills slots and
+drivers (`kills.py`). `--query` may be given several times.
 """
 
-from bench import nexmark_check, nexmark_kills, nexmark_speed
 from bench.benchmark import Benchmark
-from bench.nexmark_kills import Kills
-from bench.nexmark_peers import NotMeasured
-from bench.nexmark_runs import HOSTS, Events, known_queries
+from bench.nexmark import check, kills, speed
+from bench.nexmark.kills import Kills
+from bench.nexmark.peers import NotMeasured
+from bench.nexmark.runs import HOSTS, Events, known_queries
 
 SPEED = Events(20_000_000, 100_000)
 CHECKED = Events(1_000_000, 10_000)
@@ -44,18 +44,18 @@ def main() -> None:
 
     if given.check:
         try:
-            fields = nexmark_check.measure(queries, events(CHECKED))
+            fields = check.measure(queries, events(CHECKED))
         except NotMeasured as why:
             options.error(str(why))
-        benchmark.report(fields, nexmark_check.BARS)
+        benchmark.report(fields, check.BARS)
     elif given.kills:
-        kills = Kills(events(KILLED), given.rate, given.kills, given.seed, backend=backend)
-        fields = nexmark_kills.measure(queries, kills, begin)
-        benchmark.report({**fields, "host": given.host}, nexmark_kills.BARS)
+        asked = Kills(events(KILLED), given.rate, given.kills, given.seed, backend=backend)
+        fields = kills.measure(queries, asked, begin)
+        benchmark.report({**fields, "host": given.host}, kills.BARS)
     else:
-        work = nexmark_speed.Work(events(SPEED), backend, given.pairs, given.with_peers)
-        fields = nexmark_speed.measure(queries, work, begin)
-        benchmark.report({**fields, "host": given.host}, nexmark_speed.BARS[backend])
+        work = speed.Work(events(SPEED), backend, given.pairs, given.with_peers)
+        fields = speed.measure(queries, work, begin)
+        benchmark.report({**fields, "host": given.host}, speed.BARS[backend])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import tempfile
 import msgspec
 
 from bench.benchmark import Bar, Benchmark, Fields, at_most, progress
-from bench.state_memory_phase import ROW_BYTES
+from bench.recovery.state_memory_phase import ROW_BYTES
 
 BACKENDS = ("hashmap", "rocksdb")
 PHASES = ("snapshot", "restore")
@@ -50,7 +50,8 @@ def measure(name: str, state_bytes: int) -> dict[str, float]:
 
 
 def _child(name: str, phase: str, root: str, rows: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "bench.state_memory_phase", name, phase, root, str(rows)]
+    program = [sys.executable, "-m", "bench.recovery.state_memory_phase"]
+    command = [*program, name, phase, root, str(rows)]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return msgspec.json.decode(ended.stdout.splitlines()[-1], type=dict[str, int])
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from nexmark.queries import QUERIES
 
 from bench.benchmark import Bar, Fields, at_most, progress
-from bench.nexmark_runs import Begin, Events, committed
-from bench.recovery import first_after, is_committed, is_running
+from bench.nexmark.runs import Begin, Events, committed
+from bench.recovery.recovery import first_after, is_committed, is_running
 from pipelines.domain.events import JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus

@@ -125,7 +125,7 @@ def listener_share(home: Path, pairs: int) -> Fields:
 
 
 def _median_ms(home: Path, name: str, *, is_heard: bool) -> float:
-    command = [sys.executable, "-m", "bench.watched_query", str(home / name)]
+    command = [sys.executable, "-m", "bench.dashboard.watched_query", str(home / name)]
     if is_heard:
         command.append("--listener")
     environment = {**os.environ, "PYTHONPATH": str(LISTENER)}

@@ -21,11 +21,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from bench.benchmark import Benchmark, Fields, at_least, progress
-from bench.end import End, EndMissing
-from bench.kafka_end import kafka_end
+from bench.ends.end import End, EndMissing
+from bench.ends.kafka_end import kafka_end
+from bench.ends.postgres_end import postgres_end
+from bench.ends.redis_end import redis_end
 from bench.pairs import described, mean_rate, run_pairs
-from bench.postgres_end import postgres_end
-from bench.redis_end import redis_end
 from bench.whole_run import Measured
 
 BARS = (

@@ -38,7 +38,7 @@ def main() -> None:
         # Settings are read once, when Django loads: the home comes first.
         os.environ |= {"FTDASH_HOME": home, "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
         django.setup()
-        from bench.wide_pages import measure
+        from bench.dashboard.wide_pages import measure
 
         fields = measure(options.parallelism, options.pipelines, options.rounds)
         benchmark.report(fields, BARS)

@@ -1,4 +1,4 @@
-"""Runs the programs of `peers/` where their systems are installed, and says why where not.
+"""Runs the programs of this folder where their systems are installed, and says why where not.
 
 A peer lives in a virtual environment of its own, whose Python an environment variable names; its
 program prints one JSON object as its last line. A peer that is missing or fails leaves its ratio
@@ -22,7 +22,7 @@ from bench.events import repeated_files
 from bench.page_views import Work
 from ftdash.supervision.java import environment as java_environment
 
-PROGRAMS = Path(__file__).parent / "peers"
+PROGRAMS = Path(__file__).parent
 PROBE_TIMEOUT_S, RUN_TIMEOUT_S = 60.0, 900.0
 TAIL_CHARACTERS = 300
 

@@ -31,7 +31,7 @@ def main() -> None:
         # Settings are read once, when Django loads: the home comes first.
         os.environ |= {"FTDASH_HOME": home, "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
         django.setup()
-        from bench.dashboard_pages import measure
+        from bench.dashboard.dashboard_pages import measure
 
         benchmark.report(measure(options.checkpoints, options.rounds), BARS)
 

@@ -48,7 +48,7 @@ def main() -> None:
             "DJANGO_SETTINGS_MODULE": "ftdash.settings",
         }
         django.setup()
-        from bench import watched_queries
+        from bench.dashboard import watched_queries
 
         fields = watched_queries.measure(options.queries, options.batches, options.rounds)
         fields |= watched_queries.doctor(Path(home) / "checkpoint", options.batches)

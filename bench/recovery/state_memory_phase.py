@@ -1,6 +1,6 @@
 """One phase of `state_memory` in a process of its own: a snapshot or a restore, and its memory.
 
-Usage: python -m bench.state_memory_phase BACKEND PHASE ROOT ROWS. Measures the anonymous
+Usage: python -m bench.recovery.state_memory_phase BACKEND PHASE ROOT ROWS. Measures the anonymous
 memory of this process, native memory of RocksDB and Arrow included; mapped files belong to the
 page cache.
 """

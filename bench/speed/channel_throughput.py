@@ -1,6 +1,6 @@
 """How fast is one channel between two processes, and what does a batch cost?
 
-Run by hand: `python -m bench.channel_throughput`. Prints one JSON object.
+Run by hand: `python -m bench.speed.channel_throughput`. Prints one JSON object.
 
 Expected beforehand, on two cores with both processes on one machine: a batch is copied once by
 serialization and once by the kernel on each side, at some 6 GB/s a copy, so about 2 GB/s for 1.5 MB
@@ -61,7 +61,7 @@ class Reader:
 def main() -> None:
     token = secrets.token_hex(16)
     network, reader = start(0, token, BACK)
-    command = [sys.executable, "-m", "bench.channel_throughput", token]
+    command = [sys.executable, "-m", "bench.speed.channel_throughput", token]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as peer:

@@ -1,6 +1,6 @@
 """A stateful query in a process of its own, with or without the listener, for `bench watch`.
 
-    python -m bench.watched_query CHECKPOINT [--listener]
+    python -m bench.dashboard.watched_query CHECKPOINT [--listener]
 
 Prints the milliseconds of each batch as one JSON list. The dashboard is a server in the same
 process that takes every report, so that its cost weighs on the listener and not on nothing.

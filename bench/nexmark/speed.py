@@ -26,8 +26,8 @@ import numpy as np
 import psutil
 
 from bench.benchmark import Bar, Fields, at_least, at_most, progress
-from bench.nexmark_peers import Flink, NotMeasured, PeerMeasured, Structured
-from bench.nexmark_runs import Begin, Events
+from bench.nexmark.peers import Flink, NotMeasured, PeerMeasured, Structured
+from bench.nexmark.runs import Begin, Events
 from bench.pairs import Pair, described, mean_rate, run_pairs
 from bench.whole_run import RUN_TIMEOUT_S, ProcessorTime
 from pipelines.domain.events import (

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.urls import reverse
 
 from bench.benchmark import Fields, progress
-from bench.dashboard_pages import ANSWER_S, Page, server, sign_in
+from bench.dashboard.dashboard_pages import ANSWER_S, Page, server, sign_in
 from ftdash.checkpoints.answers import quantile
 from ftdash.projection.projector import Projector
 from tests.web.simulated_site import beat, people

@@ -19,8 +19,8 @@ from nexmark.flow import nexmark
 from nexmark.queries import QUERIES
 
 from bench.benchmark import Bar, Fields, at_most, progress
-from bench.nexmark_peers import Flink
-from bench.nexmark_runs import Events, committed
+from bench.nexmark.peers import Flink
+from bench.nexmark.runs import Events, committed
 from pipelines.local import run_local
 from tests.unit.nexmark.answers import decided, without_zone
 

@@ -17,7 +17,7 @@ import pyspark
 from nexmark.joins import side_input
 
 from bench.benchmark import Fields, progress
-from bench.peer_runs import (
+from bench.peers.peer_runs import (
     PROGRAMS,
     TAIL_CHARACTERS,
     Peer,

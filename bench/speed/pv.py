@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from bench.benchmark import Bar, Benchmark, Fields, at_least, missed, progress
-from bench.limit import limit_records_per_s
 from bench.modes import add_mode_option, modes_of
 from bench.page_views import (
     EVERY_SECOND,
@@ -26,7 +25,8 @@ from bench.page_views import (
     work_of,
 )
 from bench.pairs import Pair, described, mean_rate, run_pairs
-from bench.peer_runs import NO_PEERS, PEERS, PeerRuns
+from bench.peers.peer_runs import NO_PEERS, PEERS, PeerRuns
+from bench.speed.limit import limit_records_per_s
 
 BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("app_id", "hashmap"): (
