@@ -3,15 +3,11 @@
 The programs live in `bench/` and know the engine; this command only finds them.
 """
 
-import subprocess
-import sys
 from argparse import REMAINDER
-from typing import NoReturn
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 
-from ftdash.installed_command import QuickCommand
+from ftdash.installed_command import QuickCommand, run_program
 
 ROOMS = {  # a folder of `bench/` -> its programs, and what each of them asks
     "speed": {
@@ -67,9 +63,3 @@ class Command(QuickCommand):
 def module_of(name: str) -> str:
     room = next(room for room, programs in ROOMS.items() if name in programs)
     return f"bench.{room}.{name.replace('-', '_')}"
-
-
-def run_program(module: str, options: list[str]) -> NoReturn:
-    """Ends this process with the status of the program."""
-    command = [sys.executable, "-m", module, *(o for o in options if o != "--json")]
-    sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)

@@ -3,8 +3,7 @@
 The program is `bench/drill/`, because it needs what tests need; it knows its options.
 """
 
-from ftdash.command_line.management.commands.bench import run_program
-from ftdash.installed_command import QuickCommand
+from ftdash.installed_command import QuickCommand, run_program
 
 
 class Command(QuickCommand):
