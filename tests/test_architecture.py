@@ -172,9 +172,9 @@ READERS = {  # module -> why it reads rows, and is neither `queries` nor `servic
     "ftdash.deployment.doctor": "the clock of the database server",
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",
-    "ftdash.retention.packages": "what names a package, before it is deleted",
     "ftdash.supervision.delivery": "the requests that wait for a driver",
     "ftdash.supervision.launcher": "what a driver is started with",
+    "ftdash.upgrades.packages": "what names a package, before it is deleted",
 }
 WRITERS = {  # module -> why it writes rows, and is no `services`
     "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",

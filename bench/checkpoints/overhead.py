@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from bench.benchmark import Benchmark, Fields, at_most, missed, progress, undecided
-from bench.modes import add_mode_option, modes_of
 from bench.page_views import (
     EVERY_SECOND,
     NEVER,
     Start,
     Work,
+    add_mode_option,
     add_work_options,
+    modes_of,
     on_spark,
     run_once,
     work_of,

@@ -19,8 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.benchmark import progress
-from bench.ends.end import EndMissing, run_between_ends
-from bench.ends.side_by_side import seconds_for
+from bench.ends.end import EndMissing, run_between_ends, seconds_for
 from bench.whole_run import Measured
 from tests.brokers.kafka_broker import kafka_broker
 from tests.java_programs import ProgramMissing

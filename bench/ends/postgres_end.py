@@ -15,8 +15,7 @@ import psycopg
 import sqlalchemy as sa
 from pgpq import ArrowToPostgresBinaryEncoder
 
-from bench.ends.end import run_between_ends
-from bench.ends.side_by_side import seconds_for
+from bench.ends.end import run_between_ends, seconds_for
 from bench.whole_run import Measured
 from tests.postgres_server import postgres_server
 from tests.processes.ends import ROW, SPLITS, generated

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import redis
 
-from bench.ends.end import run_between_ends
-from bench.ends.side_by_side import seconds_for
+from bench.ends.end import run_between_ends, seconds_for
 from bench.whole_run import Measured
 from tests.brokers.redis_broker import redis_broker
 from tests.processes.ends import KEYS_PER_SPLIT, SPLITS, generated

@@ -18,11 +18,9 @@ from bench import pairs
 from bench.benchmark import missed
 from bench.checkpoints import backpressure, coordinator, incremental, overhead, pause
 from bench.ends import ends, kafka_end, postgres_end, redis_end
-from bench.modes import MODES
-from bench.page_views import Work, run_once
+from bench.page_views import MODES, Work, on_processes, run_once
 from bench.pairs import Pair
 from bench.peers.peer_runs import NO_PEERS
-from bench.plain_run import on_processes
 from bench.recovery import recovery, restore, state_memory
 from bench.speed import latency, pv, small_batches
 from bench.whole_run import Measured

@@ -12,7 +12,7 @@ from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.ledger import LedgerEntry
 from pipelines.domain.run import RunDirectory
-from pipelines.points.earlier_output import output_before
+from pipelines.runtime.master.requests.start_undo import output_before
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.points import spec_of
 

@@ -1,4 +1,5 @@
-"""Gives a stream an event time: a column, and watermarks that follow from it.
+"""Gives a stream an event time: a column, and watermarks that follow from it. Tells how far it has
+come for the key of each row.
 
 What comes before has no say: watermarks of the input are dropped, except for the end of event time,
 which no record follows. An idle input makes the output idle, and so does a silence of `idle_after`,
@@ -7,6 +8,12 @@ until the next record. Rows without a time pass; they move no event time, and wi
 The runtime keeps the newest watermark in every snapshot, and restores the least of all subtasks, as
 for a source. So event time does not wait after a recovery for records that were processed before
 it. The generator starts again; what it says counts once it is beyond the restored watermark.
+
+For the key of a row, event time is normally the subtask's watermark. It is not after some restores:
+the subtasks may have come unequally far at the cut (with barriers that overtake, or at least once).
+A new subtask then begins at the least of their times, although some of its keys had been further.
+For those keys, results that were emitted must not be emitted again, and rows that were late stay
+late.
 
 Source: Flink's `TimestampsAndWatermarksOperator`, which keeps no watermark in its snapshots.
 """
@@ -27,7 +34,9 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import EVENT_TIME, Longs, field_of, longs
 from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.state.hashing import key_groups, key_hashes
 
+_NEVER: Longs = np.array([MIN_WATERMARK_MS], np.int64)
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 """Counts records whose event time leapt further than the generator believes."""
 
@@ -154,3 +163,36 @@ def _in_event_time(column: pa.Array) -> pa.Array:
     if given.unit in ("us", "ns"):
         column = pc.floor_temporal(column, unit="millisecond")
     return column.cast(EVENT_TIME)
+
+
+class KeyedTime:
+    """Guarantee: event time goes back for no key, even if subtasks are restored or rescaled."""
+
+    def __init__(self, context: OperatorContext, keys: tuple[str, ...]) -> None:
+        self.watermark_ms = context.restored_watermark_ms
+        self._keys = keys
+        self._restored = context.restored_times_ms
+
+    def advance(self, watermark_ms: int) -> None:
+        """Results that this makes due still use the restored times; then they are forgotten."""
+        if self._restored is not None and self.watermark_ms >= self._restored.max():
+            self._restored = None
+        self.watermark_ms = watermark_ms
+
+    @property
+    def newest_ms(self) -> int:
+        """The time that no key has passed."""
+        restored = self._restored
+        return self.watermark_ms if restored is None else max(self.watermark_ms, restored.max())
+
+    def of(self, rows: pa.RecordBatch) -> Longs:
+        """One time per row, or a single time for all rows."""
+        return np.maximum(self.restored_of(rows), np.int64(self.watermark_ms))
+
+    def restored_of(self, rows: pa.RecordBatch) -> Longs:
+        """How far the key of each row had come at the cut; matters only until others catch up."""
+        restored = self._restored
+        if restored is None:
+            return _NEVER
+        groups = key_groups(key_hashes(rows, self._keys), len(restored))
+        return np.asarray(restored[groups])
