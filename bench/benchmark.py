@@ -87,6 +87,7 @@ class OptionParser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.add_argument("--json", action="store_true", help=argparse.SUPPRESS)  # it always is
         self._name = name
 
     def parse(self, given: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,4 +1,8 @@
-"""Runs of the flow `page_view_count` over the events: one to its end, or one without an end."""
+"""Runs of the flow `page_view_count` over the events: one to its end, or one without an end.
+
+On Spark, in one of the modes that the option names; on plain processes, so that the benchmarks
+themselves can be tested quickly.
+"""
 
 import argparse
 import tempfile
@@ -8,9 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.events import EVENTS, event_files
-from bench.modes import MODES
 from bench.whole_run import Measured, Start, run_to_its_end
 from tests.driven_run import StartedRun, started_run
+from tests.processes.host import hosted_run
+
+ALL = "all"
+_MODE = "execution.checkpointing.mode"
+_UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
+
+MODES: dict[str, dict[str, str]] = {
+    "aligned": {},  # exactly once, as all modes that do not say something else
+    "unaligned": _UNALIGNED,
+    "aligned-with-timeout": {
+        **_UNALIGNED,
+        "execution.checkpointing.aligned-checkpoint-timeout": "100 ms",
+    },
+    "at-least-once": {_MODE: "AT_LEAST_ONCE"},
+    "at-most-once": {_MODE: "AT_MOST_ONCE"},
+}
+
 
 EVERY_SECOND, NEVER = "1 s", "off"
 ROUNDS = {
@@ -57,6 +77,19 @@ def add_state_options(parser: argparse.ArgumentParser, *, key: str) -> None:
     parser.add_argument("--events", type=int, default=EVENTS, help="records of one reading")
 
 
+def add_mode_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mode",
+        choices=(*MODES, ALL),
+        default="aligned",
+        help="of checkpoints; all: one after the other, told apart in by_mode",
+    )
+
+
+def modes_of(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(MODES) if options.mode == ALL else (options.mode,)
+
+
 def work_of(options: argparse.Namespace) -> Work:
     rounds = options.rounds or ROUNDS[options.key, options.backend]
     return Work(options.key, options.backend, rounds, options.events)
@@ -66,6 +99,13 @@ def on_spark(
     root: Path, parameters: dict[str, str], settings: dict[str, str]
 ) -> AbstractContextManager[StartedRun]:
     return started_run(root, "page_view_count", parameters, settings=settings)
+
+
+def on_processes(
+    root: Path, parameters: dict[str, str], settings: dict[str, str]
+) -> AbstractContextManager[StartedRun]:
+    asked: dict[str, object] = {"pipeline": "page_view_count", "parameters": parameters}
+    return hosted_run(root, settings=settings, asked=asked)
 
 
 def run_once(work: Work, mode: str, interval: str, start: Start = on_spark) -> Measured:

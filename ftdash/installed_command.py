@@ -1,6 +1,11 @@
-"""What commands share: a quick start, the need of an installation, and the text of a refusal."""
+"""What commands share: a quick start, the need of an installation, the text of a refusal, and how a
+program takes over.
+"""
 
-from typing import Any
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from django.apps import apps
 from django.conf import settings
@@ -56,3 +61,12 @@ def explained(refusal: Rejected) -> str:
     if isinstance(refusal, BrokenCode):
         return f"{refusal}\n\n{refusal.traceback}"
     return str(refusal)
+
+
+def run_program(module: str, options: Sequence[str]) -> NoReturn:
+    """The program takes the place of this process, so that signals reach it: Ctrl-C ends a run in
+    order, and no parent stops waiting and kills it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.chdir(settings.BASE_DIR)
+    os.execv(sys.executable, [sys.executable, "-m", module, *options])

@@ -16,8 +16,9 @@ from ftdash.gameday import services as game_days
 from ftdash.jobs import fresh_code
 from ftdash.lab import services as labs
 from ftdash.points.services import comparisons, disposal
-from ftdash.retention import packages, pruning
+from ftdash.retention import pruning
 from ftdash.supervision import delivery, drivers
+from ftdash.upgrades import packages
 from ftdash.upgrades import services as upgrades
 from ftdash.watching.services import files as watched_files
 from ftdash.watching.services import savepoints as query_savepoints

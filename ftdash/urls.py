@@ -1,10 +1,20 @@
-"""All addresses of the dashboard. Whitenoise serves static files before these."""
+"""All addresses of the dashboard, and the page that is shown when no other can be made.
 
+Whitenoise serves static files before these.
+"""
+
+import sys
+
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 from django.urls import URLPattern, URLResolver, include, path
 
 from ftdash.api.flink import urls as flink
 from ftdash.documentation.site import documentation
 from ftdash.ui.admin_site import rows
+
+RETRY_AFTER_S = 5
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("ftdash.prometheus.views")),
@@ -19,4 +29,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include((flink.urlpatterns, flink.app_name))),
 ]
 
-handler500 = "ftdash.ui.out_of_order.server_error"
+
+def handler500(request: HttpRequest) -> HttpResponse:
+    """Django's handler of status 500; called while the exception is handled, above all while the
+    database is away. Reads nothing: neither the database nor the session, which is stored there."""
+    del request
+    is_database = isinstance(sys.exc_info()[1], (OperationalError, InterfaceError))
+    page = render_to_string("out_of_order.html", {"is_database": is_database})
+    response = HttpResponse(page, status=503 if is_database else 500)
+    if is_database:
+        response["Retry-After"] = str(RETRY_AFTER_S)
+    return response

@@ -172,9 +172,9 @@ READERS = {  # module -> why it reads rows, and is neither `queries` nor `servic
     "ftdash.deployment.doctor": "the clock of the database server",
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",
-    "ftdash.retention.packages": "what names a package, before it is deleted",
     "ftdash.supervision.delivery": "the requests that wait for a driver",
     "ftdash.supervision.launcher": "what a driver is started with",
+    "ftdash.upgrades.packages": "what names a package, before it is deleted",
 }
 WRITERS = {  # module -> why it writes rows, and is no `services`
     "ftdash.accounts.authentication": "lets a request in by its token, and notes that use",
@@ -274,11 +274,11 @@ def test_the_example_of_a_team_without_our_source_imports_nothing_private(exampl
 
 
 def test_lab_benchmarks_and_tests_take_from_the_authors_doors_what_these_have() -> None:
-    lab = ROOT.glob("pipelines/lab/*.py"), ROOT.glob("ftdash/lab/**/*.py"), ROOT.glob("bench/*.py")
+    places = ("pipelines/lab", "ftdash/lab", "bench")
     tests = [path for path in TEST_FILES if not str(path.relative_to(ROOT)).startswith(MIRRORS)]
     behind = [
         (str(path.relative_to(ROOT)), f"{node.module}.{each.name}")
-        for path in [*chain(*lab), *tests]
+        for path in [*chain(*(ROOT.glob(f"{place}/**/*.py") for place in places)), *tests]
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         for each in node.names

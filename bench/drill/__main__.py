@@ -19,6 +19,7 @@ import django
 
 from bench.benchmark import Bar, Benchmark, at_least, at_most
 from ftdash.embedded.installation import environment_of
+from ftdash.embedded.outcome import end_when_asked
 from ftdash.embedded.supervisor import LEDGER_NAME, end_all
 
 CLICKS_MAX = 3
@@ -59,6 +60,7 @@ def main() -> None:
         benchmark.options.error(
             f"there is no incident {unknown[0]}; choose of {', '.join(INCIDENTS)}"
         )
+    end_when_asked()
     try:
         fields = drill(
             home,

@@ -1,7 +1,9 @@
 """Starts the processes of an embedded installation, keeps them alive, and ends all of them.
 
-Owns their order, readiness, logs and restarts. `stack` defines them; the guardian sees to it that
-nothing outlives the owner.
+Owns their order, readiness, logs and restarts. `stack` defines them. The guardian ends everything
+once the owner is gone, for whatever reason: `python -m ftdash.embedded.supervisor LEDGER` is a
+process of its own, which waits on a pipe that only the owner holds open. A closed pipe means that
+the owner has ended, even by SIGKILL.
 
 Two marks find a process. Every process inherits a token in its environment, no matter which process
 started it (drivers, their Java and its Python workers too). Direct children are also recorded by
@@ -13,6 +15,7 @@ home.
 import fcntl
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -276,7 +279,7 @@ class Supervisor:
 
     def _start_guardian(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-m", "ftdash.embedded.guardian", str(self._ledger.path)],
+            [sys.executable, "-m", "ftdash.embedded.supervisor", str(self._ledger.path)],
             cwd=settings.BASE_DIR,
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -346,3 +349,15 @@ def last_words(log: Path) -> str:
         return f"It wrote no {log}."
     lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     return "\n".join([f"The end of {log}:", *lines])
+
+
+def guard(ledger: Path) -> None:
+    """What the guardian does."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    sys.stdin.buffer.read()  # returns when the last writer is gone
+    end_all(ledger)
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]))

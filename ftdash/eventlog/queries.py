@@ -102,7 +102,7 @@ class Line:
     run_id: str
     actor: str
     why: str
-    source: int  # index in `sources.SOURCES`
+    source: int  # index in `SOURCES`
     row: int
     incident: int | None = None  # that the line belongs to
 
@@ -146,7 +146,7 @@ class Cursor:
         return f"{self.at.isoformat()}~{self.source}~{self.row}"
 
 
-RUN = "run__pipeline"
+RUN, PIPELINE = "run__pipeline", "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`time` is a column that is never null. `pipeline` and `actor` are empty where there is none.
+    """`time` is a column that is never null. `actor` is empty where there is none.
 
     `parts` are read along with the row; `routine` says which rows are nothing remarkable.
     """
@@ -169,14 +169,21 @@ class Source:
     time: str
     told: Callable[[Any], Told]
     parts: tuple[str, ...] = (RUN,)
-    pipeline: str = RUN
     actor: str = ""
     routine: Q | None = None
 
+    @property
+    def pipeline(self) -> str:
+        """The column that leads to it; empty where there is none."""
+        return next((part for part in (RUN, PIPELINE) if part in self.parts), "")
+
+
+def _ended(label: Any, why: str) -> str:
+    return f"{label}: {why}" if why else str(label)
+
 
 def _request(row: Request) -> Told:
-    outcome = str(RequestPhase(row.phase).label)
-    told = f"{outcome}: {row.message}" if row.message else outcome
+    told = _ended(RequestPhase(row.phase).label, row.message)
     return Told(f"asked for: {row.command.action}{_naming(row)}", told, row.reason)
 
 
@@ -273,15 +280,14 @@ def _audit(row: Audit) -> Told:
 
 
 def _game_day(row: GameDay) -> Told:
-    outcome = Verdict(row.verdict).label if row.verdict else GameDayState(row.state).label
+    label = Verdict(row.verdict).label if row.verdict else GameDayState(row.state).label
     slot = f", slot {row.slot}" if row.slot is not None else ""
     what = f"game day {row.pk}: {Fault(row.fault).label}{slot}"
-    return Told(what, f"{outcome}: {row.why}" if row.why else str(outcome), row.reason)
+    return Told(what, _ended(label, row.why), row.reason)
 
 
 def _lab(row: Lab) -> Told:
-    outcome = LabState(row.state).label
-    told = f"{outcome}: {row.message}" if row.message else str(outcome)
+    told = _ended(LabState(row.state).label, row.message)
     return Told(f"requested lab {row.pk}", told, row.reason)
 
 
@@ -312,26 +318,24 @@ def _query_event(row: RunEvent) -> Told:
 
 
 def _query_work(row: QueryWork) -> Told:
-    outcome = str(WorkState(row.state).label)
-    told = f"{outcome}: {row.problem}" if row.problem else outcome
+    told = _ended(WorkState(row.state).label, row.problem)
     return Told(f"query {row.query.name}: {WorkKind(row.kind).label}", told, row.reason)
 
 
 def _flink_event(row: FlinkEvent) -> Told:
     kind = FlinkEventKind(row.kind).label
     said = row.text.strip().partition("\n")[0]
-    return Told(f"Flink job {_flink_job(row.job)}: {kind} {row.title}", row.place, said)
+    return Told(f"{_flink_job(row.job)}: {kind} {row.title}", row.place, said)
 
 
 def _flink_action(row: FlinkAction) -> Told:
-    outcome = str(FlinkActionState(row.state).label)
-    told = f"{outcome}: {row.problem}" if row.problem else outcome
+    told = _ended(FlinkActionState(row.state).label, row.problem)
     asked = FlinkActionKind(row.kind).label
-    return Told(f"Flink job {_flink_job(row.job)}: asked for {asked}", told, row.reason)
+    return Told(f"{_flink_job(row.job)}: asked for {asked}", told, row.reason)
 
 
 def _flink_job(row: FlinkJob) -> str:
-    return f"{row.name[:NAME_SHOWN]} ({row.cluster.name})"
+    return f"Flink job {row.name[:NAME_SHOWN]} ({row.cluster.name})"
 
 
 def _watched_incident(row: WatchedIncident) -> Told:
@@ -346,8 +350,7 @@ SOURCES = (
         rows=Request.objects.all,
         time="created_at",
         told=_request,
-        parts=("pipeline", "run"),
-        pipeline="pipeline",
+        parts=(PIPELINE, "run"),
         actor="requester",
     ),
     Source(kind=LineKind.STATUS, rows=StatusChange.objects.all, time="at", told=_status),
@@ -387,8 +390,7 @@ SOURCES = (
         rows=GameDay.objects.all,
         time="asked_at",
         told=_game_day,
-        parts=("pipeline", "run"),
-        pipeline="pipeline",
+        parts=(PIPELINE, "run"),
         actor="requester",
     ),
     Source(
@@ -397,7 +399,6 @@ SOURCES = (
         time="asked_at",
         told=_lab,
         parts=(),
-        pipeline="",
         actor="requested_by",
     ),
     Source(
@@ -405,8 +406,7 @@ SOURCES = (
         rows=Alert.objects.all,
         time="fired_at",
         told=_alert,
-        parts=("pipeline",),
-        pipeline="pipeline",
+        parts=(PIPELINE,),
         actor="acknowledged_by",
     ),
     Source(
@@ -415,7 +415,6 @@ SOURCES = (
         time="at",
         told=_setting,
         parts=(),
-        pipeline="",
         actor="who",
     ),
     Source(
@@ -423,8 +422,7 @@ SOURCES = (
         rows=Incident.objects.all,
         time="opened_at",
         told=_incident,
-        parts=("pipeline", "run"),
-        pipeline="pipeline",
+        parts=(PIPELINE, "run"),
     ),
     Source(
         kind=LineKind.QUERY,
@@ -432,7 +430,6 @@ SOURCES = (
         time="at",
         told=_query_event,
         parts=("query",),
-        pipeline="",
     ),
     Source(
         kind=LineKind.QUERY,
@@ -440,7 +437,6 @@ SOURCES = (
         time="created_at",
         told=_query_work,
         parts=("query",),
-        pipeline="",
         actor="requester",
     ),
     Source(
@@ -449,7 +445,6 @@ SOURCES = (
         time="opened_at",
         told=_watched_incident,
         parts=PARTS,
-        pipeline="",
     ),
     Source(
         kind=LineKind.FLINK,
@@ -457,7 +452,6 @@ SOURCES = (
         time="at",
         told=_flink_event,
         parts=("job__cluster",),
-        pipeline="",
     ),
     Source(
         kind=LineKind.FLINK,
@@ -465,7 +459,6 @@ SOURCES = (
         time="created_at",
         told=_flink_action,
         parts=("job__cluster",),
-        pipeline="",
         actor="requester",
     ),
 )
@@ -567,7 +560,7 @@ def _behind(source: Source, index: int, cursor: Cursor) -> Q:
 def _line(row: Any, index: int, source: Source) -> Line:
     told = source.told(row)
     run = getattr(row, "run", None)
-    pipeline = row.pipeline if source.pipeline == "pipeline" else run.pipeline if run else None
+    pipeline = row.pipeline if source.pipeline == PIPELINE else run.pipeline if run else None
     return Line(
         at=getattr(row, source.time),
         kind=source.kind,

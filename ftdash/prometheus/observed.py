@@ -12,7 +12,7 @@ from django.db.models import Count, OuterRef, Subquery
 
 from ftdash.checkpoints.queries.checkpoints import waiting_since
 from ftdash.checkpoints.queries.statistics import CheckpointMeasures, checkpoint_measures
-from ftdash.flink_clusters.queries import ClusterBrief, JobBrief, clusters, listed_jobs
+from ftdash.flink_clusters.queries import ClusterBrief, ShownJob, clusters, listed_jobs
 from ftdash.history.limits import ever
 from ftdash.history.models import Counted
 from ftdash.jobs.answers import Liveness, ShownState
@@ -85,7 +85,7 @@ class Observed:
     queries: list[QueryBrief]
     watched_incidents: list[WatchedIncidentView]  # that are open
     flink_clusters: list[ClusterBrief]
-    flink_jobs: dict[str, list[JobBrief]]  # by the name of the cluster: those that it lists
+    flink_jobs: dict[str, list[ShownJob]]  # by the name of the cluster: those that it lists
     query_savepoints: dict[str, int]  # by the name of the query: how many are kept
 
 

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from ftdash.accounts.authentication import Refused, caller_of
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
-from ftdash.flink_clusters.queries import ClusterBrief, ClusterState, JobBrief
+from ftdash.flink_clusters.queries import ClusterBrief, ClusterState, ShownJob
 from ftdash.incidents.causes import OF_FLINK_JOBS, OF_QUERIES, Cause
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.metrics.queries.loads import SubtaskLoad, UserMetric
@@ -330,7 +330,7 @@ def cluster_readings(cluster: ClusterBrief, observed: Observed) -> Iterator[Read
         yield _reading("flink_incident", labels, is_open)
 
 
-def _flink_job_readings(labels: dict[str, str], job: JobBrief, now: datetime) -> Iterator[Reading]:
+def _flink_job_readings(labels: dict[str, str], job: ShownJob, now: datetime) -> Iterator[Reading]:
     for state in FLINK_STATES:
         yield _reading("flink_job_state", labels | {"state": state}, job.shown_state == state)
     took_ms = job.last_duration_ms

@@ -19,7 +19,7 @@ from ftdash.ui.lineage import page as lineage_page
 from ftdash.ui.logs import page as logs_page
 from ftdash.ui.metrics import page as metrics_page
 from ftdash.ui.palette import page as palette_page
-from ftdash.ui.pipelines import fleet_page, saved_views
+from ftdash.ui.pipelines import fleet_page
 from ftdash.ui.pipelines import page as views
 from ftdash.ui.planner import page as planner_page
 from ftdash.ui.recovery import page as recovery_page
@@ -38,9 +38,9 @@ urlpatterns = [
     path("", fleet_page.fleet, name="fleet"),
     path("palette/", palette_page.palette, name="palette"),
     path("regions/", fleet_page.fleet_regions, name="fleet-regions"),
-    path("views/", saved_views.views, name="saved-views"),
-    path("views/save/", saved_views.save, name="save-view"),
-    path("views/<int:key>/", saved_views.change, name="change-view"),
+    path("views/", fleet_page.saved_views, name="saved-views"),
+    path("views/save/", fleet_page.save_view, name="save-view"),
+    path("views/<int:key>/", fleet_page.change_view, name="change-view"),
     path("changes/", views.event_stream, name="events"),
     path("events/", event_log.event_log, name="event-log"),
     path("events/csv/", event_log.as_csv, name="event-log-csv"),

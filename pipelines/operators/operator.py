@@ -99,7 +99,7 @@ class OperatorContext:
     # Event time at the restored cut: records that were late before a failure are late after it. For
     # an operator that assigns event time, the time that it had assigned.
     restored_watermark_ms: int = MIN_WATERMARK_MS
-    # By key group, if subtasks had come unequally far at the cut; see `keyed_time`.
+    # By key group, if subtasks had come unequally far at the cut; see `event_time`.
     restored_times_ms: Longs | None = None
     # Where the operator says from which rows a batch descends; None: the run does not need it.
     lineage: Lineage | None = None

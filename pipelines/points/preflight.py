@@ -21,10 +21,9 @@ from pipelines.domain.gaps import Gap
 from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import published_again
-from pipelines.domain.renamed_uids import renamed
 from pipelines.domain.run import RunDirectory, ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.snapshots import Manifest
+from pipelines.domain.snapshots import Manifest, renamed
 from pipelines.flows.finding import find_flow, installed_module
 from pipelines.packages.loading import LoadedCode, described
 from pipelines.points.contents import bytes_of, pending_commits, source_records_of

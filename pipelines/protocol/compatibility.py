@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.domain.ids import Uid, channel_ends
-from pipelines.domain.renamed_uids import NewNames
 from pipelines.domain.settings import check_parallelism
-from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
+from pipelines.domain.snapshots import Manifest, NewNames, OperatorSnapshot, StateHandle
 
 _WIDER = {
     "int8": ("int16", "int32", "int64", "float", "double"),

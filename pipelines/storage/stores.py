@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipelines.domain.renamed_uids import NewNames, renamed
 from pipelines.domain.run import MEMORY, scheme_of
 from pipelines.domain.settings.resources import OBJECT_SCHEMES
-from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.domain.snapshots import FileHandle, Manifest, NewNames, renamed
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.memory import MemoryCheckpointStore
 from pipelines.storage.store import CheckpointStore, Damage, Publication, WatchVerification

@@ -14,8 +14,7 @@ from pipelines.connectors.watermark_strategy import (
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import Parameter
-from pipelines.operators.aggregating.aggregates import count, max, mean, min, sum
-from pipelines.operators.aggregating.count_distinct import count_distinct
+from pipelines.operators.aggregating.aggregates import count, count_distinct, max, mean, min, sum
 from pipelines.operators.asynchronous.request_loop import AsyncFunction
 from pipelines.operators.operator import SideOutput
 from pipelines.operators.processing.process import (

@@ -38,9 +38,8 @@ from pipelines.stream.dead_letters import (
     keeps_dead_letters,
     separator_of,
 )
-from pipelines.stream.pipeline import Pipeline
+from pipelines.stream.pipeline import Pipeline, naming
 from pipelines.stream.ranking import LOCAL_SUFFIX
-from pipelines.stream.refusals import naming
 from pipelines.stream.streams import Stream
 
 

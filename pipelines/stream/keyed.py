@@ -60,6 +60,7 @@ from pipelines.operators.windowing.windows import (
     SessionWindows,
     Windows,
 )
+from pipelines.stream.pipeline import naming
 from pipelines.stream.ranking import (
     LOCAL_SUFFIX,
     best_row,
@@ -68,7 +69,6 @@ from pipelines.stream.ranking import (
     first_rows_of_windows,
     with_marks,
 )
-from pipelines.stream.refusals import naming
 
 if TYPE_CHECKING:
     from pipelines.stream.streams import Stream

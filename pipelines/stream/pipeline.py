@@ -6,7 +6,8 @@ attempt fails before the commit, it is open until another attempt has started. S
 advice for `KafkaSink`: the timeout exceeds the longest checkpoint and the longest restart together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,7 +23,16 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.poison import PoisonPolicy
 from pipelines.domain.settings import RestartOptions, RestartStrategy, Settings
 from pipelines.operators.operator import Operator, SideOutput
-from pipelines.stream.refusals import naming
+
+
+@contextmanager
+def naming(uid: str) -> Iterator[None]:
+    """Put the author's uid in front of what an operator or a sink refuses: these know their columns
+    but not the name that the author gave them."""
+    try:
+        yield
+    except Rejected as refusal:
+        raise Rejected(f"{uid!r} cannot be built: {refusal}") from refusal
 
 
 def check_transaction_times(sinks: Mapping[Uid, Sink], settings: Settings) -> None:

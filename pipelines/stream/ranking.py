@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
-from pipelines.operators.aggregating.aggregates import Aggregate
+from pipelines.operators.aggregating.aggregates import Aggregate, CountDistinct
 from pipelines.operators.aggregating.aggregation import check_distinct
-from pipelines.operators.aggregating.count_distinct import CountDistinct
 from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.ranking.deduplicate import (
     DistinctOfBatch,
@@ -17,11 +16,10 @@ from pipelines.operators.ranking.deduplicate import (
     MarkFirstValues,
 )
 from pipelines.operators.ranking.ranked_rows import Order
-from pipelines.operators.ranking.top_n import BestRow, TopN
-from pipelines.operators.ranking.window_top_n import SessionTopN, WindowTopN
+from pipelines.operators.ranking.top_n import BestRow, SessionTopN, TopN, WindowTopN
 from pipelines.operators.windowing.windows import WINDOW_START, WINDOW_TIME, SessionWindows
 from pipelines.state.entries import StateTtlConfig
-from pipelines.stream.refusals import naming
+from pipelines.stream.pipeline import naming
 
 if TYPE_CHECKING:
     from collections.abc import Callable

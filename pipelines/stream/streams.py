@@ -15,6 +15,7 @@ from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.ids import Uid
 from pipelines.operators.asynchronous.async_map import AsyncMapBatches, AsyncMapRows
 from pipelines.operators.asynchronous.request_loop import AsyncCall, AsyncFunction, RequestPolicy
+from pipelines.operators.event_time import AssignTimestamps
 from pipelines.operators.joining.stream_join import Interval
 from pipelines.operators.joining.window_join import NO_SUFFIXES, JoinKind
 from pipelines.operators.operator import SideOutput
@@ -39,7 +40,6 @@ from pipelines.operators.stateless import (
     RowMapping,
     RowPredicate,
 )
-from pipelines.operators.timestamps import AssignTimestamps
 from pipelines.operators.windowing.processing_time import ProcessingTimeWindows
 from pipelines.operators.windowing.windows import Windows
 from pipelines.stream.joins import (
@@ -51,8 +51,8 @@ from pipelines.stream.joins import (
     join_to_versions,
 )
 from pipelines.stream.keyed import ConnectedStreams, KeyedStream, WindowedStream, check_together
+from pipelines.stream.pipeline import naming
 from pipelines.stream.ranking import distinct_rows
-from pipelines.stream.refusals import naming
 
 NO_TIME = timedelta(0)
 

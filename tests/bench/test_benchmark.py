@@ -70,3 +70,7 @@ def test_an_unknown_option_is_refused_in_a_sentence(
         benchmark.options.parse(given)
 
     assert capsys.readouterr().err == sentence
+
+
+def test_json_may_be_asked_for_because_the_last_line_always_is() -> None:
+    assert Benchmark("speed", "how fast?").options.parse(["--json"]).json

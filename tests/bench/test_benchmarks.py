@@ -14,32 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench import (
-    backpressure,
-    coordinator,
-    ends,
-    incremental,
-    kafka_end,
-    latency,
-    overhead,
-    pairs,
-    pause,
-    postgres_end,
-    pv,
-    recovery,
-    redis_end,
-    restore,
-    small_batches,
-    state_memory,
-)
+from bench import pairs
 from bench.benchmark import missed
-from bench.modes import MODES
-from bench.page_views import Work, run_once
+from bench.checkpoints import backpressure, coordinator, incremental, overhead, pause
+from bench.ends import ends, kafka_end, postgres_end, redis_end
+from bench.page_views import MODES, Work, on_processes, run_once
 from bench.pairs import Pair
-from bench.peer_runs import NO_PEERS
-from bench.plain_run import on_processes
+from bench.peers.peer_runs import NO_PEERS
+from bench.recovery import recovery, restore, state_memory
+from bench.speed import latency, pv, small_batches
 from bench.whole_run import Measured
-from ftdash.command_line.management.commands.bench import BENCHMARKS
+from ftdash.command_line.management.commands.bench import BENCHMARKS, module_of
 from pipelines.lab.page_views import COLUMNS, ROW
 from pipelines.lab.view_input import apps_of, wall_ms
 from tests.brokers.kafka_broker import KafkaBroker
@@ -62,12 +47,12 @@ def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
-    assert callable(importlib.import_module(f"bench.{name.replace('-', '_')}").main)
+    assert callable(importlib.import_module(module_of(name)).main)
 
 
 def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
     """As the command starts them: Django is not set up there."""
-    modules = ", ".join(f"bench.{name.replace('-', '_')}" for name in BENCHMARKS)
+    modules = ", ".join(map(module_of, BENCHMARKS))
 
     began = subprocess.run(
         [sys.executable, "-c", f"import {modules}"], capture_output=True, text=True, timeout=120
@@ -83,7 +68,7 @@ def test_a_million_keys_can_be_asked_for(
     monkeypatch.setattr("sys.argv", [name, "--keys", "1000000", "--nothing-known"])
 
     with pytest.raises(SystemExit):
-        importlib.import_module(f"bench.{name}").main()
+        importlib.import_module(module_of(name)).main()
 
     assert "does not know --nothing-known" in capsys.readouterr().err
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from nexmark.queries import QUERIES
 
-from bench import nexmark, nexmark_check, nexmark_kills, nexmark_speed
-from bench.nexmark_check import Printed, difference, printed_changes
-from bench.nexmark_kills import DRIVER, SLOTS, Kills
-from bench.nexmark_peers import Flink, NotMeasured
-from bench.nexmark_runs import Events, known_queries, on_processes
-from bench.nexmark_speed import Work, of_query
-from bench.peer_runs import PROGRAMS
+from bench.nexmark import check, kills, nexmark, speed
+from bench.nexmark.check import Printed, difference, printed_changes
+from bench.nexmark.kills import DRIVER, SLOTS, Kills
+from bench.nexmark.peers import Flink, NotMeasured
+from bench.nexmark.runs import Events, known_queries, on_processes
+from bench.nexmark.speed import Work, of_query
+from bench.peers.peer_runs import PROGRAMS
 from tests.unit.nexmark.answers import decided
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def test_a_query_stays_exact_though_its_driver_and_each_slot_is_killed(
     seed = random.randrange(1_000)
     print(f"seed {seed}")
 
-    found = nexmark_kills.measure([query], replace(KILLS, seed=seed), on_processes)
+    found = kills.measure([query], replace(KILLS, seed=seed), on_processes)
 
     fields = found["by_query"][query]
     assert fields["same"], f"seed {seed}"
@@ -56,11 +56,11 @@ def test_events_that_end_before_the_last_kill_are_an_error() -> None:
     hurried = Kills(FEW, rate=1_000_000, count=3, interval_ms=100)
 
     with pytest.raises(RuntimeError, match="The events ended before the last kill"):
-        nexmark_kills.measure(["q2"], hurried, on_processes)
+        kills.measure(["q2"], hurried, on_processes)
 
 
 def test_the_speed_of_a_query_has_all_its_figures() -> None:
-    found = nexmark_speed.measure(["q18"], Work(FEW, pairs=1), on_processes)
+    found = speed.measure(["q18"], Work(FEW, pairs=1), on_processes)
 
     fields = found["by_query"]["q18"]
     assert found["geometric_mean"] is None
@@ -87,7 +87,7 @@ def test_without_flink_the_figures_of_ours_are_there_and_the_next_step(
 def test_flink_without_the_jar_of_parquet_says_where_it_has_to_be(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("bench.nexmark_peers.version_in", lambda python, package: "2.3.0")
+    monkeypatch.setattr("bench.nexmark.peers.version_in", lambda python, package: "2.3.0")
     monkeypatch.setenv("FTDASH_BENCH_FLINK_JARS", str(tmp_path))
 
     with pytest.raises(NotMeasured, match="that FTDASH_BENCH_FLINK_JARS names; get org"):
@@ -138,7 +138,7 @@ def test_a_result_of_flink_without_a_row_is_an_empty_table() -> None:
 
 
 def test_our_result_over_files_is_what_flinks_is_compared_with() -> None:
-    result = nexmark_check.our_result("q2", FEW.files())
+    result = check.our_result("q2", FEW.files())
 
     assert result.column_names == ["auction", "price"]
     assert set(result["auction"].to_numpy() % 123) == {0}

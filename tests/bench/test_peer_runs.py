@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from bench.page_views import Work
-from bench.peer_runs import PEERS, PROGRAMS, Peer, PeerRuns
+from bench.peers.peer_runs import PEERS, PROGRAMS, Peer, PeerRuns
 from tests.polling import wait_until
 
 EVENTS = 4_000

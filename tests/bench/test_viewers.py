@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from bench.viewers import Watched, Window, compared
+from bench.dashboard.viewers import Watched, Window, compared
 
 
 def test_checkpoints_count_in_the_window_in_which_they_were_triggered() -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_reports_the_page_and_the_doctor_are_measured() -> None:
-    command = [sys.executable, "-m", "bench.watch", "--queries", "2", "--batches", "30"]
+    command = [sys.executable, "-m", "bench.dashboard.watch", "--queries", "2", "--batches", "30"]
 
     done = subprocess.run(
         [*command, "--rounds", "1", "--pairs", "0"],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.state_memory import measure
+from bench.recovery.state_memory import measure
 
 pytestmark = pytest.mark.slow
 

@@ -119,7 +119,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/operators/timestamps.py",
+            "pipelines/operators/event_time.py",
             "self._has_told = self._current_ms == MIN_WATERMARK_MS",
             "self._has_told = True",
             (

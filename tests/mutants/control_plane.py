@@ -203,7 +203,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
         " point names it"
     ): (
         Mutant(
-            "ftdash/retention/packages.py",
+            "ftdash/upgrades/packages.py",
             "points.filter(run__code__sha256=code.sha256)",
             "points.filter(run__code__sha256='')",
             (
@@ -212,7 +212,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/retention/packages.py",
+            "ftdash/upgrades/packages.py",
             "unneeded = [each for each in old if not needed_by(each)]",
             "unneeded = old",
             (
@@ -221,7 +221,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/retention/packages.py",
+            "ftdash/upgrades/packages.py",
             "now_s - store.added_s(each) > KEPT_NEW_S",
             "True",
             (

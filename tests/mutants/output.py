@@ -129,7 +129,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "least, greatest and distinct values of a changelog are those of the rows that are left, and"
     " values that are gone leave no state": (
         Mutant(
-            "pipelines/operators/aggregating/counted_values.py",
+            "pipelines/operators/aggregating/changelog_aggregate.py",
             "lost = np.unique(at[~is_inside])",
             "lost = np.unique(at[:0])",
             (
@@ -138,7 +138,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/operators/aggregating/counted_values.py",
+            "pipelines/operators/aggregating/changelog_aggregate.py",
             "        self._values.write(PLACE, rows, holes)\n",
             "",
             (
@@ -147,7 +147,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/operators/aggregating/counted_values.py",
+            "pipelines/operators/aggregating/changelog_aggregate.py",
             "self._values.delete(rows[counts == 0])",
             "self._values.delete(rows[:0])",
             (
@@ -156,7 +156,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/operators/aggregating/counted_values.py",
+            "pipelines/operators/aggregating/changelog_aggregate.py",
             "comes, goes = (before <= 0) & (now > 0)",
             "comes, goes = (before == 0) & (now != 0)",
             (
@@ -379,7 +379,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_is_left",
         ),
         Mutant(
-            "pipelines/operators/ranking/window_top_n.py",
+            "pipelines/operators/ranking/top_n.py",
             "            table.delete(due)\n",
             "",
             (

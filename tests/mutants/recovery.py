@@ -113,12 +113,12 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/points/earlier_output.py",
+            "pipelines/runtime/master/requests/start_undo.py",
             "if newest is None or newest.sequence < begun.sequence:",
             "if newest is None:",
             (
-                "tests/unit/points/test_earlier_output.py::test_an_attempt_that_fell_back_to_an_"
-                "older_point_has_set_the_newer_output_aside"
+                "tests/unit/runtime/master/test_earlier_output.py::test_an_attempt_that_fell_"
+                "back_to_an_older_point_has_set_the_newer_output_aside"
             ),
         ),
         Mutant(
@@ -754,7 +754,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/domain/renamed_uids.py",
+            "pipelines/domain/snapshots.py",
             "msgspec.structs.replace(each, channel=_channel(each.channel, new_names))",
             "each",
             (

@@ -1,4 +1,4 @@
-"""Commands that ask an installation, where there is none."""
+"""What commands share: they need an installation, begin quickly, and give way to a program."""
 
 import os
 import subprocess
@@ -11,6 +11,10 @@ from django.core.management import get_commands, load_command_class
 from ftdash.installed_command import InstalledCommand
 
 ROOT = Path(__file__).parents[2]
+TAKES_OVER = """
+from ftdash.installed_command import run_program
+run_program("teller", ["--only", "one"])
+"""
 
 
 @pytest.mark.slow
@@ -44,3 +48,24 @@ def test_no_command_imports_all_pages_to_begin() -> None:
     for name in ours:
         command = load_command_class(get_commands()[name], name)
         assert not command.requires_system_checks, name
+
+
+@pytest.mark.slow
+def test_a_program_takes_the_place_of_its_command_so_that_signals_reach_it(tmp_path: Path) -> None:
+    """Its exit status is that of the command, too."""
+    (tmp_path / "teller.py").write_text(
+        "import os, sys\nprint(os.getpid(), sys.argv[1:])\nsys.exit(3)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKES_OVER],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        told, _ = process.communicate(timeout=120)
+
+    assert told == f"{process.pid} ['--only', 'one']\n"
+    assert process.returncode == 3

@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -217,6 +218,15 @@ def test_the_catalogue_has_the_points_of_all_jobs_and_keeps_its_filter_in_the_ad
     assert (answered[0]["job_name"], answered[0]["is_forgotten"]) == ("counted", True)
     assert len(caller.get(f"{api}?files=deleted").json()) == gone
     assert caller.get(f"{api}?files=maybe").status_code == 422
+
+
+def test_jobs_are_answered_without_what_only_pages_and_metrics_show(flink: RecordedFlink) -> None:
+    watched(flink)
+
+    (job,) = bearer(TokenScope.READ).get("/api/flink-clusters/prod/jobs").json()
+
+    assert (job["jid"], job["shown_state"]) == (flink.jid, "RUNNING")
+    assert set(job) == {each.name for each in fields(queries.JobBrief)}
 
 
 def test_the_pages_of_the_catalogue_follow_each_other_with_the_filter(

@@ -3,6 +3,7 @@
 An action answers at once; ask its address until its state is SUCCEEDED, FAILED or UNKNOWN.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -13,7 +14,7 @@ from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import Changing, InPath, Name, NumberInPath, Page, Text
 from ftdash.flink_clusters import queries
 from ftdash.flink_clusters.models import FlinkActionKind, FlinkActionState
-from ftdash.flink_clusters.queries import CheckpointBrief, ClusterState
+from ftdash.flink_clusters.queries import CheckpointBrief, ClusterState, JobBrief
 from ftdash.flink_clusters.queries.catalogue import (
     CataloguedPoint,
     Files,
@@ -41,24 +42,6 @@ class FlinkClusterAnswer(Schema):
     problem: str
     running_count: int
     job_count: int
-
-
-class FlinkJobAnswer(Schema):
-    """`state` as Flink said it last; `shown_state` is STALE if that may be wrong by now."""
-
-    jid: str
-    name: str
-    state: str
-    shown_state: str
-    started_at: datetime
-    ended_at: datetime | None
-    listed_at: datetime
-    forgotten_at: datetime | None
-    restart_count: int | None
-    kept_count: int
-    last_completed_at: datetime | None
-    last_duration_ms: int | None
-    last_state_bytes: int | None
 
 
 class FlinkActionAnswer(Schema):
@@ -160,11 +143,11 @@ def flink_catalogue(
     return catalogue(name, asked, page=page, per_page=CHECKPOINTS_PER_PAGE).rows
 
 
-@api.get("/flink-clusters/{name}/jobs", response=list[FlinkJobAnswer])
-def flink_jobs(request: HttpRequest, name: InPath) -> list[FlinkJobAnswer]:
+@api.get("/flink-clusters/{name}/jobs", response=list[JobBrief])
+def flink_jobs(request: HttpRequest, name: InPath) -> Sequence[JobBrief]:
     """The jobs of a cluster with those that it has forgotten; those that go on come first."""
     _cluster(name)
-    return [FlinkJobAnswer.from_orm(each) for each in queries.jobs(name)]
+    return queries.jobs(name)
 
 
 @api.get("/flink-clusters/{name}/jobs/{jid}/checkpoints", response=list[CheckpointBrief])

@@ -71,7 +71,10 @@ class ClusterBrief:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobBrief:
-    """`state` is as Flink said it last; `shown_state` is STALE if that may be wrong by now."""
+    """`state` as Flink said it last; `shown_state` is STALE if that may be wrong by now.
+
+    `kept_count`: its checkpoints in this dashboard. Times are UTC.
+    """
 
     jid: str
     name: str
@@ -82,17 +85,23 @@ class JobBrief:
     listed_at: datetime
     forgotten_at: datetime | None
     restart_count: int | None
-    counts: Counts
-    kept_count: int  # checkpoints in this dashboard
+    kept_count: int
     last_completed_at: datetime | None
     last_duration_ms: int | None
     last_state_bytes: int | None
-    takes_checkpoints: bool | None
-    worst_pressure: Pressure | None
 
     @property
     def is_over(self) -> bool:
         return is_over(self.state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJob(JobBrief):
+    """A job as pages and metrics show it."""
+
+    counts: Counts
+    takes_checkpoints: bool | None
+    worst_pressure: Pressure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +167,7 @@ class CheckpointPage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDetail:
     cluster: ClusterBrief
-    job: JobBrief
+    job: ShownJob
     now: datetime
     checkpoints: CheckpointPage
     trend: Trend
@@ -174,7 +183,7 @@ class JobDetail:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDetail:
     cluster: ClusterBrief
-    job: JobBrief
+    job: ShownJob
     found: CheckpointBrief
     has_subtasks: bool | None
     timeline: AlignmentTimeline
@@ -205,7 +214,7 @@ def resource(name: str) -> str:
     return f"flink/{name}"
 
 
-def jobs(name: str) -> list[JobBrief]:
+def jobs(name: str) -> list[ShownJob]:
     """Of one cluster: those that go on first, then the newest first."""
     found = cluster(name)
     if found is None:
@@ -214,17 +223,17 @@ def jobs(name: str) -> list[JobBrief]:
     return sorted(rows, key=lambda each: each.is_over or each.forgotten_at is not None)
 
 
-def listed_jobs(known: Iterable[ClusterBrief]) -> dict[str, list[JobBrief]]:
+def listed_jobs(known: Iterable[ClusterBrief]) -> dict[str, list[ShownJob]]:
     """{cluster: the jobs that it listed last}, with one query for any number of clusters."""
     briefs = {each.name: each for each in known}
-    found: dict[str, list[JobBrief]] = {name: [] for name in briefs}
+    found: dict[str, list[ShownJob]] = {name: [] for name in briefs}
     for row in _job_rows().filter(forgotten_at=None, cluster__name__in=briefs):
         name = row.cluster.name
         found[name].append(_job(row, briefs[name]))
     return found
 
 
-def job(name: str, jid: str) -> JobBrief | None:
+def job(name: str, jid: str) -> ShownJob | None:
     found = cluster(name)
     row = _job_rows().filter(cluster__name=name, jid=jid).first()
     return None if found is None or row is None else _job(row, found)
@@ -363,11 +372,11 @@ def _job_rows() -> QuerySet[FlinkJob, Any]:
     )
 
 
-def _job(row: Any, its_cluster: ClusterBrief) -> JobBrief:
+def _job(row: Any, its_cluster: ClusterBrief) -> ShownJob:
     """`row` is one of `_job_rows`, with its annotations."""
     is_silent = its_cluster.state is not ClusterState.RUNNING or row.forgotten_at is not None
     pressure = msgspec.convert(row.pressure, list[Pressure])
-    return JobBrief(
+    return ShownJob(
         jid=row.jid,
         name=row.name,
         state=row.state,

@@ -23,7 +23,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from ftdash.checkpoints.answers import SubtaskTimeline
 from ftdash.flink_clusters import queries
 from ftdash.flink_clusters.models import FlinkActionKind
-from ftdash.flink_clusters.queries import CheckpointDetail, ClusterBrief, JobBrief, JobDetail
+from ftdash.flink_clusters.queries import CheckpointDetail, ClusterBrief, JobDetail, ShownJob
 from ftdash.flink_clusters.services import actions, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
 from ftdash.flink_clusters.triggers import Asked
@@ -51,7 +51,7 @@ CHARTS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     cluster: ClusterBrief
-    jobs: list[JobBrief]
+    jobs: list[ShownJob]
     incidents: list[WatchedIncidentView]  # that are open, and not said as its problem
     seen: Observation
 

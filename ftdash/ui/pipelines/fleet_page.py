@@ -1,15 +1,26 @@
-"""The page of all pipelines: what needs attention, one line per cause, and the chosen rows."""
+"""The page of all pipelines: what needs attention, one line per cause, and the chosen rows.
+
+A person saves what they find, filter, group and sort by as a view: the query of the page's address
+under a name. Only that person sees and changes it, and it needs no role. One view may be the
+default, with which the page begins when its address has no choice.
+"""
 
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from django import forms
+from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from ftdash.accounts import queries as account_queries
+from ftdash.accounts import services as account_services
+from ftdash.accounts.queries import ViewOfFleet
 from ftdash.alerts import queries as alert_queries
 from ftdash.flink_clusters import queries as flink_queries
 from ftdash.incidents import queries as incident_queries
@@ -21,11 +32,13 @@ from ftdash.ui import sentences
 from ftdash.ui.events import shared
 from ftdash.ui.pipelines.fleet import FleetForm, LabelsForm, fleet_rows
 from ftdash.ui.pipelines.page import number_or_none
-from ftdash.ui.pipelines.saved_views import begins_with, context_of
 from ftdash.watching import queries as watched_queries
 from ftdash.watching.queries import incidents as watched_incidents
+from pipelines.domain.errors import Rejected
 
 NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
+CHOICES = ("q", "label", "state", "group", "sort")
+"""What a view keeps; the page of a long list it does not."""
 
 
 @require_GET
@@ -33,7 +46,7 @@ NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
 def fleet(request: HttpRequest) -> HttpResponse:
     if begin := begins_with(request):
         return redirect(f"{request.path}?{begin.query or 'all'}")
-    return render(request, "fleet/page.html", fleet_context(request.GET) | context_of(request))
+    return render(request, "fleet/page.html", fleet_context(request.GET) | views_of_person(request))
 
 
 @require_GET
@@ -129,3 +142,74 @@ def labels(request: HttpRequest, name: str) -> HttpResponse:
         return redirect("pipeline", name)
     status = 422 if form.errors else 200
     return render(request, "fleet/labels.html", {"form": form, "name": name}, status=status)
+
+
+class ViewForm(forms.Form):
+    name = forms.CharField(label="Name", required=False)  # the service says what a name needs
+    is_default = forms.BooleanField(label="Begin with it", required=False)
+
+
+def query_of(given: QueryDict) -> str:
+    """The choices alone, in one order, so that equal choices are one view."""
+    kept = QueryDict(mutable=True)
+    for name in CHOICES:
+        if value := given.get(name):
+            kept[name] = value
+    return kept.urlencode()
+
+
+def begins_with(request: HttpRequest) -> ViewOfFleet | None:
+    """The default view of the person, if the address leaves open what to show."""
+    if request.GET:
+        return None
+    own = account_queries.saved_views(request.user.get_username())
+    return next((each for each in own if each.is_default), None)
+
+
+def views_of_person(request: HttpRequest) -> dict[str, object]:
+    """For the page of all pipelines; not for its regions, which people share."""
+    own, now = account_queries.saved_views(request.user.get_username()), query_of(request.GET)
+    return {
+        "views": own,
+        "view_now": next((each for each in own if each.query == now), None),
+        "query_now": now,
+    }
+
+
+@require_GET
+@never_cache
+def saved_views(request: HttpRequest) -> HttpResponse:
+    own = account_queries.saved_views(request.user.get_username())
+    return render(request, "fleet/views.html", {"views": own})
+
+
+@require_POST
+def save_view(request: HttpRequest) -> HttpResponse:
+    query = query_of(QueryDict(request.POST.get("query", "")))
+    form = ViewForm(request.POST)
+    form.is_valid()
+    name, is_default = form.cleaned_data["name"], form.cleaned_data["is_default"]
+    try:
+        account_services.save_view(request.user.get_username(), name, query, is_default=is_default)
+    except Rejected as refusal:
+        messages.error(request, str(refusal))
+    else:
+        messages.success(request, f"The view {name.strip()} is saved.")
+    return redirect(f"{reverse('fleet')}?{query or 'all'}")
+
+
+@require_POST
+def change_view(request: HttpRequest, key: int) -> HttpResponse:
+    form = ViewForm(request.POST)
+    form.is_valid()
+    person, name = request.user.get_username(), form.cleaned_data["name"]
+    try:
+        if "delete" in request.POST:
+            account_services.delete_view(person, key)
+        else:
+            account_services.change_view(
+                person, key, name, is_default=form.cleaned_data["is_default"]
+            )
+    except Rejected as refusal:
+        messages.error(request, str(refusal))
+    return redirect("saved-views")

@@ -1,8 +1,14 @@
-"""The aggregate functions: count, sum, mean, max, min. They leave nulls out, as in SQL.
+"""The aggregate functions: count, sum, mean, max, min and count_distinct. They leave nulls out, as
+in SQL.
 
 An aggregate turns each row into accumulators (`lift`), and accumulators into a result; it does not
 combine them in between. Without any value, a result is null and a count 0. Accumulators are
 fixed-width columns. Each combines by one associative operation with an identity.
+
+Distinct values of running totals are counted by an operator in front of the aggregation
+(`ranking.deduplicate`), which marks the rows that bring a new value to their key. The aggregate
+counts the marks, so partial results combine like those of any count. In windows,
+`windowing.distinct_counts` counts.
 """
 
 from abc import ABC, abstractmethod
@@ -212,3 +218,45 @@ def max(column: str) -> Aggregate:
 
 def min(column: str) -> Aggregate:
     return Fold("min", column)
+
+
+def mark_of(column: str) -> str:
+    """The column that says which rows bring a new value of `column`."""
+    return f"__first__{column}"
+
+
+@dataclass(frozen=True, slots=True)
+class CountDistinct(Aggregate):
+    column: str
+
+    def bind(self, schema: pa.Schema) -> BoundAggregate:
+        field_of(schema, self.column)
+        if mark_of(self.column) not in schema.names:
+            raise Rejected(
+                f"count_distinct({self.column!r}) counts for running totals and in windows of time,"
+                " not in windows of a number of rows."
+            )
+        return _BoundCountDistinct(self.column)
+
+
+class _BoundCountDistinct(BoundAggregate):
+    accumulators = (Accumulator(COUNT, pa.int64(), Combine.SUM),)
+    output_type = pa.int64()
+
+    def __init__(self, column: str) -> None:
+        self._mark = mark_of(column)
+
+    def lift(self, batch: pa.RecordBatch) -> list[Values]:
+        return [np.asarray(batch.column(self._mark).to_numpy(zero_copy_only=False))]
+
+    def result(self, accumulated: list[Values]) -> pa.Array:
+        return pa.array(accumulated[0], pa.int64())
+
+
+def count_distinct(column: str) -> Aggregate:
+    """Counts the distinct values of a column, exactly; a null is no value.
+
+    The state holds every value of each key; in windows of time, until the window is closed.
+    Sessions keep every row. Not in windows of a number of rows.
+    """
+    return CountDistinct(column)

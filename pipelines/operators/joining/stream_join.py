@@ -40,6 +40,7 @@ from pipelines.operators.columns import (
     longs,
     timestamps,
 )
+from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.joining.join_state import KeptSide, TimedSide
 from pipelines.operators.joining.window_join import (
     LATE_SIDES,
@@ -51,7 +52,6 @@ from pipelines.operators.joining.window_join import (
     has_null,
     late_sides,
 )
-from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.windowing.lateness import with_time, without_late
 

@@ -25,6 +25,7 @@ from pipelines.operators.columns import (
     in_slices,
     longs,
 )
+from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.joining.window_join import (
     LATE_SIDES,
     NO_SUFFIXES,
@@ -34,7 +35,6 @@ from pipelines.operators.joining.window_join import (
     has_null,
     late_sides,
 )
-from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.windowing.lateness import LATE_RECORDS, with_time, without_late
 from pipelines.operators.windowing.window_aggregate import PaneRows

@@ -34,7 +34,7 @@ from pipelines.operators.columns import (
     longs,
     single_batch,
 )
-from pipelines.operators.keyed_time import KeyedTime
+from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.windowing.lateness import LATE, WindowEntry
 from pipelines.operators.windowing.session_operator import SessionEntry

@@ -19,10 +19,11 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import Redistribution
 from pipelines.operators.columns import Groups, group
 from pipelines.operators.operator import OperatorContext, SideOutput
-from pipelines.operators.processing.row_collections import RowListState, RowMapState
 from pipelines.operators.processing.row_states import (
     CurrentKeys,
     RowAggregatingState,
+    RowListState,
+    RowMapState,
     RowReducingState,
     RowState,
     RowValueState,

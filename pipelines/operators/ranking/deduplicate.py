@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.aggregating.count_distinct import mark_of
+from pipelines.operators.aggregating.aggregates import mark_of
 from pipelines.operators.columns import Longs, field_of, group
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.ranking.ranked_rows import Order

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.aggregating.aggregates import Aggregate
+from pipelines.operators.aggregating.aggregates import Aggregate, CountDistinct, mark_of
 from pipelines.operators.aggregating.aggregation import Aggregation, check_distinct, fold
-from pipelines.operators.aggregating.count_distinct import CountDistinct, mark_of
 from pipelines.operators.columns import EVENT_TIME, Groups, Longs, field_of, group
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.ranking.deduplicate import firsts

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.operators.columns import Longs, check_event_time, field_of, longs
-from pipelines.operators.keyed_time import KeyedTime
+from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.windowing.windows import AlignedWindows
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipelines.operators.aggregating.aggregates import Aggregate, Values
 from pipelines.operators.aggregating.aggregation import Aggregation, check_distinct
 from pipelines.operators.columns import Longs, in_slices, longs
-from pipelines.operators.keyed_time import KeyedTime
+from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.windowing.lateness import LATE, WindowOperator, with_time, without_late
 from pipelines.operators.windowing.session_state import NO_RUN, Sessions, SessionState

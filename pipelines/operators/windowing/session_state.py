@@ -20,7 +20,7 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.operators.aggregating.aggregates import Accumulator, Combine, Values
 from pipelines.operators.aggregating.aggregation import Aggregation, fold, reduce
 from pipelines.operators.columns import Groups, Longs, group
-from pipelines.operators.keyed_time import KeyedTime
+from pipelines.operators.event_time import KeyedTime
 from pipelines.state.backend import Rows, StateBackend, Table, TableDescriptor
 
 NO_RUN = -1

@@ -47,7 +47,6 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.slot.deployment import Deployment
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
-from pipelines.runtime.subtask.load import Spent
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
@@ -59,7 +58,7 @@ from pipelines.runtime.subtask.operator_failure import (
     lost_output_of,
 )
 from pipelines.runtime.subtask.subtask import Subtask
-from pipelines.runtime.subtask.subtask_reporter import failure_reason
+from pipelines.runtime.subtask.subtask_reporter import Spent, failure_reason
 
 Send = Callable[[Message], object]
 Reach = Callable[[FaultPoint], object]

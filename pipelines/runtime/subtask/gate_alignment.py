@@ -1,4 +1,4 @@
-"""Carries out what the mode's machine decides about the barriers at one gate.
+"""Chooses the machine of a checkpointing mode, and carries out what it decides at one gate.
 
 Owns the machine, the time at which its alignment is left, and the measurements. It watches what the
 gate holds back while its subtask aligns, against the cap of the settings. The gate holds the
@@ -16,11 +16,14 @@ from dataclasses import dataclass, replace
 
 from pipelines.channels.channel import InputGate
 from pipelines.domain.checkpoint_failures import ChannelAlignment, CheckpointFailureReason
+from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.errors import LastEvents
+from pipelines.domain.graph import EdgeKind, Vertex
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
-from pipelines.domain.settings import BarrierOptions, CapAction
-from pipelines.protocol.alignment import BufferCap
+from pipelines.domain.settings import BarrierOptions, CapAction, CheckpointingMode
+from pipelines.protocol.alignment import BarrierAligner, BufferCap
+from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.effects import (
     Abort,
     AlignmentEffect,
@@ -34,7 +37,6 @@ from pipelines.protocol.effects import (
 )
 from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.runtime.subtask.alignment_timing import Alignment, AlignmentTiming, with_persisted
-from pipelines.runtime.subtask.barrier_modes import may_turn, turns_at_ms
 from pipelines.runtime.subtask.feed import (
     IDLE_WAIT_MS,
     Broadcast,
@@ -278,3 +280,50 @@ class GateAlignment:
             alignment.on_barrier(channel, now_ms)
         channels = with_persisted(self._channels(alignment), recorded)
         return KeepInFlight(checkpoint_id, alignment.alignment_ms, tuple(channels), tuple(recorded))
+
+
+def handler_for(
+    options: BarrierOptions, vertex: Vertex, inputs: Iterable[ChannelId]
+) -> BarrierHandler:
+    match options.mode:
+        case (
+            CheckpointingMode.AT_LEAST_ONCE
+            | CheckpointingMode.AT_MOST_ONCE
+            | CheckpointingMode.ACKED
+        ):
+            return BarrierTracker(inputs)
+        case CheckpointingMode.EXACTLY_ONCE if _may_overtake(options) and _may_record(vertex):
+            return UnalignedBarriers(inputs)
+        case CheckpointingMode.EXACTLY_ONCE:
+            return BarrierAligner(inputs)
+
+
+def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> float | None:
+    """When an aligned barrier starts to overtake, monotonic; None: never.
+
+    The time counts from the trigger, so that it does not add up from hop to hop.
+    """
+    if not options.unaligned or not may_turn(barrier):
+        return None
+    since_trigger_ms = clock.wall_ms() - barrier.trigger_ms
+    left_ms = options.aligned_timeout_ms - max(0, since_trigger_ms)  # clocks may be stepped
+    return clock.monotonic_ms() + max(0, left_ms)
+
+
+def overtakes_at_once(barrier: Barrier, options: BarrierOptions) -> bool:
+    """True if a source sends the barrier as one that overtakes."""
+    return options.unaligned and may_turn(barrier) and options.aligned_timeout_ms == 0
+
+
+def may_turn(barrier: Barrier) -> bool:
+    """Savepoints and final checkpoints hold no records in flight, so that any run can use them."""
+    return not barrier.is_savepoint and not barrier.is_final
+
+
+def _may_overtake(options: BarrierOptions) -> bool:
+    return options.unaligned or options.cap_action is CapAction.UNALIGNED
+
+
+def _may_record(vertex: Vertex) -> bool:
+    """Records in flight to a broadcast input could not be dealt again, so there barriers align."""
+    return all(edge.kind is not EdgeKind.BROADCAST for edge in vertex.inputs)

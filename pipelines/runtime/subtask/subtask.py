@@ -15,7 +15,6 @@ from enum import Enum, auto
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics
 from pipelines.domain.clock import Clock
 from pipelines.domain.settings import BarrierOptions
-from pipelines.runtime.subtask.barrier_modes import overtakes_at_once
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.feed import (
@@ -31,7 +30,7 @@ from pipelines.runtime.subtask.feed import (
     Reach,
     ReportSourcesEnded,
 )
-from pipelines.runtime.subtask.load import Load, Spending
+from pipelines.runtime.subtask.gate_alignment import overtakes_at_once
 from pipelines.runtime.subtask.mailbox import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -42,7 +41,7 @@ from pipelines.runtime.subtask.mailbox import (
 from pipelines.runtime.subtask.snapshots.snapshot_upload import SnapshotUpload
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.subtask_checkpoints import SubtaskCheckpoints
-from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
+from pipelines.runtime.subtask.subtask_reporter import Load, Spending, SubtaskReporter
 
 PROCESSING_TIME_STEP_MS = 10.0
 """How late a processing-time timer may be because its subtask was not looking."""

@@ -13,7 +13,6 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.settings import BarrierOptions
 from pipelines.protocol.fencing import CommitPermit
-from pipelines.runtime.subtask.barrier_modes import turns_at_ms
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ, ChainPlace
 from pipelines.runtime.subtask.feed import (
@@ -26,6 +25,7 @@ from pipelines.runtime.subtask.feed import (
     KeepInFlight,
     ReportDeclined,
 )
+from pipelines.runtime.subtask.gate_alignment import turns_at_ms
 from pipelines.runtime.subtask.snapshots.snapshot_upload import Gathering, SnapshotUpload
 from pipelines.runtime.subtask.snapshots.snapshotting import SubtaskCut
 from pipelines.runtime.subtask.subtask_reporter import CheckpointDeclined, SubtaskReporter

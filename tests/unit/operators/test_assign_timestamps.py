@@ -9,7 +9,7 @@ import pytest
 from pipelines.connectors.watermark_strategy import BoundedOutOfOrderness
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected
-from pipelines.operators.timestamps import AssignTimestamps
+from pipelines.operators.event_time import AssignTimestamps
 from tests.unit.operators.harness import Host
 
 if TYPE_CHECKING:

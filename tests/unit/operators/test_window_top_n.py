@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators.ranking.ranked_rows import Order
-from pipelines.operators.ranking.window_top_n import SessionTopN, WindowTopN
+from pipelines.operators.ranking.top_n import SessionTopN, WindowTopN
 from pipelines.operators.windowing.windows import SessionWindows, SlidingWindows, TumblingWindows
 from pipelines.stream import Environment, KeyedStream, Pipeline, sliding, tumbling
 from pipelines.testing import assert_exactly_once

@@ -10,9 +10,8 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RunId, Uid
-from pipelines.domain.renamed_uids import renamed
 from pipelines.domain.run import ShippedCode
-from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
+from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot, renamed
 from pipelines.flows.finding import VARIABLE, find_flow
 from pipelines.packages.store import CodeStore, stored_code
 from pipelines.points.comparison import dispose

@@ -6,7 +6,6 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
 from pipelines.domain.ids import Uid, channel_id, operator_id
-from pipelines.domain.renamed_uids import renamed
 from pipelines.domain.snapshots import (
     FileHandle,
     InFlightHandle,
@@ -14,6 +13,7 @@ from pipelines.domain.snapshots import (
     OperatorSnapshot,
     StateHandle,
     SubtaskSnapshot,
+    renamed,
 )
 from pipelines.protocol.compatibility import (
     DeclaredColumns,

@@ -3,35 +3,45 @@
 The programs live in `bench/` and know the engine; this command only finds them.
 """
 
-import subprocess
-import sys
 from argparse import REMAINDER
-from typing import NoReturn
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 
-from ftdash.installed_command import QuickCommand
+from ftdash.installed_command import QuickCommand, run_program
 
-BENCHMARKS = {
-    "pv": "a keyed count, exactly once, against the machine's limit",
-    "nexmark": "every query of Nexmark: speed beside Flink SQL, answers, and kill -9",
-    "overhead": "what checkpoints every second cost",
-    "dashboard": "every page over a history of 10,000 checkpoints, signed in",
-    "watch": "Structured Streaming queries: reports a second, their page, the doctor, the listener",
-    "pages": "size and time of pages at parallelism 64, and with 500 pipelines",
-    "viewers": "what 200 people who watch cost a pipeline's checkpoints",
-    "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
-    "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
-    "recovery": "from kill -9 of a slot to running, and to committed output",
-    "restore": "10 GB of RocksDB and 2 GB of hashmap, against reading and digesting them",
-    "latency": "from when a record happens to committed output, at half load",
-    "backpressure": "a checkpoint while every buffer before a slow reader is full",
-    "incremental": "bytes that a checkpoint uploads after 1 % of a million keys changed",
-    "pause": "how long a subtask stops for the synchronous part of a snapshot",
-    "small-batches": "rows a second on one core, at 1 to 8,192 rows a batch",
-    "state-memory": "memory that a snapshot and a restore of 1 GiB of state need",
+ROOMS = {  # a folder of `bench/` -> its programs, and what each of them asks
+    "speed": {
+        "pv": "a keyed count, exactly once, against the machine's limit",
+        "latency": "from when a record happens to committed output, at half load",
+        "small-batches": "rows a second on one core, at 1 to 8,192 rows a batch",
+    },
+    "nexmark": {
+        "nexmark": "every query of Nexmark: speed beside Flink SQL, answers, and kill -9",
+    },
+    "ends": {
+        "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
+    },
+    "checkpoints": {
+        "overhead": "what checkpoints every second cost",
+        "pause": "how long a subtask stops for the synchronous part of a snapshot",
+        "incremental": "bytes that a checkpoint uploads after 1 % of a million keys changed",
+        "backpressure": "a checkpoint while every buffer before a slow reader is full",
+        "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
+    },
+    "recovery": {
+        "recovery": "from kill -9 of a slot to running, and to committed output",
+        "restore": "10 GB of RocksDB and 2 GB of hashmap, against reading and digesting them",
+        "state-memory": "memory that a snapshot and a restore of 1 GiB of state need",
+    },
+    "dashboard": {
+        "dashboard": "every page over a history of 10,000 checkpoints, signed in",
+        "pages": "size and time of pages at parallelism 64, and with 500 pipelines",
+        "viewers": "what 200 people who watch cost a pipeline's checkpoints",
+        "watch": "Structured Streaming queries: reports a second, their page, the doctor, the"
+        " listener",
+    },
 }
+BENCHMARKS = {name: asked for programs in ROOMS.values() for name, asked in programs.items()}
 
 
 class Command(QuickCommand):
@@ -47,11 +57,9 @@ class Command(QuickCommand):
     def handle(self, *args: object, **options: object) -> None:
         name, given = str(options["name"]), options["options"]
         rest = [str(option) for option in given] if isinstance(given, list) else []
-        run_program(name, rest)
+        run_program(module_of(name), rest)
 
 
-def run_program(name: str, options: list[str]) -> NoReturn:
-    """Ends this process with the status of the program."""
-    module = f"bench.{name.replace('-', '_')}"
-    command = [sys.executable, "-m", module, *(o for o in options if o != "--json")]
-    sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)
+def module_of(name: str) -> str:
+    room = next(room for room, programs in ROOMS.items() if name in programs)
+    return f"bench.{room}.{name.replace('-', '_')}"

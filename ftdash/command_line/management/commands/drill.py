@@ -3,12 +3,11 @@
 The program is `bench/drill/`, because it needs what tests need; it knows its options.
 """
 
-from ftdash.command_line.management.commands.bench import run_program
-from ftdash.installed_command import QuickCommand
+from ftdash.installed_command import QuickCommand, run_program
 
 
 class Command(QuickCommand):
     help = "Stage incidents on real pipelines; see how soon the pages name each, and the next step."
 
     def run_from_argv(self, argv: list[str]) -> None:
-        run_program("drill", argv[2:])
+        run_program("bench.drill", argv[2:])

@@ -11,8 +11,7 @@ from django.core.management.base import CommandError
 from ftdash.command_line.management.commands.pipeline import DEFAULT_REASON
 from ftdash.installed_command import InstalledCommand, explained
 from ftdash.jobs.validation import package_store
-from ftdash.retention import packages
-from ftdash.upgrades import packages as added_packages
+from ftdash.upgrades import packages
 from pipelines.domain.errors import Rejected
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def _done(options: dict[str, Any]) -> "list[ShippedCode]":
     logged = {"who": getpass.getuser(), "reason": options.get("reason", "")}
     match options["action"]:
         case "add":
-            return [added_packages.add(options["path"].expanduser(), **logged)]
+            return [packages.add(options["path"].expanduser(), **logged)]
         case "remove":
             return [packages.remove(options["sha256"], **logged)]
         case "sweep":

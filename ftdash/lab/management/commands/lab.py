@@ -3,15 +3,12 @@
 Exit status 0: every mode kept what it promises. 1: one did not. 2: the lab could not be run.
 """
 
-import subprocess
-import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandError
 
-from ftdash.installed_command import QuickCommand
+from ftdash.installed_command import QuickCommand, run_program
 from pipelines.domain.errors import Rejected
 from pipelines.lab.options import add_options, options_of
 
@@ -35,6 +32,4 @@ class Command(QuickCommand):
             chosen = options_of(Namespace(**options))
         except Rejected as refusal:
             raise CommandError(str(refusal), returncode=2) from refusal
-        words = [*chosen.words, *(["--json"] if options["json"] else [])]
-        command = [sys.executable, "-m", "pipelines.lab", *words]
-        sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)
+        run_program("pipelines.lab", [*chosen.words, *(["--json"] if options["json"] else [])])

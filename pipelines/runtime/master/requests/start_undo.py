@@ -5,21 +5,30 @@ its end and a rewind of its sinks to that output lose nothing that a reader has 
 ends first; then the sinks are rewound as before any attempt (`attempts`), so a target that does not
 answer is tried again, and one that another run holds ends the run.
 
+The earlier output is read from journals. A run that committed nothing and did not go on from a
+point has no output of its own, so the one before it counts. That is also true of a run whose start
+was undone: its ledger begins with the output that was put back.
+
 The event that output is back comes before the end of the run. A driver that dies in between leaves
 the request in the inbox, or that event in the journal: its successor does the same again.
 """
 
 from collections.abc import Callable
 
+import msgspec
+
+from pipelines.bus.journal import UndecodableEvent, newest_envelope
 from pipelines.domain.commands import UndoStart
-from pipelines.domain.errors import check
-from pipelines.domain.events import CheckpointCompleted, StartUndone
-from pipelines.domain.ids import RequestId
+from pipelines.domain.errors import UNDECODABLE, Rejected, check
+from pipelines.domain.events import CheckpointCompleted, LedgerAdvanced, LedgerBegun, StartUndone
+from pipelines.domain.ids import CheckpointId, RequestId, RunId
+from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus, RequestOutcome
-from pipelines.points.earlier_output import Lineage, output_before
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from pipelines.runtime.master.run_context import RunContext
+
+Lineage = list[tuple[RunId, CheckpointId]]
 
 
 class StartUndo:
@@ -105,3 +114,41 @@ class StartUndo:
         completed = self._context.journal.newest(CheckpointCompleted)
         own = (point for point in self._points.every_newest_first() if not point.is_claimed)
         return completed is not None or any(True for _ in own)
+
+
+def output_before(run: RunDirectory, follows: RunId | None) -> Lineage:
+    """For each run, up to which checkpoint its output was visible when the run began; as
+    `Sink.rewind` takes it. Empty: there was none.
+
+    `follows`: the run before it. Raises Rejected if a run before it is not known here.
+    """
+    seen = {run.run_id}
+    while follows is not None and follows not in seen:
+        seen.add(follows)
+        directory = RunDirectory(run.path.parent / follows)
+        try:
+            found = _visible(directory)
+            spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+        except (OSError, UndecodableEvent, *UNDECODABLE) as error:
+            raise Rejected(
+                f"What run {follows} committed cannot be read: {error}. Restore one of its points"
+                " instead; that puts its output back up to the point."
+            ) from error
+        if found:
+            return found
+        follows = spec.follows
+    return []
+
+
+def _visible(run: RunDirectory) -> Lineage:
+    """What the newest attempt began with, and what the run has committed since."""
+    begun = newest_envelope(run.journal_file, LedgerBegun)
+    if begun is None or not isinstance(begun.event, LedgerBegun):
+        return []
+    lineage = dict(begun.event.lineage)
+    newest = newest_envelope(run.journal_file, LedgerAdvanced)
+    if newest is None or newest.sequence < begun.sequence:
+        return list(lineage.items())
+    if isinstance(newest.event, LedgerAdvanced):
+        lineage[run.run_id] = newest.event.entry.checkpoint_id
+    return list(lineage.items())

@@ -3,7 +3,7 @@
 Records that a barrier has overtaken are cut and restored. If subtasks had come unequally far, the
 cut says how far event time had come, by key group. Without it, a subtask restored from several
 would have to take the least of their watermarks, and would emit again what the others had emitted
-(see `operators.keyed_time`). A cut before all key groups have caught up again must pass it on.
+(see `operators.event_time`). A cut before all key groups have caught up again must pass it on.
 """
 
 from collections import defaultdict

@@ -11,7 +11,7 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode, Heartbeat
 from pipelines.runtime.control import Inject
 from pipelines.runtime.slot.vigil import Vigil
-from pipelines.runtime.subtask.barrier_modes import turns_at_ms
+from pipelines.runtime.subtask.gate_alignment import turns_at_ms
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask
 from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, Master

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pipelines.runtime.slot.subtask_reports import ratios
-from pipelines.runtime.subtask.load import Load, Spending, Spent
+from pipelines.runtime.subtask.subtask_reporter import Load, Spending, Spent
 
 
 @pytest.mark.parametrize("seed", range(20))

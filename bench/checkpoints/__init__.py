@@ -1,0 +1,1 @@
+"""What a checkpoint costs: time, bytes, and the pause of the subtasks."""

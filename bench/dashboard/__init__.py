@@ -1,0 +1,1 @@
+"""What the pages cost that people watch, and what it costs to be watched."""

@@ -1,0 +1,136 @@
+"""The parts of `bench watch`: reports, the page of all pipelines, the doctor, and the listener.
+
+Needs Django to be loaded with a home of its own.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.test import Client
+from django.utils import timezone
+
+from bench.benchmark import Fields, progress
+from ftdash.checkpoints.answers import quantile
+from ftdash.watching import reading
+from tests.web import watched
+from tests.web.people import admin_user, signed_in
+from tests.web.simulated_site import people
+
+REPORT_EVENTS = 200
+MEASURED_EVENTS = 10_000
+WARM_BATCHES = 15
+LISTENER = settings.BASE_DIR / "pipelines" / "spark" / "listener"
+
+
+def measure(queries: int, batches: int, rounds: int) -> Fields:
+    """`events_per_s` over the last `MEASURED_EVENTS`, when the history is already there."""
+    call_command("migrate", verbosity=0)
+    call_command("collectstatic", verbosity=0, interactive=False)
+    settings.ALLOWED_HOSTS = ["testserver"]
+    people()
+    client = watched.listener()
+    whole = queries * batches
+    began_s = time.perf_counter()
+    sent, measured, took_s, took_cpu_s = 0, 0, 0.0, 0.0
+    for events in _reports(queries, batches):
+        before_s, before_cpu_s = time.perf_counter(), time.process_time()
+        answer = watched.report(client, *events)
+        if answer.status_code != 200 or answer.json()["taken"] != len(events):
+            raise RuntimeError(answer.content.decode()[:300])
+        sent += len(events)
+        if sent > whole - MEASURED_EVENTS:
+            measured += len(events)
+            took_s += time.perf_counter() - before_s
+            took_cpu_s += time.process_time() - before_cpu_s
+        if sent % (whole // 10 or 1) < REPORT_EVENTS:
+            progress(f"{sent:,} events after {time.perf_counter() - began_s:.0f} s")
+    pages = _pages(rounds)
+    return {
+        "events_per_s": round(measured / took_s),
+        "events_per_cpu_s": round(measured / took_cpu_s),
+        "p95_ms": round(quantile(sorted(pages), 0.95), 1),
+        "median_ms": round(statistics.median(pages), 1),
+        "queries": queries,
+        "batches": batches,
+    }
+
+
+def _reports(queries: int, batches: int) -> Iterator[list[Any]]:
+    """As a hundred listeners send them: each one batches of its own query."""
+    began = timezone.now() - timedelta(seconds=10 * batches)
+    for first in range(0, batches, REPORT_EVENTS):
+        numbers = range(first, min(batches, first + REPORT_EVENTS))
+        for query in range(queries):
+            yield [
+                watched.progress(
+                    number,
+                    query=f"{query:08d}-0000-4000-8000-000000000000",
+                    run=f"{query:08d}-1111-4000-8000-000000000000",
+                    at=began + timedelta(seconds=10 * number),
+                    name=f"query-{query}",
+                )
+                for number in numbers
+            ]
+
+
+def _pages(rounds: int) -> list[float]:
+    browser: Client = signed_in(admin_user("bench"))
+    browser.get("/")  # no one counts it: it loads what the server needs
+    taken = []
+    for _ in range(rounds):
+        began_s = time.perf_counter()
+        if browser.get("/").status_code != 200:
+            raise RuntimeError("the page of all pipelines did not answer")
+        taken.append((time.perf_counter() - began_s) * 1000)
+    return taken
+
+
+def doctor(directory: Path, batches: int) -> Fields:
+    began = timezone.now() - timedelta(seconds=10 * batches)
+    watched.checkpoint_at(directory, watched.QUERY, batches=batches, began=began)
+    progress(f"a directory with {batches:,} batches is written")
+    began_s = time.perf_counter()
+    look = reading.look_into(str(directory), settings.WATCH_ROOTS)
+    took_s = time.perf_counter() - began_s
+    if look.found.point_count != batches or look.found.damage_count:
+        raise RuntimeError("the doctor did not see the whole directory")
+    return {"doctor_s": round(took_s, 2)}
+
+
+def listener_share(home: Path, pairs: int) -> Fields:
+    """A query in a process of its own: without, with, with, without in each pair."""
+    shares = []
+    for number in range(pairs):
+        without = [_median_ms(home, f"{number}-a", is_heard=False)]
+        heard = [_median_ms(home, f"{number}-{name}", is_heard=True) for name in "bc"]
+        without.append(_median_ms(home, f"{number}-d", is_heard=False))
+        shares.append(statistics.mean(heard) / statistics.mean(without) - 1)
+        progress(f"pair {number}: {shares[-1]:+.2%} with the listener")
+    if not shares:
+        return {"listener_share": None}
+    return {
+        "listener_share": round(statistics.median(shares), 4),
+        "listener_shares": [round(each, 4) for each in shares],
+    }
+
+
+def _median_ms(home: Path, name: str, *, is_heard: bool) -> float:
+    command = [sys.executable, "-m", "bench.dashboard.watched_query", str(home / name)]
+    if is_heard:
+        command.append("--listener")
+    environment = {**os.environ, "PYTHONPATH": str(LISTENER)}
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment, cwd=settings.BASE_DIR
+    )
+    durations = json.loads(answer.stdout.splitlines()[-1])[WARM_BATCHES:]
+    return statistics.median(durations)

@@ -1,0 +1,1 @@
+"""How fast records pass: the keyed count and the limit of the machine, latency, small batches."""
