@@ -95,8 +95,8 @@ def remove(*, name: str, requester: str, reason: str) -> None:
 
 def _looked_at(seen: Sighting) -> tuple[Sighting, reading.DirectoryLook | None]:
     """With the id that the directory names."""
-    places = {name: reading.place_of(getattr(seen, name)) for name in ("directory", "output")}
-    seen = replace(seen, **places)
+    places = reading.place_of(seen.directory), reading.place_of(seen.output)
+    seen = replace(seen, directory=places[0], output=places[1])
     if seen.event_log:
         reading.read_log(seen.event_log, settings.WATCH_ROOTS, {})
     if not seen.directory:
