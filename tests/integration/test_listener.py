@@ -4,11 +4,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ftdash_listener import listener as own_listener
 from ftdash_listener import sending, watch
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from ftdash.watching.progress import Kind, understood
 from ftdash.watching.standing import QueryState, Standing
@@ -86,6 +88,37 @@ def test_the_exception_of_a_query_that_fails_is_reported_with_its_class(
     assert "value < 12" in end["exception"]
     assert end["errorClass"]
     assert_understood(dashboard, query, QueryState.FAILED)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_progress_is_not_copied_field_by_field_unless_there_is_no_other_way(
+    spark: SparkSession,
+    dashboard: Dashboard,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_direct: bool,
+) -> None:
+    copied = []
+    copy = QueryProgressEvent.fromJObject
+
+    def counted(event: object) -> object:
+        copied.append(event)
+        return copy(event)
+
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", counted)
+    if not is_direct:
+        monkeypatch.delattr(own_listener, "_in_the_jvm")  # as if a pyspark had no such class
+    listener = watch(spark, dashboard.url, "ftd_x")
+    with dashboard.serving():
+        query = started(spark, tmp_path / "checkpoint", name="orders")
+        try:
+            wait_until(lambda: "progress" in kinds(dashboard))
+        finally:
+            query.stop()
+            spark.streams.removeListener(listener)
+
+    assert bool(copied) is not is_direct
 
 
 def test_a_wrong_address_stops_no_job(spark: SparkSession, tmp_path: Path) -> None:
