@@ -51,11 +51,15 @@ from ftdash.metrics.models import Sample
 from ftdash.runs.queries.freshness import checkpoint_interval_s, late_after_s
 from ftdash.runs.queries.pulses import WITH_THE_ATTEMPT
 from ftdash.runs.queries.runs import newest_runs
+from ftdash.watching.models import WatchedIncident
 from ftdash.watching.services import trouble
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)
 ONCE_AN_INTERVAL = (Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT)
+SILENCED = ("rule", "pipeline", "query", "flink_cluster")
+"""What is read along with a silence."""
+
 _OVER = (JobStatus.FINISHED.value, JobStatus.CANCELED.value)
 
 
@@ -224,7 +228,7 @@ def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
 def silences(now: datetime) -> list[Silence]:
     """Those that hold messages back at `now`, the longest first."""
     rows = Silence.objects.filter(ended_at=None, until__gt=now)
-    return list(rows.select_related("rule", "pipeline").order_by("-until", "-pk"))
+    return list(rows.select_related(*SILENCED).order_by("-until", "-pk"))
 
 
 def silence_of(alert: Alert, found: Collection[Silence]) -> Silence | None:
@@ -233,6 +237,20 @@ def silence_of(alert: Alert, found: Collection[Silence]) -> Silence | None:
         each
         for each in found
         if each.rule_id in (None, alert.rule_id) and each.pipeline_id in (None, alert.pipeline_id)
+        if each.query_id is None and each.flink_cluster_id is None
+    )
+    return next(covering, None)
+
+
+def silence_of_watched(
+    found: Collection[Silence], *, query: int | None, flink_cluster: int | None
+) -> Silence | None:
+    """The longest of `found` that covers the query, or the cluster with all of its jobs."""
+    covering = (
+        each
+        for each in found
+        if each.rule_id is None and each.pipeline_id is None
+        if each.query_id in (None, query) and each.flink_cluster_id in (None, flink_cluster)
     )
     return next(covering, None)
 
@@ -284,11 +302,16 @@ def _tell_all(alert: Alert, news: News, now: datetime) -> None:
 def _tell_of_watched(now: datetime) -> None:
     """Of incidents of all that is watched, to the channels of all pipelines.
 
-    A silence of everything holds the messages back until it is over.
+    As with alerts, a silence holds the first message back until it is over; an incident that was
+    over before sends none.
     """
-    if any(each.rule_id is None and each.pipeline_id is None for each in silences(now)):
-        return
+    silent = silences(now)
     for incident, is_over in trouble.untold():
+        if not is_over and _silence_of_incident(incident, silent) is not None:
+            if incident.closed_at is not None:
+                trouble.note_told(incident, is_over=False)
+                trouble.note_told(incident, is_over=True)
+            continue
         if not trouble.note_told(incident, is_over=is_over):
             continue
         news = News.CLEARED if is_over else News.FIRED
@@ -297,6 +320,12 @@ def _tell_of_watched(now: datetime) -> None:
                 channel=channel, watched_incident=incident, news=news, created_at=now, due_at=now
             )
             publish_on_commit(Errand.DELIVER_ALERTS)
+
+
+def _silence_of_incident(incident: WatchedIncident, found: Collection[Silence]) -> Silence | None:
+    job = incident.flink_job
+    cluster = incident.flink_cluster_id if job is None else job.cluster_id
+    return silence_of_watched(found, query=incident.query_id, flink_cluster=cluster)
 
 
 BACK_TO_NORMAL = "The value has stayed below the lower threshold."

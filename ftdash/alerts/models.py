@@ -7,9 +7,10 @@ far each message has come, `sending_turn` which worker sends.
 from django.db import models
 
 from ftdash.alerts.hysteresis import Phase
+from ftdash.flink_clusters.models import FlinkCluster
 from ftdash.incidents.models import Incident
 from ftdash.jobs.models import Pipeline
-from ftdash.watching.models import WatchedIncident
+from ftdash.watching.models import WatchedIncident, WatchedQuery
 
 
 class Watched(models.TextChoices):
@@ -111,10 +112,13 @@ class Alert(models.Model):
 
 
 class Silence(models.Model):
-    """Holds the messages of alerts back until a moment. The alerts stay on the pages."""
+    """Holds messages back until a moment: of alerts, and of incidents of what is watched. Pages
+    show these all the time. It is for one pipeline, query or cluster; if it names none, for all."""
 
     rule = models.ForeignKey(AlertRule, null=True, on_delete=models.CASCADE)  # null: all
-    pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)  # null: all
+    pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)
+    query = models.ForeignKey(WatchedQuery, null=True, on_delete=models.CASCADE)
+    flink_cluster = models.ForeignKey(FlinkCluster, null=True, on_delete=models.CASCADE)
     until = models.DateTimeField()
     reason = models.TextField()
     created_by = models.CharField(max_length=150)

@@ -10,7 +10,7 @@ from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from ftdash.alerts.delivery import sentence_of, written
-from ftdash.alerts.evaluation import silence_of
+from ftdash.alerts.evaluation import SILENCED, silence_of, silence_of_watched
 from ftdash.alerts.evaluation import silences as silences_at
 from ftdash.alerts.hysteresis import Band, Phase
 from ftdash.alerts.models import (
@@ -25,9 +25,11 @@ from ftdash.alerts.models import (
     Silence,
     Watched,
 )
+from ftdash.flink_clusters.models import FlinkCluster
 from ftdash.incidents.causes import Advice, Cause
 from ftdash.incidents.models import Incident
 from ftdash.incidents.queries import advices_of
+from ftdash.watching.models import WatchedQuery
 
 FIRING_MAX = 50
 SILENCES_MAX = 50
@@ -46,11 +48,13 @@ class ExplainingIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceView:
-    """Of one rule or all, for one pipeline or all."""
+    """Of one rule or all, for one pipeline, watched query or Flink cluster, or for all."""
 
     key: int
     rule: str | None
     pipeline: str | None
+    query: str | None
+    flink_cluster: str | None
     until: datetime
     reason: str
     created_by: str
@@ -58,6 +62,20 @@ class SilenceView:
     ended_by: str  # empty: it ends by itself
     ended_at: datetime | None
     is_on: bool
+
+    @property
+    def what(self) -> str:
+        if self.query or self.flink_cluster:
+            return "incidents"
+        return self.rule or "all rules"
+
+    @property
+    def place(self) -> str:
+        if self.query:
+            return f"query {self.query}"
+        if self.flink_cluster:
+            return f"Flink cluster {self.flink_cluster}"
+        return self.pipeline or "all pipelines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +188,31 @@ def of_incident(incident: int) -> list[AlertView]:
 def silences() -> list[SilenceView]:
     """Those that hold messages back first, then those that are over; each group newest first."""
     now = timezone.now()
-    rows = Silence.objects.select_related("rule", "pipeline")[:SILENCES_MAX]
+    rows = Silence.objects.select_related(*SILENCED)[:SILENCES_MAX]
     return sorted((_silence(row, now) for row in rows), key=lambda each: not each.is_on)
 
 
 def silence(key: int) -> SilenceView | None:
-    row = Silence.objects.filter(pk=key).select_related("rule", "pipeline").first()
+    row = Silence.objects.filter(pk=key).select_related(*SILENCED).first()
     return _silence(row, timezone.now()) if row else None
+
+
+def silence_of_query(name: str) -> SilenceView | None:
+    """The one that holds the messages about a watched query back now."""
+    row, now = WatchedQuery.objects.filter(name=name, removed_at=None).first(), timezone.now()
+    if row is None:
+        return None
+    found = silence_of_watched(silences_at(now), query=row.pk, flink_cluster=None)
+    return _silence(found, now) if found else None
+
+
+def silence_of_cluster(name: str) -> SilenceView | None:
+    """The one that holds the messages about a Flink cluster and its jobs back now."""
+    row, now = FlinkCluster.objects.filter(name=name).first(), timezone.now()
+    if row is None:
+        return None
+    found = silence_of_watched(silences_at(now), query=None, flink_cluster=row.pk)
+    return _silence(found, now) if found else None
 
 
 def rules() -> list[RuleView]:
@@ -244,6 +280,8 @@ def _silence(row: Silence, now: datetime) -> SilenceView:
         key=row.pk,
         rule=row.rule.name if row.rule else None,
         pipeline=row.pipeline.name if row.pipeline else None,
+        query=row.query.name if row.query else None,
+        flink_cluster=row.flink_cluster.name if row.flink_cluster else None,
         until=row.until,
         reason=row.reason,
         created_by=row.created_by,

@@ -15,12 +15,14 @@ from django.utils import timezone
 from ftdash.accounts import services
 from ftdash.alerts import delivery, evaluation
 from ftdash.alerts.delivery import written
-from ftdash.alerts.evaluation import wait_between_rounds
+from ftdash.alerts.evaluation import SILENCED, wait_between_rounds
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, News, Silence, Watched
+from ftdash.flink_clusters.models import FlinkCluster
 from ftdash.formats import held_for, utc
 from ftdash.jobs.validation import check_reason
 from ftdash.requests.asking import pipeline_named
+from ftdash.watching.services.work import watched_row
 from pipelines.domain.errors import Rejected
 
 CHANNELS_MAX = 20
@@ -211,15 +213,29 @@ SILENCES_MAX = 100
 
 
 def make_silence(
-    *, rule: str | None, pipeline: str | None, until: datetime, requester: str, reason: str
+    *,
+    rule: str | None,
+    pipeline: str | None,
+    until: datetime,
+    requester: str,
+    reason: str,
+    query: str | None = None,
+    flink_cluster: str | None = None,
 ) -> int:
-    """Returns its key. None: all rules, or all pipelines. It holds messages back until then: an
-    alert that still fires afterwards sends its message then."""
+    """Returns its key. Without a rule: all of them. Without a pipeline, a watched query and a Flink
+    cluster: all of these. It holds messages back until then: an alert that still fires afterwards,
+    and an incident that is still open, sends its message then."""
     reason, now = check_reason(reason), timezone.now()
     if not now < until <= now + SILENCE_MAX:
         raise Rejected(
             f"A silence ends in the future, and after at most {SILENCE_MAX.days} days; name"
             " another end."
+        )
+    if sum(each is not None for each in (pipeline, query, flink_cluster)) > 1:
+        raise Rejected("Name a pipeline, a watched query or a Flink cluster, and only one of them.")
+    if rule is not None and (query or flink_cluster):
+        raise Rejected(
+            "Rules judge pipelines; for a watched query or a Flink cluster, name no rule."
         )
     if Silence.objects.filter(ended_at=None, until__gt=now).count() >= SILENCES_MAX:
         raise Rejected(f"There are {SILENCES_MAX} silences already; end one.")
@@ -228,6 +244,8 @@ def make_silence(
         made = Silence.objects.create(
             rule=None if rule is None else _rule(rule),
             pipeline=only,
+            query=None if query is None else watched_row(query),
+            flink_cluster=None if flink_cluster is None else _cluster(flink_cluster),
             until=until,
             reason=reason,
             created_by=requester,
@@ -241,7 +259,7 @@ def end_silence(*, key: int, requester: str, reason: str) -> None:
     """The alerts that still fire send their messages in the next round."""
     reason, now = check_reason(reason), timezone.now()
     with transaction.atomic():
-        row = Silence.objects.filter(pk=key).select_related("rule", "pipeline").first()
+        row = Silence.objects.filter(pk=key).select_related(*SILENCED).first()
         if row is None:
             raise Rejected(f"There is no silence {key}.")
         still_on = Silence.objects.filter(pk=key, ended_at=None, until__gt=now)
@@ -254,7 +272,18 @@ def _log_silence(who: str, what: str, row: Silence, reason: str, detail: str = "
     rule = f"rule {row.rule.name}" if row.rule else "all rules"
     place = row.pipeline.name if row.pipeline else "all pipelines"
     subject = f"{rule} for {place}"
+    if row.query is not None:
+        subject = f"query {row.query.name}"
+    elif row.flink_cluster is not None:
+        subject = f"Flink cluster {row.flink_cluster.name}"
     services.record(who=who, what=what, subject=subject, reason=reason, detail=detail)
+
+
+def _cluster(name: str) -> FlinkCluster:
+    row = FlinkCluster.objects.filter(name=name).first()
+    if row is None:
+        raise Rejected(f"There is no watched Flink cluster {name!r}; see `watch_flink list`.")
+    return row
 
 
 def _end_alerts(rule: AlertRule, because: str) -> None:

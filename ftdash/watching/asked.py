@@ -27,7 +27,8 @@ class TakeSavepoint(msgspec.Struct, frozen=True, kw_only=True):
 
 class Rewind(msgspec.Struct, frozen=True, kw_only=True):
     """`savepoint`: key of the row to start from; None: the query's directory. `output_target`:
-    where the rewound output goes. `explained`: what the helper has written about the new code."""
+    where the rewound output goes. `partitions`: of the fork's state; None: as many as there are.
+    `explained`: what the helper has written about the new code."""
 
     batch_id: int
     target: Place
@@ -35,6 +36,7 @@ class Rewind(msgspec.Struct, frozen=True, kw_only=True):
     boundaries: Boundaries = Boundaries.NEW
     output: Output = Output.NEW
     output_target: Place = ""
+    partitions: int | None = None
     explained: str = ""
 
 
@@ -67,7 +69,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Said]
 
 
+class Dealt(msgspec.Struct, frozen=True, kw_only=True):
+    """What Spark answers to a repartition that changed no row."""
+
+    compared_rows: int
+
+
 class Forked(msgspec.Struct, frozen=True, kw_only=True):
+    """`partitions`, `compared_rows`: of a fork whose state was dealt to other partitions."""
+
     location: str
     query_id: str
     next_batch: int
@@ -75,6 +85,8 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     output_target: str
     verdict: Verdict
+    partitions: int | None = None
+    compared_rows: int = 0
 
 
 class StateRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""`python -m pipelines.spark.state_reading`: rows of a query's state, asked and answered in JSON.
+"""`python -m pipelines.spark.state_reading`: rows of a query's state.
 
-Reads one question from standard input, and prints one answer. Exit status 1: the last line of
-standard error says why. It reads through Spark's source `statestore` and writes nothing.
+Asked and answered as `answering` says. It reads through Spark's source `statestore`, and writes
+nothing.
 """
 
 import json
@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from pipelines.domain.errors import Rejected
+from pipelines.spark.answering import answer_one
 from pipelines.spark.structured import StateAddress, state_difference, state_rows
 
 
@@ -75,29 +76,5 @@ def _value(text: str | None) -> object:
     return None if text is None else json.loads(text)
 
 
-def main() -> int:
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
-    builder = SparkSession.builder.master("local[2]").appName("ftdash state")
-    for key, value in (
-        ("spark.ui.enabled", "false"),
-        ("spark.driver.host", "127.0.0.1"),
-        ("spark.driver.bindAddress", "127.0.0.1"),
-        ("spark.sql.shuffle.partitions", "4"),
-    ):
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    try:
-        told = answer(spark, asked)
-    except Rejected as refusal:
-        first = str(refusal).strip().partition("\n")[0]
-        sys.stderr.write(f"\n{first}\n")
-        return 1
-    finally:
-        spark.stop()
-    sys.stdout.write(json.dumps(told))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_one("ftdash state", Question, answer))

@@ -5,17 +5,22 @@ writes nothing. Other partitions come from Spark's offline repartition, which Sp
 experimental: it works on a fork here, never on the query itself, and its result is compared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree
+from pipelines.structured.copying import committed_batch
 from pipelines.structured.directory import read_tree
-from pipelines.structured.fork import Fork, ForkRequest, fork
+from pipelines.structured.fork import Boundaries, Fork, ForkRequest, fork
 from pipelines.structured.query import QueryDirectory, Store
+from pipelines.structured.repartition import refusals
+
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+"""Spark takes it from the session, and refuses if the fork's is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,42 +67,59 @@ def fork_repartitioned(
     """Fork a batch, and give the fork's state that number of partitions. Needs classic Spark, and
     state of RocksDB.
 
-    Spark appends a batch without rows to the fork. Every store must hold the same rows before and
-    after it; else, or if Spark refuses, this raises Rejected and nothing remains.
+    If Spark refuses, or if a row differs afterwards, this raises Rejected and nothing remains.
     """
-    if query.store not in (Store.ROCKSDB, Store.ROCKSDB_UNIQUE):
-        raise Rejected(
-            f"Spark repartitions state of RocksDB only, and {query.location} has the store"
-            f" {query.store}."
-        )
+    keeps = request.boundaries is Boundaries.SAME
+    batch = committed_batch(query, request.batch_id)
+    for text in refusals(query, batch, partitions, keeps_boundaries=keeps):
+        raise Rejected(text)
     made = fork(source, query, target, request)
     try:
-        spark._streamingCheckpointManager.repartition(target.location, partitions)
-        _check_same(spark, target, request.batch_id)
-    except (PySparkException, Py4JError) as error:
-        target.delete_all()
-        raise Rejected(f"Spark does not repartition {query.location}: {error}") from error
+        repartition(spark, target, request.batch_id, partitions)
     except BaseException:
         target.delete_all()
         raise
-    return made
+    return replace(made, next_batch=made.next_batch + 1)
 
 
-def _check_same(spark: SparkSession, target: Tree, batch_id: int) -> None:
-    for operator in read_tree(target).operators:
-        for store in operator.stores:
-            addresses = [
-                StateAddress(
-                    location=target.location,
-                    batch_id=each,
-                    operator_id=operator.operator_id,
-                    store=store.name,
-                )
-                for each in (batch_id, batch_id + 1)
-            ]
-            lost, gained = state_difference(spark, *addresses)
-            if lost.limit(1).count() or gained.limit(1).count():
-                raise Rejected(
-                    f"The repartition changed the state of operator {operator.operator_id}, store"
-                    f" {store.name}; it was undone."
-                )
+def repartition(spark: SparkSession, tree: Tree, batch_id: int, partitions: int) -> int:
+    """Give a fork of that batch, from which no query has run, that number of partitions; the number
+    of rows that were compared.
+
+    Spark appends a batch without rows. Every store must hold the same rows before and after it;
+    else, or if Spark refuses, this raises Rejected, and the fork is of no use any more.
+    """
+    query = read_tree(tree)
+    before = spark.conf.get(FORMAT)
+    spark.conf.set(FORMAT, "2" if query.store is Store.ROCKSDB_UNIQUE else "1")
+    try:
+        spark._streamingCheckpointManager.repartition(tree.location, partitions)
+        return sum(
+            _compared(spark, tree, batch_id, operator.operator_id, store.name)
+            for operator in query.operators
+            for store in operator.stores
+        )
+    except (PySparkException, Py4JError) as error:
+        raise Rejected(f"Spark does not repartition {tree.location}: {_said(error)}") from error
+    finally:
+        spark.conf.set(FORMAT, str(before))
+
+
+def _said(error: Exception) -> str:
+    """In one line. What py4j says itself is only that a method was called."""
+    text = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    return " ".join(str(text).split())
+
+
+def _compared(spark: SparkSession, tree: Tree, batch_id: int, operator_id: int, store: str) -> int:
+    """How many rows one store has at the batch; it has the same ones at the next."""
+    before, after = (
+        StateAddress(location=tree.location, batch_id=each, operator_id=operator_id, store=store)
+        for each in (batch_id, batch_id + 1)
+    )
+    lost, gained = state_difference(spark, before, after)
+    if lost.limit(1).count() or gained.limit(1).count():
+        raise Rejected(
+            f"The repartition changed the state of operator {operator_id}, store {store}."
+        )
+    return int(state_rows(spark, before).count())

@@ -20,6 +20,7 @@ from pipelines.structured.formats import Damaged, SourceKind, SourceOffset, Stat
 from pipelines.structured.logs import read_log
 from pipelines.structured.query import Batch, Operator, QueryDirectory
 from pipelines.structured.recovery import is_of_batch
+from pipelines.structured.repartition import refusals
 from pipelines.structured.savepoints import MANIFEST, verify_savepoint
 from pipelines.structured.verification import verify
 
@@ -98,10 +99,11 @@ class PlanDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """`source_bounds` as in `doctor.Observed`. `missing_inputs`: addresses of input files that are
-    gone; None: this was not checked."""
+    gone; None: this was not checked. `partitions`: deal the state of the fork to so many."""
 
     request: ForkRequest
     output: Output
+    partitions: int | None = None
     plan: PlanDescription | None = None
     source_bounds: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     missing_inputs: tuple[str, ...] | None = None
@@ -119,7 +121,7 @@ def preflight(source: Tree, query: QueryDirectory, target: Tree, question: Quest
         _files(source, query, batch, known),
         _timeline(known, batch),
         _store(query, batch, question.plan),
-        _partitions(query, batch, question.plan, known),
+        _partitions(query, batch, question, known),
         _sources(source, query, batch, question),
         _boundaries(query, batch, question.request),
         _code(source, query, batch, question.plan),
@@ -185,18 +187,38 @@ def _store(
 
 
 def _partitions(
-    query: QueryDirectory,
-    batch: Batch,
-    plan: PlanDescription | None,
-    known: Iterable[Finding],
+    query: QueryDirectory, batch: Batch, question: Question, known: Iterable[Finding]
 ) -> Iterator[Objection]:
     for finding in known:
         if finding.kind is Kind.PARTITIONS_DIFFER:
             yield Objection(Check.PARTITIONS, Outcome.REFUSED, finding.text)
-    kept, planned = batch.shuffle_partitions, plan.shuffle_partitions if plan else None
+    if question.partitions is not None:
+        yield from _repartition(query, batch, question, question.partitions)
+        return
+    plan, kept = question.plan, batch.shuffle_partitions
+    planned = plan.shuffle_partitions if plan else None
     if query.operators and planned is not None and planned != kept:
         text = f"The state has {kept} partitions; your setting {planned} has no effect on the fork."
         yield Objection(Check.PARTITIONS, Outcome.NOTE, text)
+
+
+def _repartition(
+    query: QueryDirectory, batch: Batch, question: Question, wanted: int
+) -> Iterator[Objection]:
+    texts = refusals(
+        query,
+        batch,
+        wanted,
+        keeps_boundaries=question.request.boundaries is Boundaries.SAME,
+        keeps_sink_log=question.output in (Output.REWOUND, Output.SAME_FILES),
+    )
+    refused = [Objection(Check.PARTITIONS, Outcome.REFUSED, text) for text in texts]
+    text = (
+        f"Spark deals the state to {wanted} partitions instead of {batch.shuffle_partitions}, and"
+        f" takes batch {batch.batch_id + 1} of the fork for it. Spark calls this experimental."
+        " Every row is compared before and after; if one differs, the fork is removed."
+    )
+    yield from refused or [Objection(Check.PARTITIONS, Outcome.NOTE, text)]
 
 
 def _sources(

@@ -1,19 +1,16 @@
 """Rows of a real query's state and what differs between two batches, through its process."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
+from django.conf import settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ftdash.supervision import java
 from ftdash.watching.asked import StateRows
+from ftdash.watching.services.asking_spark import asked_of_spark
+from pipelines.domain.errors import Rejected
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -31,14 +28,14 @@ def test_rows_by_key_and_what_differs_between_two_batches(
     all_rows = asked(tmp_path, [1], key="")
     one = asked(tmp_path, [1], key='"u2"')
     changed = asked(tmp_path, [0, 1], key="")
-    refused = said(tmp_path, [7], key="")
+    with pytest.raises(Rejected, match=r"^It failed: Spark cannot read the state") as refused:
+        asked(tmp_path, [7], key="")
 
     counts = {row.key["user"]: row.value["count"] for row in all_rows.rows}
     assert (counts, all_rows.count) == ({"u0": 2, "u1": 2, "u2": 1}, 3)
     assert [row.key["user"] for row in one.rows] == ["u2"]
     assert (changed.count, changed.gained_count) == (2, 3)
-    assert refused.returncode == 1
-    assert b"Spark cannot read the state" in refused.stderr.strip().splitlines()[-1]
+    assert "\n" not in str(refused.value)
     assert fingerprint(tmp_path / "checkpoint") == before
 
 
@@ -50,12 +47,6 @@ def counted(spark: SparkSession, home: Path) -> None:
 
 
 def asked(home: Path, batches: list[int], key: str) -> StateRows:
-    done = said(home, batches, key)
-    assert done.returncode == 0, done.stderr
-    return msgspec.json.decode(done.stdout, type=StateRows)
-
-
-def said(home: Path, batches: list[int], key: str) -> Any:
     question = {
         "places": [{"location": str(home / "checkpoint"), "batch_id": n} for n in batches],
         "operator_id": 0,
@@ -63,13 +54,13 @@ def said(home: Path, batches: list[int], key: str) -> Any:
         "key": key,
         "rows_max": 200,
     }
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.spark.state_reading"],
-        input=json.dumps(question).encode(),
-        capture_output=True,
-        env={**os.environ, **java.environment()},
-        timeout=300,
-        check=False,
+    return asked_of_spark(
+        settings.STATE_COMMAND,
+        question,
+        StateRows,
+        limit_s=300,
+        failed="It failed",
+        late="It was late",
     )
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.spark
 
 FILE_ROWS = 7
 SEEDS = (0, 19, 26)
-"""An aggregation on the HDFS-backed store, and two on RocksDB of both formats."""
+"""An aggregation on the HDFS-backed store, and two joins on RocksDB of both formats."""
 STORES = {"hdfs": HDFS, "rocksdb": StoreSetting(ROCKSDB, 1), "rocksdb2": StoreSetting(ROCKSDB, 2)}
 
 
@@ -151,7 +151,7 @@ def test_state_is_browsed_compared_and_dealt_to_other_partitions(
     further = query.run(spark, wide, shift=0, until=6)
     same = query.run(spark, checkpoint, shift=0, until=6)
 
-    assert made.next_batch == 4
+    assert made.next_batch == 5
     dealt = read_tree(LocalTree(wide))
     assert (dealt.batches[-1].shuffle_partitions, examine(dealt)) == (3, ())
     assert [point.is_complete for point in recovery_points(dealt)[-2:]] == [True, True]

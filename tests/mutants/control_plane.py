@@ -676,6 +676,18 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
                 "hing_back"
             ),
         ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "        if each.query_id is None and each.flink_cluster_id is None\n",
+            "",
+            f"{TROUBLED}::test_a_silence_of_a_query_holds_no_alert_of_a_pipeline_back",
+        ),
+        Mutant(
+            "ftdash/alerts/evaluation.py",
+            "        if each.query_id in (None, query) and each.flink_cluster_id",
+            "        if each.flink_cluster_id",
+            f"{TROUBLED}::test_a_silence_of_something_else_holds_no_message_about_the_query_back",
+        ),
     ),
     "an alert names the open incident that explains it, and shows the value of now": (
         Mutant(

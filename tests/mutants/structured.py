@@ -6,6 +6,7 @@ DOCTOR = "tests/unit/structured/test_doctor.py"
 READING = "tests/unit/structured/test_reading.py"
 FORK = "tests/unit/structured/test_fork.py"
 MOVING = "tests/unit/structured/test_moving.py"
+REPARTITION = "tests/web/test_watched_repartition.py"
 DAMAGE = f"{DOCTOR}::test_it_names_a_staged_damage"
 
 STRUCTURED: dict[str, tuple[Mutant, ...]] = {
@@ -110,6 +111,33 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             "entry for entry in kept if entry.modified_ms < next_planned_ms",
             "entry for entry in kept",
             f"{FORK}::test_an_output_is_rewound_with_its_log",
+        ),
+    ),
+    ("a repartition changes no row of the state, or no fork remains"): (
+        Mutant(
+            "pipelines/spark/structured.py",
+            "    if lost.limit(1).count() or gained.limit(1).count():\n",
+            "    if False:\n",
+            "tests/integration/test_repartition.py::test_a_repartition_that_changes_a_row_is_undone",
+        ),
+        Mutant(
+            "pipelines/structured/repartition.py",
+            "is_alone = with_files == 1 and",
+            "is_alone = with_files == 0 and",
+            "tests/unit/structured/test_repartition.py::"
+            "test_an_operator_that_has_files_in_one_of_its_partitions_is_refused",
+        ),
+        Mutant(
+            "ftdash/watching/services/forks.py",
+            "    except BaseException:\n        target.delete_all()\n",
+            "    except BaseException:\n        pass\n",
+            f"{REPARTITION}::test_a_repartition_that_fails_leaves_no_fork",
+        ),
+        Mutant(
+            "ftdash/watching/services/work.py",
+            'row.asked.get("partitions") is None',
+            "True",
+            f"{REPARTITION}::test_a_fork_that_was_not_compared_is_removed_when_its_process_is_gone",
         ),
     ),
 }

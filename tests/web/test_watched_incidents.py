@@ -1,5 +1,6 @@
 """Incidents of watched queries: when they open, what they say, who hears of them, when they end."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,21 +8,27 @@ from typing import Any
 
 import pytest
 from django.core import mail
+from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from ftdash.accounts.models import TokenScope
+from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.alerts import delivery, evaluation
-from ftdash.alerts.models import Channel, ChannelKind, Delivery, News, Silence
+from ftdash.alerts import services as alert_services
+from ftdash.alerts.models import AlertRule, Channel, ChannelKind, Delivery, News, Silence
+from ftdash.flink_clusters.models import FlinkCluster, FlinkJob
 from ftdash.incidents.causes import ADVICE, OF_FLINK_JOBS, OF_QUERIES, OF_WATCHED, Cause
+from ftdash.jobs.models import Pipeline
 from ftdash.watching.models import QuerySavepoint, WatchedIncident, WatchedQuery
 from ftdash.watching.services import registration, trouble
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.standing import QueryState
 from ftdash.watching.trouble import LAG_BATCHES, LATE_AFTER_INTERVALS, Seen, signs
+from pipelines.domain.errors import Rejected
 from tests.structured_directories import Traits, write_query
 from tests.web.api_callers import bearer
 from tests.web.page_words import text_of, words_in
+from tests.web.settings_posts import post, settings_address
 from tests.web.watched import listener, progress, report, said
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -34,6 +41,7 @@ WELL = Seen(
     interval_ms=10_000,
     lags=[100] * LAG_BATCHES,
 )
+HOUR = timedelta(hours=1)
 LATE = timedelta(seconds=10 * LATE_AFTER_INTERVALS)
 
 
@@ -195,6 +203,147 @@ def test_a_silence_of_everything_holds_the_message_back() -> None:
     silence.delete()
     evaluation.evaluate(now + timedelta(seconds=2))
     assert Delivery.objects.count() == 1
+
+
+def silenced(now: datetime, **what: str) -> None:
+    given: dict[str, str | None] = {"rule": None, "pipeline": None, **what}
+    until = now + timedelta(hours=1)
+    alert_services.make_silence(**given, until=until, requester="ada", reason="we move it")
+
+
+def test_a_silence_of_the_query_holds_its_first_message_back_until_it_ends(
+    admin: Client, operator: Client
+) -> None:
+    mails_to_all()
+    failed_query()
+    now = timezone.now()
+    form = words_in(text_of(admin, settings_address("silence", "query:orders")))
+    assert "no message about the query orders until the silence ends" in form
+    given = {"rule": "", "pipeline": "query:orders", "hours": "1", "reason": "we move it"}
+    assert post(admin, "silence", given, "query:orders").status_code == 302
+    trouble.judge_watched(now)
+
+    evaluation.evaluate(now + timedelta(seconds=1))
+
+    assert not Delivery.objects.exists()
+    words = words_in(text_of(operator, "/watched/orders/"))
+    assert "Silenced. The channels get no message until" in words
+    assert "incidents query orders" in words_in(text_of(operator, "/alerts/"))
+    assert AdminAction.objects.get(what="silenced").subject == "query orders"
+    silence = Silence.objects.get()
+    alert_services.end_silence(key=silence.pk, requester="ada", reason="done")
+    evaluation.evaluate(now + timedelta(seconds=2))
+    assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
+
+
+def test_an_incident_that_ends_under_a_silence_sends_none_and_one_that_was_sent_sends_its_end() -> (
+    None
+):
+    mails_to_all()
+    failed_query()
+    now = timezone.now()
+    trouble.judge_watched(now)
+    evaluation.evaluate(now)
+    silenced(now, query="orders")
+    query = WatchedQuery.objects.get()
+    WatchedIncident.objects.create(
+        query=query, cause="query-late", text="x", opened_at=now, last_at=now, closed_at=now
+    )
+
+    WatchedIncident.objects.update(closed_at=now)
+    for seconds in (1, 2):
+        evaluation.evaluate(now + timedelta(seconds=seconds))
+    Silence.objects.all().delete()
+    evaluation.evaluate(now + timedelta(seconds=3))
+
+    told = Delivery.objects.order_by("pk").values_list("watched_incident__cause", "news")
+    assert list(told) == [("query-failed", News.FIRED), ("query-failed", News.CLEARED)]
+
+
+def test_a_silence_of_something_else_holds_no_message_about_the_query_back() -> None:
+    mails_to_all()
+    failed_query()
+    now = timezone.now()
+    other = FlinkCluster.objects.create(
+        name="prod", address="http://x", created_by="ada", created_at=now, due_at=now
+    )
+    another = WatchedQuery.objects.create(name="rides", created_by="ada", created_at=now)
+    silenced(now, query=another.name)
+    silenced(now, flink_cluster=other.name)
+    trouble.judge_watched(now)
+
+    evaluation.evaluate(now + timedelta(seconds=1))
+
+    assert [each.news for each in Delivery.objects.all()] == [News.FIRED]
+
+
+def test_a_silence_of_a_query_holds_no_alert_of_a_pipeline_back() -> None:
+    mails_to_all()
+    failed_query()
+    now = timezone.now()
+    pipeline = Pipeline.objects.create(name="flights", flow="flight_delays", created_at=now)
+    rule = AlertRule.objects.filter(pipeline=None).first()
+    assert rule is not None
+    silenced(now, query="orders")
+
+    evaluation.fire(rule, pipeline, 95.0, now, fire_above=60.0)
+
+    assert Delivery.objects.get().alert is not None
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"query": "none"}, "There is no watched query 'none'"),
+        ({"flink_cluster": "none"}, "There is no watched Flink cluster 'none'"),
+        ({"query": "orders", "rule": "late"}, "name no rule"),
+        ({"query": "orders", "flink_cluster": "prod"}, "only one of them"),
+    ],
+)
+def test_a_silence_of_what_is_not_watched_is_refused(what: dict[str, str], message: str) -> None:
+    failed_query()
+
+    with pytest.raises(Rejected, match=message):
+        silenced(timezone.now(), **what)
+
+    assert not Silence.objects.exists()
+
+
+def test_programs_and_the_command_silence_a_cluster_with_its_jobs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mails_to_all()
+    now = timezone.now()
+    cluster = FlinkCluster.objects.create(
+        name="prod", address="http://x", created_by="ada", created_at=now, due_at=now
+    )
+    job = FlinkJob.objects.create(
+        cluster=cluster, jid="1" * 32, name="count", state="FAILED", started_at=now, listed_at=now
+    )
+    for subject in ({"flink_cluster": cluster}, {"flink_job": job}):
+        WatchedIncident.objects.create(
+            **subject, cause="flink-job-failed", text="x", opened_at=now, last_at=now
+        )
+    body = {"flink_cluster": "prod", "until": (now + HOUR).isoformat(), "reason": "an upgrade"}
+    answer = bearer(TokenScope.ACT).post(
+        "/api/alerts/silences", json.dumps(body), content_type="application/json"
+    )
+    assert answer.status_code == 200, answer.content
+    assert (answer.json()["flink_cluster"], answer.json()["query"]) == ("prod", None)
+
+    evaluation.evaluate(now + timedelta(seconds=1))
+
+    assert not Delivery.objects.exists()
+    call_command("alerts", "silences")
+    assert "incidents for Flink cluster prod" in capsys.readouterr().out
+    call_command("alerts", "end-silence", str(answer.json()["key"]), "--reason", "done")
+    call_command(
+        "alerts", "silence", "--flink-cluster", "prod", "--minutes", "5", "--reason", "again"
+    )
+    assert [each.flink_cluster for each in Silence.objects.all()] == [cluster, cluster]
+    Silence.objects.all().delete()
+    evaluation.evaluate(now + timedelta(seconds=2))
+    assert Delivery.objects.count() == 2
 
 
 def test_programs_read_the_incidents() -> None:

@@ -159,6 +159,8 @@ def silence_alerts(request: Entered, asked: shapes.Silencing) -> SilenceView:
     key = alert_services.make_silence(
         rule=asked.rule,
         pipeline=asked.pipeline,
+        query=asked.query,
+        flink_cluster=asked.flink_cluster,
         until=asked.until,
         requester=request.auth.name,
         reason=asked.reason,

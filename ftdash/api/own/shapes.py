@@ -250,10 +250,13 @@ class SwitchingRule(ChangingRule):
 
 
 class Silencing(Changing):
-    """`rule` null: all rules; `pipeline` null: all pipelines."""
+    """`rule` null: all rules. At most one of `pipeline`, `query` (a watched one) and
+    `flink_cluster`; none: for all of them."""
 
     rule: Text | None = None
     pipeline: Name | None = None
+    query: Name | None = None
+    flink_cluster: Name | None = None
     until: Moment
 
 

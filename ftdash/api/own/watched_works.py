@@ -25,6 +25,7 @@ from pipelines.structured.explained import CONTENT_BYTES_MAX
 from pipelines.structured.fork import Boundaries
 from pipelines.structured.moving import Move
 from pipelines.structured.preflight import Output
+from pipelines.structured.repartition import PARTITIONS_MAX
 
 BATCH_MAX = 2**53
 
@@ -88,8 +89,9 @@ class Deleting(Changing):
 
 
 class Rewinding(Changing):
-    """`savepoint`: start from it, null: from the query's directory. `explained`: the text of the
-    file that `explain` of ftdash_listener has written."""
+    """`savepoint`: start from it, null: from the query's directory. `partitions`: deal the
+    fork's state to so many, null: leave them. `explained`: the text of the file that `explain` of
+    ftdash_listener has written."""
 
     batch_id: int = Field(ge=0, le=BATCH_MAX)
     target: Text
@@ -97,6 +99,7 @@ class Rewinding(Changing):
     boundaries: Literal["same", "new"] = "new"
     output: Literal["new", "rewound", "handled", "same files"] = "new"
     output_target: Text = ""
+    partitions: int | None = Field(default=None, ge=1, le=PARTITIONS_MAX)
     explained: str = Field(default="", max_length=CONTENT_BYTES_MAX)
 
     def asked(self) -> Rewind:
@@ -107,6 +110,7 @@ class Rewinding(Changing):
             boundaries=Boundaries(self.boundaries),
             output=Output(self.output),
             output_target=self.output_target,
+            partitions=self.partitions,
             explained=self.explained,
         )
 

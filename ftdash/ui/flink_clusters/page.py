@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
+from ftdash.alerts.queries import SilenceView, silence_of_cluster
 from ftdash.checkpoints.answers import SubtaskTimeline
 from ftdash.flink_clusters import queries
 from ftdash.flink_clusters.models import FlinkActionKind
@@ -53,6 +54,7 @@ class ClusterView:
     cluster: ClusterBrief
     jobs: list[ShownJob]
     incidents: list[WatchedIncidentView]  # that are open, and not said as its problem
+    silence: SilenceView | None  # the messages about it and its jobs are held back
     seen: Observation
 
     @property
@@ -114,7 +116,13 @@ def cluster_view(name: str) -> ClusterView:
     """Raises Http404 if no cluster of that name is watched."""
     found = existing(name)
     incidents = [each for each in of_flink(name) if each.cause is not Cause.FLINK_SILENT]
-    return ClusterView(cluster=found, jobs=queries.jobs(name), incidents=incidents, seen=observe())
+    return ClusterView(
+        cluster=found,
+        jobs=queries.jobs(name),
+        incidents=incidents,
+        silence=silence_of_cluster(name),
+        seen=observe(),
+    )
 
 
 # Plotly fills style elements and sets style attributes, and accepts no nonce.

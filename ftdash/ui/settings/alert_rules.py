@@ -13,6 +13,7 @@ from django.utils import timezone
 from ftdash.alerts import queries, services
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Watched
+from ftdash.flink_clusters import queries as flink_queries
 from ftdash.formats import plural, utc
 from ftdash.runs.queries.pipelines import pipeline_names
 from ftdash.ui.actions.forms import PLAIN_TEXT
@@ -23,6 +24,7 @@ from ftdash.ui.settings.forms import (
     SettingsForm,
     Values,
 )
+from ftdash.watching import queries as watched_queries
 
 ALL = ("", "all pipelines")
 _NUMBERS = {
@@ -84,6 +86,18 @@ class PipelineField(forms.ChoiceField):
         return super().clean(value) or None
 
 
+QUERY, CLUSTER = "query:", "cluster:"
+"""Begin what names a watched query or a Flink cluster; a pipeline has no colon in its name."""
+
+
+def _places() -> list[tuple[str, Any]]:
+    """In groups, those that have members."""
+    watched = [(f"{QUERY}{each.name}", each.name) for each in watched_queries.watched()]
+    clusters = [(f"{CLUSTER}{each.name}", each.name) for each in flink_queries.clusters()]
+    groups = (("Watched queries", watched), ("Flink clusters", clusters))
+    return [*_pipelines(), *((label, members) for label, members in groups if members)]
+
+
 class NewRuleForm(BandForm):
     name = forms.CharField(label="Name", max_length=80, widget=forms.TextInput(attrs=PLAIN_TEXT))
     watched = forms.ChoiceField(label="Watches", choices=Watched.choices)
@@ -120,7 +134,7 @@ def _rules() -> list[tuple[str, str]]:
 
 
 class SilenceForm(SettingsForm):
-    """`of`: the alert that asks for it, or empty."""
+    """`of`: the alert, query or cluster whose page asks for it, or empty."""
 
     rule = forms.ChoiceField(label="Alerts of", required=False, choices=_rules)
     hours = forms.TypedChoiceField(
@@ -129,8 +143,10 @@ class SilenceForm(SettingsForm):
 
     def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
         super().__init__(*args, of=of, **kwargs)
-        self.fields["pipeline"] = PipelineField()
-        if of:
+        self.fields["pipeline"] = forms.ChoiceField(label="Of", required=False, choices=_places)
+        if of.startswith((QUERY, CLUSTER)):
+            self.fields["pipeline"].initial = of
+        elif of:
             alert = _alert(of)
             self.fields["rule"].initial = alert.rule
             self.fields["pipeline"].initial = alert.pipeline
@@ -141,12 +157,20 @@ def make_silence(_: str, values: Values, who: str) -> Done:
     until = timezone.now() + timedelta(hours=values["hours"])
     services.make_silence(
         rule=values["rule"] or None,
-        pipeline=values["pipeline"],
+        **_place(values["pipeline"]),
         until=until,
         requester=who,
         reason=values["reason"],
     )
     return Done(f"No message is sent until {utc(until)}; the alerts stay on the pages.")
+
+
+def _place(given: str) -> dict[str, str | None]:
+    if given.startswith(QUERY):
+        return {"pipeline": None, "query": given.removeprefix(QUERY)}
+    if given.startswith(CLUSTER):
+        return {"pipeline": None, "flink_cluster": given.removeprefix(CLUSTER)}
+    return {"pipeline": given or None}
 
 
 def end_silence(of: str, values: Values, who: str) -> Done:
@@ -164,10 +188,15 @@ def _silence(of: str) -> queries.SilenceView:
 
 def _silenced(of: str) -> str:
     found = _silence(of)
-    return f"{found.rule or 'all rules'} for {found.pipeline or 'all pipelines'}"
+    return f"{found.what} for {found.place}"
 
 
 def _before_silence(of: str) -> str:
+    if of.startswith((QUERY, CLUSTER)):
+        return (
+            f"The channels get no message about the {_called(of)} until the silence ends. An"
+            " incident that is still open then sends its message. Pages show it all the time."
+        )
     of_alert = f"{_alert(of).sentence} " if of else ""
     return (
         f"{of_alert}The channels get no message until the silence ends. An alert that still fires"
@@ -289,6 +318,16 @@ def _before_acknowledging(of: str) -> str:
 
 
 def _called(of: str) -> str:
+    """Raises Http404 if there is no such alert, query or cluster."""
+    for begin, kind, find in (
+        (QUERY, "query", watched_queries.brief),
+        (CLUSTER, "Flink cluster", flink_queries.cluster),
+    ):
+        if of.startswith(begin):
+            name = of.removeprefix(begin)
+            if find(name) is None:
+                raise Http404(f"There is no watched {kind} named {name}.")
+            return f"{kind} {name}"
     return f"{_alert(of).rule} of {_alert(of).pipeline}"
 
 

@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
+from ftdash.alerts.queries import SilenceView, silence_of_query
 from ftdash.incidents.causes import Cause
 from ftdash.runs.queries.freshness import Observation, observe
 from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
@@ -49,6 +50,7 @@ class QueryView:
     newest: BatchFigures | None
     failure: RunEventView | None
     next_step: str
+    silence: SilenceView | None  # the messages about it are held back
 
     phase_names = PHASE_NAMES
 
@@ -99,6 +101,7 @@ def query_view(request: HttpRequest, name: str) -> QueryView:
         newest=detail.brief.newest,
         failure=failure,
         next_step=_next_step(detail),
+        silence=silence_of_query(name),
     )
 
 

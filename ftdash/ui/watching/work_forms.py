@@ -14,6 +14,7 @@ from ftdash.watching.services.savepoints import KEEP_DAYS_MAX
 from pipelines.structured.explained import CONTENT_BYTES_MAX
 from pipelines.structured.fork import Boundaries
 from pipelines.structured.preflight import Output
+from pipelines.structured.repartition import PARTITIONS_MAX
 
 BATCH, SAVEPOINT = "batch", "savepoint"
 BOUNDARIES = (
@@ -96,6 +97,16 @@ class RewindForm(ReasonedForm):
         help_text="Only if the output is copied.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
+    partitions = forms.IntegerField(
+        label="Number of state partitions",
+        required=False,
+        min_value=1,
+        max_value=PARTITIONS_MAX,
+        help_text="Empty: as many as there are. For another number, Spark repartitions the fork,"
+        " which it calls experimental. It needs the RocksDB store, and a committed batch of a"
+        " stopped query: the fork is one, and your query is never touched. ftdash compares every"
+        " row before and after, and removes the fork if one differs.",
+    )
     plan = forms.FileField(
         label="Plan of the new code",
         required=False,
@@ -103,7 +114,8 @@ class RewindForm(ReasonedForm):
         " then compared with the checkpoint.",
     )
     field_order = (
-        *("origin", "target", "boundaries", "output", "output_target", "plan", "reason"),
+        *("origin", "target", "boundaries", "output", "output_target", "partitions", "plan"),
+        "reason",
     )
 
     def __init__(self, *args: Any, detail: QueryDetail, **kwargs: Any) -> None:
@@ -131,6 +143,7 @@ class RewindForm(ReasonedForm):
             boundaries=Boundaries(given["boundaries"]),
             output=Output(given["output"]),
             output_target=given["output_target"].strip(),
+            partitions=given["partitions"],
             explained=given["plan"],
         )
 

@@ -74,6 +74,11 @@ def _add_fork(actions: "_SubParsersAction[ArgumentParser]") -> None:
         help="what becomes of the rows that were written after the batch",
     )
     fork.add_argument("--output-target", default="", help="a new place for the rewound output")
+    fork.add_argument(
+        "--partitions",
+        type=int,
+        help="deal the state to so many; Spark calls that experimental, and needs RocksDB",
+    )
     fork.add_argument("--plan", type=Path, help="what `explain` of ftdash_listener has written")
     fork.add_argument("--check", action="store_true", help="give the verdict and write nothing")
     _add_reason(fork)
@@ -153,6 +158,7 @@ class WorkCommands:
             boundaries=Boundaries(options["boundaries"]),
             output=Output(options["output"]),
             output_target=options["output_target"],
+            partitions=options["partitions"],
             explained=_content(options["plan"]),
         )
         ask = forks.ask_for_verdict if options["check"] else forks.ask_for_fork
@@ -166,6 +172,10 @@ class WorkCommands:
             if not verdict["is_possible"]:
                 raise CommandError("This rewind is refused.", returncode=1)
             return
+        if result["partitions"] is not None:
+            rows = plural(result["compared_rows"], "row")
+            dealt = plural(result["partitions"], "partition")
+            self._say(f"the state has {dealt} now; {rows} compared, and none differs")
         self._say(f"\nThe fork begins with batch {result['next_batch']}. In your job:")
         self._say(works.line_to_change(result))
 

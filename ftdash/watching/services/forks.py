@@ -2,7 +2,8 @@
 
 The fork lies within `FTDASH_WATCH_ROOTS`, apart from the directory of every watched query, and has
 a query id of its own. The verdict is given again before anything is written. The query itself goes
-on, or stays as it is.
+on, or stays as it is. Spark may deal the state of the fork to other partitions, in a process of its
+own; then every row is compared, and no fork remains of which one differs.
 """
 
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from django.conf import settings
 
-from ftdash.watching.asked import Forked, Rewind, Said, Verdict
+from ftdash.watching.asked import Dealt, Forked, Rewind, Said, Verdict
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.reading import check_place, place_of
 from ftdash.watching.services import savepoints, work
+from ftdash.watching.services.asking_spark import asked_of_spark
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.storage.roots import StorageRoots
@@ -27,6 +29,14 @@ from pipelines.structured.explained import plan_of
 from pipelines.structured.fork import ForkRequest, fork, rewind_output
 from pipelines.structured.preflight import Output, Question, inputs_after
 from pipelines.structured.query import QueryDirectory
+from pipelines.structured.recovery import recovery_points
+from pipelines.structured.repartition import PARTITIONS_MAX
+
+REPARTITION_LIMIT_S = 6 * 3600
+TOO_LATE = (
+    f"Spark did not repartition the state within {REPARTITION_LIMIT_S // 3600} hours, and the fork"
+    " is removed; call `fork_repartitioned` of `pipelines.spark.structured` on a cluster."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +117,12 @@ def _ask(
         check_new_place(place)
     if asked.output_target and are_nested(_place(asked.target), _place(asked.output_target)):
         raise Rejected("The fork and the rewound output lie within each other; give two places.")
+    if asked.partitions is not None and not 1 <= asked.partitions <= PARTITIONS_MAX:
+        raise Rejected(f"Give 1 to {PARTITIONS_MAX:,} state partitions, not {asked.partitions:,}.")
     if asked.explained:
         plan_of(asked.explained.encode())
     origin = f"savepoint {saved.label}" if saved else f"batch {asked.batch_id}"
+    dealt = "" if asked.partitions is None else f", with {asked.partitions} state partitions"
     return work.ask(
         query,
         kind,
@@ -117,7 +130,7 @@ def _ask(
         asked=asked,
         requester=requester,
         reason=reason,
-        detail=f"{origin} into {asked.target}",
+        detail=f"{origin} into {asked.target}{dealt}",
         savepoint=saved,
         is_here=is_here,
     )
@@ -152,7 +165,8 @@ def judge(row: QueryWork, progress: work.Progress) -> None:
 
 
 def carry_out(row: QueryWork, progress: work.Progress) -> None:
-    """1. Judge. 2. Copy the output. 3. Copy the checkpoint, whose `metadata` comes last."""
+    """1. Judge. 2. Copy the output. 3. Copy the checkpoint, whose `metadata` comes last.
+    4. If asked to, deal its state to other partitions."""
     asked = msgspec.convert(row.asked, Rewind)
     progress.step("reads every file of the batch")
     trees = _trees(row, asked)
@@ -180,7 +194,49 @@ def carry_out(row: QueryWork, progress: work.Progress) -> None:
         output_target=trees.output_target.location if trees.output_target else "",
         verdict=verdict,
     )
+    if asked.partitions is not None:
+        forked = _repartitioned(forked, trees.target, asked.partitions, progress)
     work.end(row.pk, result=forked)
+
+
+def _repartitioned(
+    forked: Forked, target: Tree, partitions: int, progress: work.Progress
+) -> Forked:
+    """Raises Rejected if Spark refuses, or if a row differs; then nothing remains of the fork."""
+    batch_id = forked.next_batch  # Spark takes it for the repartition
+    question = {
+        "location": target.location,
+        "batch_id": batch_id - 1,
+        "partitions": partitions,
+    }
+    try:
+        progress.step(f"Spark deals the state to {partitions} partitions and compares every row")
+        dealt = asked_of_spark(
+            settings.REPARTITION_COMMAND,
+            question,
+            Dealt,
+            limit_s=REPARTITION_LIMIT_S,
+            failed="The state was not repartitioned, and the fork is removed",
+            late=TOO_LATE,
+        )
+        after = read_tree(target)
+        point = next((p for p in recovery_points(after) if p.batch_id == batch_id), None)
+        if point is None or not point.is_complete:
+            raise Rejected(
+                "Spark's repartition left state that cannot be loaded, and the fork is removed:"
+                f" {point.problems[0] if point else f'batch {batch_id} is not committed.'}"
+            )
+    except BaseException:
+        target.delete_all()
+        raise
+    return msgspec.structs.replace(
+        forked,
+        next_batch=batch_id + 1,
+        file_count=after.file_count,
+        size_bytes=after.size_bytes,
+        partitions=partitions,
+        compared_rows=dealt.compared_rows,
+    )
 
 
 def _trees(row: QueryWork, asked: Rewind) -> _Trees:
@@ -207,6 +263,7 @@ def _verdict(asked: Rewind, trees: _Trees) -> Verdict:
     question = Question(
         request=ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries),
         output=asked.output,
+        partitions=asked.partitions,
         plan=plan_of(asked.explained.encode()) if asked.explained else None,
         missing_inputs=_missing_inputs(trees, asked.batch_id),
     )

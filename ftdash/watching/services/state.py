@@ -1,23 +1,23 @@
 """Looks into the state of a watched query: rows of a store, and what differs between two places.
 
-Only Spark can read state. It runs in a process of its own, which prints the rows; the control plane
-never loads it.
+Only Spark can read state; `asking_spark` starts it.
 """
-
-import os
-import subprocess
 
 import msgspec
 from django.conf import settings
 
-from ftdash.supervision import java
 from ftdash.watching.asked import ROWS_MAX, LookAtState, StatePlace, StateRows
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.services import work
-from pipelines.domain.errors import UNDECODABLE, Rejected
+from ftdash.watching.services.asking_spark import asked_of_spark
+from pipelines.domain.errors import Rejected
 
 TIME_LIMIT_S = 600
 KEY_LENGTH_MAX = 1_000
+TOO_LATE = (
+    f"Spark did not read the state within {TIME_LIMIT_S // 60} minutes; give a part of the key, or"
+    " read it with Spark's source `statestore` on a cluster."
+)
 
 
 def ask_to_look(
@@ -56,32 +56,15 @@ def look(row: QueryWork, progress: work.Progress) -> None:
         "rows_max": ROWS_MAX,
     }
     progress.step("starts Spark and reads the state")
-    work.end(row.pk, result=_asked_of_spark(question))
-
-
-def _asked_of_spark(question: dict[str, object]) -> StateRows:
-    try:
-        done = subprocess.run(
-            settings.STATE_COMMAND,
-            input=msgspec.json.encode(question),
-            capture_output=True,
-            cwd=settings.BASE_DIR,
-            env={**os.environ, **java.environment()},
-            timeout=TIME_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Rejected(
-            f"Spark did not read the state within {TIME_LIMIT_S // 60} minutes; give a part of the"
-            " key, or read it with Spark's source `statestore` on a cluster."
-        ) from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise Rejected(f"The state cannot be read: {said[:1_000]}")
-    try:
-        return msgspec.json.decode(done.stdout, type=StateRows)
-    except UNDECODABLE as error:
-        raise Rejected(f"Spark's answer cannot be read: {error}") from error
+    found = asked_of_spark(
+        settings.STATE_COMMAND,
+        question,
+        StateRows,
+        limit_s=TIME_LIMIT_S,
+        failed="The state cannot be read",
+        late=TOO_LATE,
+    )
+    work.end(row.pk, result=found)
 
 
 def _location(query: WatchedQuery, place: StatePlace) -> str:

@@ -174,9 +174,11 @@ def end_silent() -> None:
 
 
 def _clear_away(row: QueryWork) -> None:
-    """A fork that has its `metadata`, which is written last, is whole: a job may run from it."""
+    """A fork that has its `metadata`, which is written last, is whole: a job may run from it.
+    That of a repartition is not, because nothing has compared its state yet."""
     trees = [tree_at(place, all_roots()) for place in row.writes_to]
-    if row.kind == WorkKind.FORK and any(tree.read("metadata") is not None for tree in trees):
+    is_only_copied = row.kind == WorkKind.FORK and row.asked.get("partitions") is None
+    if is_only_copied and any(tree.read("metadata") is not None for tree in trees):
         QueryWork.objects.filter(pk=row.pk).update(problem=LEFT_THERE)
         return
     for tree in trees:

@@ -35,6 +35,8 @@ class Command(InstalledCommand):
         )
         silence.add_argument("--rule", help="only its alerts (default: all rules)")
         silence.add_argument("--pipeline", help="only its alerts (default: all pipelines)")
+        silence.add_argument("--query", help="only the incidents of this watched query")
+        silence.add_argument("--flink-cluster", help="only the incidents of this one and its jobs")
         silence.add_argument("--minutes", type=int, required=True, help="it ends after so many")
         ending = actions.add_parser("end-silence", help="end a silence before its time")
         ending.add_argument("key", type=int, help="of the silence; `silences` shows it")
@@ -62,6 +64,8 @@ class Command(InstalledCommand):
                 key = services.make_silence(
                     rule=options["rule"],
                     pipeline=options["pipeline"],
+                    query=options["query"],
+                    flink_cluster=options["flink_cluster"],
                     until=timezone.now() + timedelta(minutes=min(options["minutes"], MINUTES_MAX)),
                     requester=who,
                     reason=options["reason"],
@@ -87,7 +91,5 @@ def _alert_line(alert: AlertView) -> str:
 
 def _silence_line(silence: SilenceView) -> str:
     state = f"until {utc(silence.until)}" if silence.is_on else "over"
-    rule, pipeline = silence.rule or "all rules", silence.pipeline or "all pipelines"
-    return (
-        f"{silence.key}  {rule} for {pipeline}  {state}, by {silence.created_by}: {silence.reason}"
-    )
+    what = f"{silence.what} for {silence.place}"
+    return f"{silence.key}  {what}  {state}, by {silence.created_by}: {silence.reason}"
