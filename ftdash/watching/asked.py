@@ -27,8 +27,8 @@ class TakeSavepoint(msgspec.Struct, frozen=True, kw_only=True):
 
 class Rewind(msgspec.Struct, frozen=True, kw_only=True):
     """`savepoint`: key of the row to start from; None: the query's directory. `output_target`:
-    where the rewound output goes. `partitions`: of the fork's state; None: as many as there are.
-    `explained`: what the helper has written about the new code."""
+    where the rewound output goes, or a new one of a file sink. `partitions`: of the fork's state;
+    None: as many as there are. `explained`: what the helper has written about the new code."""
 
     batch_id: int
     target: Place

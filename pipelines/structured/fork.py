@@ -24,7 +24,7 @@ from pipelines.structured.copying import (
 )
 from pipelines.structured.directory import SINK_LOG
 from pipelines.structured.formats import crc_of
-from pipelines.structured.logs import read_log, sink_log_at
+from pipelines.structured.logs import LogContent, empty_sink_log_at, read_log, sink_log_at
 from pipelines.structured.query import QueryDirectory
 from pipelines.structured.savepoints import MANIFEST, read_savepoint, verify_savepoint
 
@@ -102,12 +102,7 @@ def rewind_output(
     of the copied files. Raises Rejected if the output has no log, or if files are missing; then
     nothing remains.
     """
-    committed_batch(query, batch_id)
-    if query.sink_log is None or query.sink_log.newest is None:
-        raise Rejected(f"{output.location} has no {SINK_LOG}: it is no output of a file sink.")
-    check_is_apart(target, output)
-    check_is_free(target)
-    log = read_log(output, query.sink_log)
+    log = _sink_log(query, output, target, batch_id)
     following = query.by_id.get(batch_id + 1)
     planned_ms = following.plan.planned_ms if following and following.plan else None
     rewound = sink_log_at(log, batch_id, planned_ms)
@@ -116,6 +111,33 @@ def rewind_output(
     except BaseException:
         target.delete_all()
         raise
+
+
+def begin_output(
+    query: QueryDirectory, output: Tree, target: Tree, batch_id: int, *, newest: int
+) -> None:
+    """Write an empty log of a file sink into `target`, a new place for the output of a fork.
+
+    `newest`: the last batch that the fork has. Without this log, its sink would fail at its next
+    compaction. Raises Rejected if the output has no log; then nothing remains.
+    """
+    log = _sink_log(query, output, target, batch_id)
+    try:
+        for name, content in empty_sink_log_at(log, newest).items():
+            _write_with_sums(target, f"{SINK_LOG}/{name}", content)
+    except BaseException:
+        target.delete_all()
+        raise
+
+
+def _sink_log(query: QueryDirectory, output: Tree, target: Tree, batch_id: int) -> LogContent:
+    """Raises Rejected if there is none, or if `target` is not free for another one."""
+    committed_batch(query, batch_id)
+    if query.sink_log is None or query.sink_log.newest is None:
+        raise Rejected(f"{output.location} has no {SINK_LOG}: it is no output of a file sink.")
+    check_is_apart(target, output)
+    check_is_free(target)
+    return read_log(output, query.sink_log)
 
 
 def _write_output(output: Tree, target: Tree, rewound: dict[str, bytes]) -> tuple[str, ...]:

@@ -85,6 +85,12 @@ def sink_log_at(log: LogContent, batch_id: int, next_planned_ms: int | None) -> 
     return _files(log, by_number, batch_id)
 
 
+def empty_sink_log_at(log: LogContent, batch_id: int) -> dict[str, bytes]:
+    """The same files as in `sink_log_at`, without an entry: Spark's file sink fails when it
+    compacts a log that lacks one of the batches before."""
+    return _files(log, {}, batch_id)
+
+
 def _files(
     log: LogContent, by_number: Mapping[int, list[LogEntry]], newest: int
 ) -> dict[str, bytes]:

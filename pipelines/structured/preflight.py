@@ -99,11 +99,13 @@ class PlanDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """`source_bounds` as in `doctor.Observed`. `missing_inputs`: addresses of input files that are
-    gone; None: this was not checked. `partitions`: deal the state of the fork to so many."""
+    gone; None: this was not checked. `partitions`: deal the state of the fork to so many.
+    `begins_output`: a new output gets the empty log that a file sink needs there."""
 
     request: ForkRequest
     output: Output
     partitions: int | None = None
+    begins_output: bool = False
     plan: PlanDescription | None = None
     source_bounds: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     missing_inputs: tuple[str, ...] | None = None
@@ -383,8 +385,20 @@ def _fields(fields: Iterable[tuple[str, str]]) -> str:
 def _sink(query: QueryDirectory, batch: Batch, question: Question) -> Iterator[Objection]:
     newest = query.sink_log.newest if query.sink_log else None
     match question.output:
+        case Output.NEW if newest is not None and not question.begins_output:
+            text = (
+                "Spark's file sink would fail in a new place at its next compaction, because its"
+                f" log there lacks batches 0 to {batch.batch_id}. Give the new place, and ftdash"
+                " writes an empty log there."
+            )
+            yield Objection(Check.SINK, Outcome.REFUSED, text)
         case Output.NEW:
             text = "The fork writes to a new place; join it to the old output up to the batch."
+            if newest is None:
+                text += (
+                    " A file sink fails there at its next compaction: if the query has one, give"
+                    " its output."
+                )
             yield Objection(Check.SINK, Outcome.NOTE, text)
         case Output.REWOUND if newest is None:
             text = "The output has no log of a file sink, so it cannot be rewound."

@@ -22,7 +22,7 @@ from pipelines.stream import Environment
 from pipelines.structured.directory import read_query, read_tree
 from pipelines.structured.doctor import CLOCK_SLACK_MS, examine
 from pipelines.structured.findings import Kind
-from pipelines.structured.fork import ForkRequest, fork
+from pipelines.structured.fork import ForkRequest, begin_output, fork
 from pipelines.structured.moving import move_behind
 from pipelines.structured.recovery import recovery_points
 from pipelines.structured.verification import verify
@@ -33,6 +33,7 @@ from tests.structured_rewinds.rewinds import rewind, story_of
 pytestmark = pytest.mark.spark
 
 FILE_ROWS = 7
+COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 SEEDS = (0, 19, 26)
 """An aggregation on the HDFS-backed store, and two joins on RocksDB of both formats."""
 STORES = {"hdfs": HDFS, "rocksdb": StoreSetting(ROCKSDB, 1), "rocksdb2": StoreSetting(ROCKSDB, 2)}
@@ -125,6 +126,35 @@ def test_a_pipeline_goes_on_behind_a_query_and_no_record_is_read_twice_or_left_o
     committed = [value for value in written if value // FILE_ROWS <= behind]  # a file a batch
     assert len(committed) == (behind + 1) * FILE_ROWS
     assert sorted(committed + read_by_us) == list(range(9 * FILE_ROWS))
+
+
+@pytest.mark.parametrize("behind", [1, 4, 11])
+def test_the_file_sink_of_a_fork_goes_on_in_a_new_place_past_its_compactions(
+    spark: SparkSession, tmp_path: Path, behind: int
+) -> None:
+    inbox, checkpoint, output = (tmp_path / name for name in ("inbox", "checkpoint", "out"))
+
+    def run(checkpoint: Path, output: Path) -> list[int]:
+        """The values of all rows that readers find in the output."""
+        rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
+        sink = rows.json(str(inbox)).writeStream.format("json").trigger(availableNow=True)
+        sink.option("checkpointLocation", str(checkpoint)).start(str(output)).awaitTermination()
+        return sorted(row["value"] for row in spark.read.json(str(output)).collect())
+
+    spark.conf.set(COMPACT_INTERVAL, "4")
+    try:
+        files_into(inbox, range(13))
+        run(checkpoint, output)
+        tree = LocalTree(checkpoint)
+        query = read_tree(tree, LocalTree(output))
+        fork(tree, query, LocalTree(tmp_path / "fork"), ForkRequest(batch_id=behind))
+        begin_output(query, LocalTree(output), LocalTree(tmp_path / "new"), behind, newest=behind)
+        files_into(inbox, range(13, 18))
+        written = run(tmp_path / "fork", tmp_path / "new")
+    finally:
+        spark.conf.unset(COMPACT_INTERVAL)
+
+    assert written == list(range((behind + 1) * FILE_ROWS, 18 * FILE_ROWS))
 
 
 def test_state_is_browsed_compared_and_dealt_to_other_partitions(

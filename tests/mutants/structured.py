@@ -89,6 +89,12 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             f"{FORK}::test_a_damaged_batch_leaves_no_half_fork",
         ),
         Mutant(
+            "pipelines/structured/logs.py",
+            "    return _files(log, {}, batch_id)\n",
+            "    return {}\n",
+            f"{FORK}::test_a_new_output_begins_with_the_log_of_a_rewound_one_without_its_entries",
+        ),
+        Mutant(
             "pipelines/structured/verification.py",
             "            check_crc(content, crc)\n",
             "            pass\n",

@@ -360,7 +360,8 @@ def saved_and_rewound(root: Path) -> None:
     QuerySavepoint.objects.filter(pk=saved["savepoint"]).update(
         problems=["state/0/0/8.delta has been altered."]
     )
-    fork = Rewind(batch_id=7, target=str(root / "baskets-fork"))
+    places = {"target": str(root / "baskets-fork"), "output_target": str(root / "baskets-again")}
+    fork = Rewind(batch_id=7, **places)
     done(forks.ask_for_fork("baskets", fork, **who, is_here=True))
     look = LookAtState(place=StatePlace(batch_id=7), other=StatePlace(batch_id=11))
     key = state.ask_to_look("baskets", look, **who, is_here=True)
@@ -368,7 +369,9 @@ def saved_and_rewound(root: Path) -> None:
     work.end(key, result=StateRows(rows=rows, count=6, gained=rows[:2], gained_count=2))
     refused = Rewind(batch_id=7, target=str(root / "again"), output=Output.SAME_FILES)
     done(forks.ask_for_verdict("baskets", refused, **who, is_here=True))
-    possible = Rewind(batch_id=9, target=str(root / "again"))
+    possible = Rewind(
+        batch_id=9, target=str(root / "again"), output_target=str(root / "output-again")
+    )
     done(forks.ask_for_verdict("baskets", possible, **who, is_here=True))
 
 

@@ -17,7 +17,7 @@ from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkKind, WorkState
 from ftdash.watching.services import carrying_out, forks, registration, savepoints, state, work
 from ftdash.watching.services.registration import Sighting
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree
 from pipelines.structured.fork import Boundaries
@@ -65,7 +65,9 @@ def carried_out(key: int) -> QueryWork:
 
 
 def rewind(root: Path, **more: Any) -> Rewind:
-    return Rewind(**{"batch_id": 7, "target": str(root / "fork"), **more})
+    """Into a new output, which the file sink needs a log for."""
+    given = {"batch_id": 7, "target": str(root / "fork"), "output_target": str(root / "new-output")}
+    return Rewind(**{**given, **more})
 
 
 def test_a_savepoint_of_a_running_query_is_whole_and_outlives_it(made: Written) -> None:
@@ -188,7 +190,7 @@ def test_the_verdict_comes_before_the_fork_and_writes_nothing(made: Written, roo
 
 
 def test_a_refused_rewind_is_not_carried_out(made: Written, root: Path) -> None:
-    asked = rewind(root, output=Output.SAME_FILES)
+    asked = rewind(root, output=Output.SAME_FILES, output_target="")
     judged = carried_out(forks.ask_for_verdict("orders", asked, **ADA))
 
     assert not judged.result["is_possible"]
@@ -290,7 +292,7 @@ def test_input_that_is_gone_is_named_where_this_server_may_look(root: Path) -> N
 
 
 def sources_of(root: Path) -> str:
-    row = carried_out(forks.ask_for_verdict("orders", rewind(root), **ADA))
+    row = carried_out(forks.ask_for_verdict("orders", rewind(root, output_target=""), **ADA))
     return next(e["text"] for e in row.result["findings"] if e["check"] == "sources")
 
 
@@ -312,6 +314,28 @@ def test_work_ends_once_and_what_a_dead_process_began_is_removed(made: Written, 
     assert not work.end(key, result={"late": True})
     with pytest.raises(work.Interrupted):
         work.Progress(row).step("goes on")
+
+
+def test_a_new_output_of_a_file_sink_gets_its_log_and_goes_when_the_fork_fails(
+    made: Written, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = carried_out(forks.ask_for_fork("orders", rewind(root, output_target=""), **ADA))
+    assert "Give the new place, and ftdash writes an empty log there" in refused.problem
+
+    def fails(*_: object) -> None:
+        raise Retryable("the disk is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forks, "fork", fails)
+        failed = carried_out(forks.ask_for_fork("orders", rewind(root), **ADA))
+    assert "the disk is away" in failed.problem
+    assert not (root / "new-output").exists()
+
+    row = carried_out(forks.ask_for_fork("orders", rewind(root), **ADA))
+    assert row.state == WorkState.SUCCEEDED, row.problem
+    logged = [*(root / "new-output/_spark_metadata").glob("[0-9]*")]
+    assert max(int(each.name.split(".")[0]) for each in logged) == 7
+    assert {each.read_text() for each in logged} == {"v1"}
 
 
 def test_a_fork_that_is_whole_is_not_removed(made: Written, root: Path) -> None:
@@ -387,6 +411,7 @@ def test_the_command_takes_lists_verifies_forks_and_deletes(
     call_command("watch", "savepoint", "keep", "orders", str(key), "--days", "3")
     call_command("watch", "savepoint", "manifest", "orders", str(key))
     fork = ("watch", "fork", "orders", "--savepoint", str(key), "--target", str(root / "fork"))
+    fork += ("--output-target", str(root / "new-output"))
     call_command(*fork, "--check")
     assert not (root / "fork").exists()
     call_command(*fork)
@@ -399,6 +424,7 @@ def test_the_command_takes_lists_verifies_forks_and_deletes(
     assert json.loads(said[said.index("{") : said.index("}}") + 2])["label"] == "friday"
     assert "The fork begins with batch 8" in said
     assert f'.option("checkpointLocation", "{root}/fork")' in said
+    assert f'.option("path", "{root}/new-output")' in said
     assert "its files are deleted" in said
 
 

@@ -59,6 +59,7 @@ def asked_for(root: Path, **more: str) -> dict[str, Any]:
         "target": str(root / "fork"),
         "boundaries": "new",
         "output": "new",
+        "output_target": str(root / "new-output"),
         "reason": "wrong prices",
         **more,
     }
@@ -124,7 +125,9 @@ def test_a_rewind_shows_the_verdict_before_the_button_and_then_the_line_to_chang
 
 
 def test_a_refused_rewind_has_no_button(admin: Client, made: Written, root: Path) -> None:
-    judged = admin.post(f"{HOME}rewind/", asked_for(root, output="same files")).url
+    judged = admin.post(
+        f"{HOME}rewind/", asked_for(root, output="same files", output_target="")
+    ).url
     carried_out()
 
     words = words_in(text_of(admin, judged))
@@ -233,7 +236,8 @@ def test_programs_do_the_same(made: Written, root: Path) -> None:
     assert client.get(f"{API}savepoints/{key}").json()["batch_id"] == 7
     assert ask(f"savepoints/{key}/verification")["result"]["problems"] == []
     assert ask(f"savepoints/{key}/shelf-life", days=3)["keep_until"]
-    rewind = {"batch_id": 7, "target": str(root / "fork"), "savepoint": key}
+    places = {"target": str(root / "fork"), "output_target": str(root / "new-output")}
+    rewind = {"batch_id": 7, "savepoint": key, **places}
     assert ask("verdicts", **rewind)["result"]["is_possible"]
     assert not (root / "fork").exists()
     assert ask("forks", **rewind)["result"]["next_batch"] == 8

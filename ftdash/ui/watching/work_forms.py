@@ -92,9 +92,10 @@ class RewindForm(ReasonedForm):
         " drops what it has seen: give the fork another application id.",
     )
     output_target = forms.CharField(
-        label="New place for the copied output",
+        label="New place for the output",
         required=False,
-        help_text="Only if the output is copied.",
+        help_text="If the output is copied, or if Spark's file sink writes to a new place: it needs"
+        " a log of the batches before, which ftdash writes there, empty.",
         widget=forms.TextInput(attrs=PLAIN_TEXT),
     )
     partitions = forms.IntegerField(

@@ -73,7 +73,9 @@ def _add_fork(actions: "_SubParsersAction[ArgumentParser]") -> None:
         default=Output.NEW.value,
         help="what becomes of the rows that were written after the batch",
     )
-    fork.add_argument("--output-target", default="", help="a new place for the rewound output")
+    fork.add_argument(
+        "--output-target", default="", help="a new place for the output of a file sink"
+    )
     fork.add_argument(
         "--partitions",
         type=int,

@@ -26,7 +26,7 @@ from pipelines.storage.trees import Tree, are_nested, check_is_apart, check_is_f
 from pipelines.structured import preflight as judging
 from pipelines.structured.directory import read_tree
 from pipelines.structured.explained import plan_of
-from pipelines.structured.fork import ForkRequest, fork, rewind_output
+from pipelines.structured.fork import ForkRequest, begin_output, fork, rewind_output
 from pipelines.structured.preflight import Output, Question, inputs_after
 from pipelines.structured.query import QueryDirectory
 from pipelines.structured.recovery import recovery_points
@@ -107,16 +107,18 @@ def _ask(
             f'The checkpoint directory of {name} is not known; give it under "Watch a query" with'
             " the same name, or rewind from a savepoint."
         )
-    if asked.output is Output.REWOUND and not query.output:
+    if (asked.output is Output.REWOUND or asked.output_target) and not query.output:
         raise Rejected(
             f'The output of {name} is not known; give it under "Watch a query" with the same name.'
         )
-    if (asked.output is Output.REWOUND) != bool(asked.output_target):
-        raise Rejected("Give the place for the rewound output if you rewind it, and only then.")
+    if asked.output is Output.REWOUND and not asked.output_target:
+        raise Rejected("Give the place for the rewound output.")
+    if asked.output_target and asked.output not in (Output.REWOUND, Output.NEW):
+        raise Rejected("The output stays where it is; give no place for another one.")
     for place in filter(None, (asked.target, asked.output_target)):
         check_new_place(place)
     if asked.output_target and are_nested(_place(asked.target), _place(asked.output_target)):
-        raise Rejected("The fork and the rewound output lie within each other; give two places.")
+        raise Rejected("The fork and its output lie within each other; give two places.")
     if asked.partitions is not None and not 1 <= asked.partitions <= PARTITIONS_MAX:
         raise Rejected(f"Give 1 to {PARTITIONS_MAX:,} state partitions, not {asked.partitions:,}.")
     if asked.explained:
@@ -165,8 +167,8 @@ def judge(row: QueryWork, progress: work.Progress) -> None:
 
 
 def carry_out(row: QueryWork, progress: work.Progress) -> None:
-    """1. Judge. 2. Copy the output. 3. Copy the checkpoint, whose `metadata` comes last.
-    4. If asked to, deal its state to other partitions."""
+    """1. Judge. 2. Copy the output, or begin a new one. 3. Copy the checkpoint, whose `metadata`
+    comes last. 4. If asked to, deal its state to other partitions."""
     asked = msgspec.convert(row.asked, Rewind)
     progress.step("reads every file of the batch")
     trees = _trees(row, asked)
@@ -177,25 +179,31 @@ def carry_out(row: QueryWork, progress: work.Progress) -> None:
     new = [each for each in (trees.target, trees.output_target) if each is not None]
     progress.step("copies", writes_to=[each.location for each in new])
     if trees.output is not None and trees.output_target is not None:
-        rewind_output(trees.query, trees.output, trees.output_target, asked.batch_id)
+        if asked.output is Output.REWOUND:
+            rewind_output(trees.query, trees.output, trees.output_target, asked.batch_id)
+        else:  # Spark takes one more batch to deal the state
+            newest = asked.batch_id + (asked.partitions is not None)
+            begin_output(
+                trees.query, trees.output, trees.output_target, asked.batch_id, newest=newest
+            )
     try:
         request = ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries)
         made = fork(trees.source, trees.query, trees.target, request, progress.files)
+        forked = Forked(
+            location=made.location,
+            query_id=made.query_id,
+            next_batch=made.next_batch,
+            file_count=made.file_count,
+            size_bytes=made.size_bytes,
+            output_target=trees.output_target.location if trees.output_target else "",
+            verdict=verdict,
+        )
+        if asked.partitions is not None:
+            forked = _repartitioned(forked, trees.target, asked.partitions, progress)
     except BaseException:
         if trees.output_target is not None:
             trees.output_target.delete_all()
         raise
-    forked = Forked(
-        location=made.location,
-        query_id=made.query_id,
-        next_batch=made.next_batch,
-        file_count=made.file_count,
-        size_bytes=made.size_bytes,
-        output_target=trees.output_target.location if trees.output_target else "",
-        verdict=verdict,
-    )
-    if asked.partitions is not None:
-        forked = _repartitioned(forked, trees.target, asked.partitions, progress)
     work.end(row.pk, result=forked)
 
 
@@ -264,6 +272,7 @@ def _verdict(asked: Rewind, trees: _Trees) -> Verdict:
         request=ForkRequest(batch_id=asked.batch_id, boundaries=asked.boundaries),
         output=asked.output,
         partitions=asked.partitions,
+        begins_output=bool(asked.output_target),
         plan=plan_of(asked.explained.encode()) if asked.explained else None,
         missing_inputs=_missing_inputs(trees, asked.batch_id),
     )

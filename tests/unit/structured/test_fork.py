@@ -11,7 +11,13 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.storage.trees import LocalTree, Tree, tree_at
 from pipelines.structured.directory import read_tree
 from pipelines.structured.doctor import examine
-from pipelines.structured.fork import Boundaries, ForkRequest, fork, rewind_output
+from pipelines.structured.fork import (
+    Boundaries,
+    ForkRequest,
+    begin_output,
+    fork,
+    rewind_output,
+)
 from pipelines.structured.formats import SourceKind, StateSchema, log_entries_of
 from pipelines.structured.preflight import (
     Check,
@@ -139,7 +145,8 @@ def test_nothing_is_written_into_the_original_or_around_it(tmp_path: Path) -> No
         with pytest.raises(Rejected, match="lie within each other"):
             forked(made, place, ForkRequest(batch_id=7))
         tree, query = look(made)
-        question = Question(request=ForkRequest(batch_id=7), output=Output.NEW)
+        request = ForkRequest(batch_id=7)
+        question = Question(request=request, output=Output.NEW, begins_output=True)
         assert refusals(preflight(tree, query, LocalTree(place), question)) == [Check.TARGET]
     with pytest.raises(Rejected, match="lie within each other"):
         rewind_output(query, LocalTree(made.output), LocalTree(made.output / "again"), 7)
@@ -237,6 +244,33 @@ def test_an_output_is_rewound_with_its_log(
         key=lambda name: int(name.split(".")[0]),
     )
     assert int(newest_name.split(".")[0]) == batch
+
+
+@pytest.mark.parametrize("every", [3, 10])
+@pytest.mark.parametrize("batch", [1, 7, 11])
+def test_a_new_output_begins_with_the_log_of_a_rewound_one_without_its_entries(
+    tmp_path: Path, batch: int, every: int
+) -> None:
+    made = write_query(tmp_path, Traits(newest=12, compact_every=every))
+    query = read_tree(LocalTree(made.checkpoint), LocalTree(made.output))
+    output, rewound, new = (LocalTree(tmp_path / each) for each in ("output", "rewound", "new"))
+
+    rewind_output(query, output, rewound, batch)
+    begin_output(query, output, new, batch, newest=batch)
+
+    logs = [tmp_path / each / "_spark_metadata" for each in ("rewound", "new")]
+    names = [sorted(file.name for file in log.iterdir()) for log in logs]
+    assert names[0] == names[1] != []
+    assert log_lines(logs[1]) == []
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["_spark_metadata"]
+
+
+def test_a_file_sink_without_its_log_in_the_new_place_is_refused(tmp_path: Path) -> None:
+    made = write_query(tmp_path / "home", Traits())
+    other = write_query(tmp_path / "other", Traits(has_output=False))
+
+    assert refusals(asked(made, tmp_path, begins_output=False)) == [Check.SINK]
+    assert refusals(asked(other, tmp_path, begins_output=False)) == []
 
 
 def test_the_preflight_finds_nothing_against_a_sound_rewind(tmp_path: Path) -> None:
@@ -372,7 +406,8 @@ def saved(made: Written, target: Path, *, keeps_next: bool = False) -> Savepoint
 
 
 def asked(made: Written, home: Path, **changes: object) -> Verdict:
-    given = {"request": ForkRequest(batch_id=7), "output": Output.NEW, **changes}
+    usual = {"request": ForkRequest(batch_id=7), "output": Output.NEW, "begins_output": True}
+    given = {**usual, **changes}
     tree, query = look(made)
     return preflight(tree, query, LocalTree(home / "fork"), Question(**given))  # type: ignore[arg-type]
 

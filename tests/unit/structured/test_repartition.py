@@ -74,5 +74,6 @@ def test_an_operator_that_has_files_in_one_of_its_partitions_is_refused(tmp_path
 def asked(made: Written, home: Path, **changes: object) -> Verdict:
     tree = LocalTree(made.checkpoint)
     query = read_tree(tree, LocalTree(made.output))
-    given = {"request": ForkRequest(batch_id=7), "output": Output.NEW, "partitions": 3, **changes}
+    given = {"request": ForkRequest(batch_id=7), "output": Output.NEW, "partitions": 3}
+    given |= {"begins_output": True, **changes}
     return preflight(tree, query, LocalTree(home / "fork"), Question(**given))  # type: ignore[arg-type]
