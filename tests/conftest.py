@@ -1,8 +1,8 @@
 """What all tests share: a home of their own, a Java for Spark, and no silent skips in CI.
 
-The whole suite runs in several processes: whatever starts real slots or Spark, where time matters,
-one after the other in one of them, from the beginning on; all that only computes in the others; and
-what drives a browser or workers at the end, a file at a time, in whichever comes to it first.
+The whole suite runs in two processes: whatever starts real slots or Spark, where time matters, one
+after the other in one of them, from the beginning on; all that only computes in the other; and what
+drives a browser or workers at the end, a file at a time, in whichever comes to it first.
 
 A plain `python -m pytest` leaves out the slow tests (`tests/thorough.py`) and says how many.
 """
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from tests.object_server import ObjectServer
     from tests.postgres_server import PostgresServer
 
-WORKERS, WORKERS_FOR_ALL = 2, 3
-"""A plain run computes nearly all the time, so it has a process for each of two cores. With the
-slow tests one process mostly waits for Spark, and two of them left a fifth of the machine idle."""
+WORKERS = 2
+"""One for each of two cores. With a third one the tests of Spark take twice as long, and the suite
+waits for them in the end."""
 PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
 PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
 FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
@@ -146,9 +146,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A test that you name runs in the process that you start."""
-    if not is_whole_suite(config):
-        return 0
-    return WORKERS_FOR_ALL if config.option.runs_all or REQUIRE_ALL else WORKERS
+    return WORKERS if is_whole_suite(config) else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
