@@ -18,6 +18,8 @@ SLOW = (
     "test_a_server_that_takes_no_writes_while_another_takes_over_is_waited_for",
     "tests/integration",
     "tests/processes",
+    "tests/contracts/test_postgres_two_phase.py::"
+    "test_a_server_that_is_killed_and_started_keeps_what_was_prepared",
     "tests/simulation/test_checkers.py::test_a_checker_finds_the_defect_that_it_is_there_for",
     "tests/simulation/test_random_dataflows.py::test_a_seed_replays_a_run_in_another_process",
     "tests/simulation/test_random_dataflows.py::"
@@ -28,20 +30,33 @@ SLOW = (
     "test_random_dataflows_keep_every_promise_under_random_faults",
     "tests/unit/audit/test_kafka_audit.py",
     "tests/unit/audit/test_kafka_log_audit.py",
+    "tests/unit/connectors/kafka/test_avro.py::"
+    "test_what_is_not_in_the_wire_format_is_a_problem_without_a_question",
+    "tests/unit/connectors/kafka/test_protobuf.py::"
+    "test_whatever_the_bytes_are_each_record_is_a_row_or_a_problem",
+    "tests/unit/embedded/test_accounts.py::"
+    "test_passwords_stay_at_the_next_start_unless_new_ones_are_asked_for",
     "tests/unit/embedded/test_accounts.py::test_the_admin_may_act_and_the_operator_may_only_see",
+    "tests/unit/flows/test_flight_data.py::test_every_row_of_the_year_is_there_once_in_order",
     "tests/unit/nexmark/test_answers.py::test_a_query_gives_the_answer_for_a_million_events",
     "tests/unit/runtime/master/test_crash_at_every_request.py",
     "tests/unit/runtime/subtask/test_found_splits.py::"
     "test_a_million_finished_files_fit_into_a_message_and_cost_a_checkpoint_nothing",
+    "tests/unit/testing/test_async_requests.py::test_kills_change_no_result_of_an_http_service",
     "tests/unit/test_mutants.py::test_only_a_test_that_fails_kills",
     "tests/unit/test_mutants.py::test_the_parameters_of_a_mutants_test_exist",
+    "tests/web/test_api_fuzz.py",
     "tests/web/test_audit_log.py::"
     "test_an_upgrade_chains_the_entries_that_are_there_and_then_protects_them",
     "tests/web/test_backups.py",
     "tests/web/test_browser.py",
     "tests/web/test_documentation_in_browser.py",
+    "tests/web/test_documented_snippets.py::test_the_commands_of_a_page_run",
     "tests/web/test_flink_cli.py",
     "tests/web/test_flink_page_in_browser.py",
+    "tests/web/test_fresh_code.py::"
+    "test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore",
+    "tests/web/test_fresh_code.py::test_code_that_hangs_is_ended",
     "tests/web/test_pages_in_browser.py",
     "tests/web/test_projector_process.py",
     "tests/web/test_second_factor_in_browser.py",
@@ -53,6 +68,8 @@ SLOW = (
     "test_a_setting_that_makes_no_sense_ends_every_command_with_one_line",
     "tests/web/test_starting.py::test_a_taken_port_ends_the_web_server_with_one_line",
     "tests/web/test_tasks.py",
+    "tests/web/test_telemetry.py::"
+    "test_what_a_worker_says_has_the_id_of_the_request_that_sent_the_errand",
     "tests/web/test_time_axes.py",
     "tests/web/test_trusted_proxies.py",
     "tests/web/test_watched_flink_killed.py",
@@ -61,8 +78,6 @@ SLOW = (
 
 SLOW_PARAMETERS = {
     "tests/contracts/test_sink.py": "kafka ",  # a transaction of Kafka takes a second or two
-    "tests/web/test_api_fuzz.py": "negative",  # as many requests again as in "positive"
-    "tests/web/test_documented_snippets.py": "operate",  # makes two installations
 }
 """Of these files, the tests with such a parameter."""
 
@@ -71,8 +86,10 @@ REPEATED = {
     "test_a_damaged_file_of_a_chain_is_written_again_by_the_next_checkpoint": 3,
     "tests/contracts/test_damaged_points.py::"
     "test_a_damaged_file_is_named_by_everybody_and_loaded_by_nobody": 4,
+    "tests/contracts/test_damaged_points.py::"
+    "test_a_manifest_whose_file_lies_elsewhere_is_refused_and_nothing_there_is_read": 4,
     "tests/contracts/test_keyed_state.py::"
-    "test_states_are_dictionaries_through_time_snapshots_and_rescaling": 4,
+    "test_states_are_dictionaries_through_time_snapshots_and_rescaling": 8,
     "tests/contracts/test_sink.py::test_a_restore_of_an_older_point_doubles_nothing": 4,
     "tests/contracts/test_sink.py::test_output_is_exact_after_dying_at_every_seam_in_turn": 4,
     "tests/contracts/test_sink.py::test_output_is_exact_wherever_the_process_is_killed": 4,
@@ -99,10 +116,17 @@ REPEATED = {
     "test_the_same_windows_leave_and_the_same_rows_are_late": 4,
     "tests/unit/operators/test_count_windows.py::"
     "test_every_so_many_rows_of_a_key_its_newest_rows_are_aggregated_over_restores": 4,
+    "tests/unit/operators/test_session_join.py::"
+    "test_every_pair_of_a_session_is_joined_once_and_what_stands_alone_as_the_kind_says": 4,
+    "tests/unit/operators/test_temporal_join.py::test_each_row_gets_the_version_of_its_time": 4,
+    "tests/unit/operators/test_top_n.py::test_what_is_left_are_the_first_rows_of_each_key": 4,
     "tests/unit/operators/test_triggers.py::"
     "test_windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores": 4,
     "tests/unit/operators/test_windowed_distinct.py::"
     "test_each_window_counts_the_values_that_it_holds_over_restores": 4,
+    "tests/unit/operators/test_windows.py::"
+    "test_after_a_cut_of_subtasks_that_were_unequally_far_no_key_sees_time_go_back": 4,
+    "tests/unit/protocol/test_spout.py::test_every_record_is_emitted_until_a_try_of_it_is_acked": 4,
     "tests/unit/state/test_collisions.py::"
     "test_a_table_is_a_dictionary_even_if_most_keys_collide": 4,
     "tests/unit/stream/test_more_windows.py::"
@@ -110,6 +134,10 @@ REPEATED = {
     "tests/unit/stream/test_parallelism.py::test_mixed_parallelisms_survive_kills": 3,
     "tests/web/test_alerts_and_incidents.py::"
     "test_under_any_silences_no_end_comes_without_a_beginning_and_no_message_is_lost": 4,
+    "tests/web/test_honesty.py::"
+    "test_each_page_names_who_is_silent_and_is_no_younger_than_who_filled_it": 3,
+    "tests/web/test_own_api_rights.py::"
+    "test_a_caller_reads_everything_and_changes_what_the_right_is_for": 3,
 }
 """Tests that repeat themselves for many seeds and parameters. A plain run takes one in so many."""
 
