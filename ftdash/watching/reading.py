@@ -40,7 +40,6 @@ LOG_EVENTS_MAX = 5_000
 """In one step; the next one goes on."""
 
 LINE_BYTES_MAX = 16 << 20
-_BUCKET_OF_SPARK = re.compile(r"^s3[an]://")
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +103,7 @@ class DirectoryLook:
 
 def place_of(given: str) -> str:
     """A place that a person copied from a Spark job: what Spark calls `s3a://` is `s3://` here."""
-    return _BUCKET_OF_SPARK.sub("s3://", given.strip())
+    return re.sub("^s3a://", "s3://", given.strip())
 
 
 def check_place(location: str, roots: Sequence[str]) -> None:

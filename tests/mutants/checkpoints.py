@@ -309,7 +309,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/runtime/subtask/work_pieces.py",
-            "        self._measured[self._in_work.port].add(",
+            "        self._measured[self._port].add(",
             "        self._measured[0].add(",
             (
                 "tests/unit/runtime/subtask/test_work_pieces.py::test_an_input_whose_rows"

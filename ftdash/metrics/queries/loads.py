@@ -263,8 +263,8 @@ def forget() -> None:
 
 
 def _keys_of_minutes(runs: Collection[int]) -> dict[int, list[int]]:
-    """Of the samples that `minutes_of` says, in one query, however many runs have reported, and
-    however long ago. None is empty."""
+    """The keys of the samples that `minutes_of` gives, by one query, however many runs have
+    reported, and however long ago. No list is empty."""
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
     first_since = {

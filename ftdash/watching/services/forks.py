@@ -3,7 +3,7 @@
 The fork lies within `FTDASH_WATCH_ROOTS`, apart from the directory of every watched query, and has
 a query id of its own. The verdict is given again before anything is written. The query itself goes
 on, or stays as it is. Spark may deal the state of the fork to other partitions, in a process of its
-own; then every row is compared, and no fork remains of which one differs.
+own. Every row is then compared, and the fork is removed if one differs.
 """
 
 from collections.abc import Iterator

@@ -55,22 +55,23 @@ class WorkPieces:
         """`worked_ms`: how long the calling thread has worked so far."""
         self._worked_ms = worked_ms
         self._longest_ms = longest_ms
-        self._in_work: Process | None = None
+        self._port = self._rows_begun = 0  # no rows: nothing is in work that tells a cost
         self._began_ms = 0.0
         self._measured: defaultdict[int, _Measured] = defaultdict(_Measured)  # by port
 
     def begin(self, piece: Process) -> None:
         """The reader gets this piece."""
         if self._longest_ms:
-            self._in_work, self._began_ms = piece, self._worked_ms()
+            self._port, self._rows_begun = piece.port, piece.batch.num_rows
+            self._began_ms = self._worked_ms()
 
     def end(self) -> None:
         """The reader has handled what it got last, if anything."""
-        if self._in_work is None:
+        if not self._rows_begun:
             return
         took_ms = self._worked_ms() - self._began_ms
-        self._measured[self._in_work.port].add(self._in_work.batch.num_rows, took_ms)
-        self._in_work = None
+        self._measured[self._port].add(self._rows_begun, took_ms)
+        self._rows_begun = 0
 
     def of(self, process: Process) -> Iterator[Process]:
         rows, parts = process.batch.num_rows, list(process.parts)

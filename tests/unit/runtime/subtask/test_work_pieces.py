@@ -67,6 +67,14 @@ def test_an_input_whose_rows_cost_more_is_cut_by_its_own_cost() -> None:
     assert set(cheap) == {1}
 
 
+def test_a_batch_without_rows_tells_no_cost() -> None:
+    clock = ManualClock()
+    pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
+    handle(pieces, clock, 0, 0.0)
+
+    assert [len(handle(pieces, clock, ROWS, 0.001)) for _ in range(2)] == [1, 1]
+
+
 def test_a_batch_that_is_handled_in_time_stays_whole() -> None:
     clock = ManualClock()
     pieces = WorkPieces(clock.monotonic_ms, LONGEST_MS)
