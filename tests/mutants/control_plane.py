@@ -1190,8 +1190,9 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "ftdash/runs/queries/pulses.py",
-            "        if run.last_event_at and run.last_event_at > since:\n",
-            "        if not run.pk:\n",
+            "    recoveries = recoveries_ms_of([run.pipeline_id for run in runs])\n",
+            "    recoveries = {}\n    for run in runs:\n"
+            "        recoveries |= recoveries_ms_of([run.pipeline_id])\n",
             "tests/web/test_large_fleet.py::test_more_pipelines_need_no_more_queries",
         ),
         Mutant(

@@ -130,6 +130,21 @@ def test_what_is_known_of_a_run_is_read_once_until_it_has_news(
     ]
 
 
+def test_a_new_checkpoint_and_a_recovery_are_seen_at_once_though_both_are_read_seldom() -> None:
+    story = Story(new_run()).started().completed().sampled()
+    fold(story)
+    before = summary().pulse
+    fold(story.completed().slot_killed().sampled())
+    after = summary().pulse
+
+    assert before is not None
+    assert after is not None
+    assert (before.durations_ms, after.durations_ms) == ([80.0], [80.0, 80.0])
+    assert (before.to_recover_ms, before.recovery_count) == (None, 0)
+    assert after.to_recover_ms is not None
+    assert after.recovery_count == 1
+
+
 def test_of_an_ended_run_nothing_would_be_replayed(operator: Client) -> None:
     fold(Story(new_run()).started().sampled().completed().ended())
 

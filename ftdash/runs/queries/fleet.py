@@ -16,7 +16,14 @@ from ftdash.formats import age
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import Pipeline, Run, StatusChange
 from ftdash.metrics.load_rules import Trouble
-from ftdash.runs.fleet_answers import Attention, Concern, Fleet, PipelineSummary, RunPulse
+from ftdash.runs.fleet_answers import (
+    Attention,
+    Concern,
+    Fleet,
+    NewestRun,
+    PipelineSummary,
+    RunPulse,
+)
 from ftdash.runs.queries.freshness import (
     Observation,
     checkpoint_interval_s,
@@ -186,7 +193,7 @@ def fleet() -> Fleet:
 
 def _summary(
     pipeline: Pipeline,
-    run: Run | None,
+    run: NewestRun | None,
     seen: Observation,
     pulses: Mapping[int, RunPulse],
     changed: Mapping[int, datetime],
@@ -215,12 +222,12 @@ def _summary(
         attention=found.text,
         pulse=pulse,
         labels=pipeline.labels,
-        version=version(pipeline, run, seen),
+        version=version(pipeline, run, seen, state),
     )
 
 
 def _signs(
-    run: Run | None,
+    run: NewestRun | None,
     state: ShownState,
     reason: str,
     pulse: RunPulse | None,
@@ -244,7 +251,7 @@ def _signs(
     )
 
 
-def _transaction(run: Run, interval_s: float) -> Transaction | None:
+def _transaction(run: NewestRun, interval_s: float) -> Transaction | None:
     """The one with the least time."""
     timeouts = [(ms / 1000, sink) for sink, ms in run.transaction_timeouts_ms.items()]
     if not timeouts:
@@ -253,7 +260,7 @@ def _transaction(run: Run, interval_s: float) -> Transaction | None:
     return Transaction(sink, timeout_s, interval_s)
 
 
-def _changed_at(found: list[tuple[Pipeline, Run | None]]) -> dict[int, datetime]:
+def _changed_at(found: list[tuple[Pipeline, NewestRun | None]]) -> dict[int, datetime]:
     """Of runs that start, end or recover: since when, by primary key. Since its driver reported it;
     before its first report, since a person asked for the run."""
     moving = {

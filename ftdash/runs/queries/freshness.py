@@ -18,6 +18,7 @@ from ftdash.formats import age, count, plural, size
 from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.runs.fleet_answers import NewestRun
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus, RecoveryPhase
@@ -33,6 +34,9 @@ _SILENT = {
         " systemctl start redis-server ftdash-worker ftdash-beat."
     ),
 }
+
+
+AnyRun = Run | NewestRun
 
 
 class Heard(Protocol):
@@ -82,7 +86,7 @@ def silent_in(seen: Heard) -> timedelta | None:
     return min(left) if len(left) == len(HeartbeatName) else None
 
 
-def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
+def shown_state(run: AnyRun | None, seen: Observation) -> tuple[ShownState, str]:
     """The state and one sentence about it; the sentence may be empty."""
     if run is None:
         return ShownState.NEVER_STARTED, "This pipeline has not been started yet."
@@ -102,7 +106,7 @@ def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
     return ShownState(run.status), _restoring(run) or run.reason
 
 
-def _restoring(run: Run) -> str:
+def _restoring(run: AnyRun) -> str:
     """How far the reading of a recovery point is, in a sentence; empty while none is read."""
     if run.restoring is None:
         return ""
@@ -114,7 +118,7 @@ def _restoring(run: Run) -> str:
     )
 
 
-def clock_off_s(run: Run, now: datetime) -> float:
+def clock_off_s(run: AnyRun, now: datetime) -> float:
     """By how much the driver's clock is ahead of this one's; negative: behind what its reports were
     written at. 0: it is right, or off by no more than clocks differ by."""
     if run.last_event_at is None:
@@ -125,7 +129,7 @@ def clock_off_s(run: Run, now: datetime) -> float:
     return ahead if ahead > settings.CLOCKS_DIFFER_S else 0.0
 
 
-def is_lost(run: Run) -> bool:
+def is_lost(run: AnyRun) -> bool:
     """True if the driver that spoke last is known to be gone: another one was started since, or is
     due. It is not silent, so a page need not wait to say so."""
     spoke_at = run.last_event_at
@@ -133,7 +137,7 @@ def is_lost(run: Run) -> bool:
     return spoke_at is not None and any(at is not None and at > spoke_at for at in since)
 
 
-def _of_clock(run: Run, now: datetime) -> str:
+def _of_clock(run: AnyRun, now: datetime) -> str:
     off_s = clock_off_s(run, now)
     return (
         f"The clock of the driver's machine is {age(1000 * abs(off_s))}"
@@ -141,7 +145,7 @@ def _of_clock(run: Run, now: datetime) -> str:
     )
 
 
-def _silence(run: Run, silent_for: timedelta) -> str:
+def _silence(run: AnyRun, silent_for: timedelta) -> str:
     sentence = (
         f"The driver was {run.status} and has reported nothing for"
         f" {age(1000 * silent_for.total_seconds())}."
@@ -150,7 +154,7 @@ def _silence(run: Run, silent_for: timedelta) -> str:
     return f"{sentence} {note}" if note else sentence
 
 
-def fresh_driver_note(run: Run) -> str:
+def fresh_driver_note(run: AnyRun) -> str:
     """What the control plane last did about the driver, until the driver speaks for itself; or
     that it is silent."""
     if run.driver_silence and not run.is_terminal:
@@ -179,7 +183,7 @@ SETTINGS_MAX = 1_024
 """How many runs' settings are kept as parsed."""
 
 
-def checkpoint_interval_s(run: Run) -> float | None:
+def checkpoint_interval_s(run: AnyRun) -> float | None:
     """None: it completes checkpoints only on request."""
     return _interval_s(tuple(sorted(run.settings_now.items())))
 

@@ -72,7 +72,7 @@ def pipeline_page(name: str) -> PipelinePage | None:
         settings=pipeline.settings,
         allows_faults=pipeline.allows_faults,
         labels=pipeline.labels,
-        version=version(pipeline, newest, seen),
+        version=version(pipeline, newest, seen, shown_state(newest, seen)[0]),
         run=view,
         runs=[_brief(run, seen) for run in runs],
         actions=offers(pipeline, newest, view),
@@ -147,7 +147,10 @@ def pipeline_names() -> list[str]:
 def versions() -> dict[str, str]:
     """For each pipeline by name, a token that changes whenever its pages do. Cheap."""
     seen = observe()
-    return {pipeline.name: version(pipeline, run, seen) for pipeline, run in newest_runs_in_brief()}
+    return {
+        pipeline.name: version(pipeline, run, seen, shown_state(run, seen)[0])
+        for pipeline, run in newest_runs_in_brief()
+    }
 
 
 def _brief(run: Run, seen: Observation) -> RunBrief:

@@ -4,25 +4,28 @@ However many runs are asked for, it is the same few queries, all by an index, on
 run: all viewers get the same answer.
 """
 
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 from statistics import median_high
 
-from cachetools import LRUCache
-from django.db.models import F, Value
+from cachetools import LRUCache, TLRUCache
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, Value
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
-from ftdash.jobs.models import Recovery, Run
+from ftdash.jobs.models import Recovery
 from ftdash.metrics import load_rules
 from ftdash.metrics.load_rules import Finding, LoadMoment
 from ftdash.metrics.models import Sample
 from ftdash.metrics.queries import loads as samples
 from ftdash.metrics.queries.loads import TimedLoads, by_vertex, minutes_of, successive_loads
-from ftdash.runs.fleet_answers import RunPulse
-from ftdash.runs.queries.planning import SAMPLES_MAX, measured, recoveries_ms_of
+from ftdash.runs.fleet_answers import NewestRun, RunPulse
+from ftdash.runs.queries.planning import SAMPLES_MAX, recoveries_ms_of
 from ftdash.runs.queries.runs import behind, to_recover_ms
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.points.verdict import Measured
@@ -40,13 +43,22 @@ WITH_THE_ATTEMPT = {
 """Such a checkpoint did not fail by itself: its attempt did, which is reported elsewhere."""
 
 SAMPLED_FOR = timedelta(seconds=2 * SAMPLES_MAX)
-"""A run reports once a second; of one that has been silent, the samples are older."""
+"""Before its newest report. A run reports once a second."""
+
+MEASURED_FOR_S = 60.0
+"""How long a run's measured speeds are kept on the average: they are medians of two minutes and of
+recoveries, and cost more queries than all else of a pulse."""
 
 News = tuple[int, int, datetime | None]
 _known: LRUCache[int, tuple[News, RunPulse]] = LRUCache(PULSES_MAX)
+_speeds: TLRUCache[tuple[int, int, str], Measured] = TLRUCache(
+    # By chance, so that those of many runs do not end at once.
+    PULSES_MAX,
+    ttu=lambda _, __, now_s: now_s + MEASURED_FOR_S * random.uniform(0.5, 1.5),
+)
 
 
-def run_pulses(runs: Sequence[Run]) -> dict[int, RunPulse]:
+def run_pulses(runs: Sequence[NewestRun]) -> dict[int, RunPulse]:
     """By primary key of the run, as of its last report."""
     news = {run.pk: (run.pk, run.version, run.last_event_at) for run in runs}
     kept = {pk: _known[pk] for pk in news if pk in _known}
@@ -60,14 +72,16 @@ def run_pulses(runs: Sequence[Run]) -> dict[int, RunPulse]:
 def forget() -> None:
     """Each is read again."""
     _known.clear()
+    _speeds.clear()
+    _completed.clear()
     samples.forget()
 
 
-def _read(runs: list[Run]) -> dict[int, RunPulse]:
+def _read(runs: list[NewestRun]) -> dict[int, RunPulse]:
     living = [run for run in runs if not run.is_terminal]
     checkpoints, recoveries = _checkpoints(runs), _recent_recoveries(runs)
     minutes = minutes_of([run.pk for run in living])
-    going_on, known = _oldest_under_way(living), _measured(living)
+    going_on, known = _oldest_under_way(living), _measured_lately(living)
     return {
         run.pk: _pulse(
             run,
@@ -84,24 +98,24 @@ def _read(runs: list[Run]) -> dict[int, RunPulse]:
 Ended = tuple[int | None, str, float | None, str, int | None]
 """Of a checkpoint: id, status, duration, reason, records read. Newest first."""
 
+_ENDED = ("checkpoint_id", "status", "end_to_end_ms", "reason_name", "source_records")
+_completed: LRUCache[tuple[int, int | None], list[tuple[int, Ended]]] = LRUCache(PULSES_MAX)
+
 
 def _pulse(
-    run: Run,
+    run: NewestRun,
     ended: list[Ended],
     recent_recoveries: int,
     minute: list[TimedLoads],
     going_on_since: datetime | None,
     known: Measured,
 ) -> RunPulse:
-    durations: list[float] = []
-    failed: list[str] = []
-    for _, status, end_to_end_ms, reason, _ in ended[:DURATIONS_MAX]:
-        if status in COMPLETE and end_to_end_ms is not None:
-            durations.append(end_to_end_ms)
-        elif status == CheckpointStatus.FAILED and not (durations or reason in WITH_THE_ATTEMPT):
-            failed.append(reason)
-    read = {number: records for number, _, _, _, records in ended}
-    since = read.get(run.last_checkpoint_id, run.restored_records)
+    shown = ended[:DURATIONS_MAX]
+    durations = [ms for _, status, ms, _, _ in shown if ms is not None and status in COMPLETE]
+    in_row = takewhile(lambda each: each[1] == CheckpointStatus.FAILED, shown)
+    failed = [reason for _, _, _, reason, _ in in_row if reason not in WITH_THE_ATTEMPT]
+    newest = (each[-1] for each in ended if each[0] == run.last_checkpoint_id is not None)
+    since = next(newest, run.restored_records)
     to_replay = None if run.is_terminal else behind(run, since)
     operator, ratio = _most_backpressured(minute)
     durations.reverse()
@@ -133,7 +147,10 @@ def _most_backpressured(minute: list[TimedLoads]) -> tuple[str | None, float | N
 
 
 def _findings(
-    run: Run, minute: list[TimedLoads], durations: list[float], going_on_since: datetime | None
+    run: NewestRun,
+    minute: list[TimedLoads],
+    durations: list[float],
+    going_on_since: datetime | None,
 ) -> list[Finding]:
     """The most pressing first. Only a suspicion makes it read more samples."""
     if not minute:
@@ -158,36 +175,47 @@ def _moments(samples: list[TimedLoads]) -> list[LoadMoment]:
     return [LoadMoment(each.at.timestamp(), each.subtasks) for each in samples]
 
 
-def _oldest_under_way(runs: list[Run]) -> dict[int, datetime]:
+def _oldest_under_way(runs: list[NewestRun]) -> dict[int, datetime]:
     """By primary key of the run: when the oldest of its attempt's checkpoints began that has not
     ended. A run without one has no entry."""
-    going_on = Checkpoint.objects.filter(run__in=runs, status=CheckpointStatus.IN_PROGRESS)
+    going_on = Checkpoint.objects.filter(run__in=_keys(runs), status=CheckpointStatus.IN_PROGRESS)
     rows = going_on.filter(attempt=F("run__attempt")).order_by("-sequence")
     return {pk: at for pk, at in rows.values_list("run_id", "trigger_at") if at is not None}
 
 
-def _checkpoints(runs: list[Run]) -> dict[int, list[Ended]]:
+def _checkpoints(runs: list[NewestRun]) -> dict[int, list[Ended]]:
     """The newest that have ended; those that were refused before they had an id are among them."""
-    ended = Checkpoint.objects.filter(run__in=runs).exclude(status=CheckpointStatus.IN_PROGRESS)
-    # By the id, which an index has, and not by their rank, which takes a look at all of them.
-    newest = Coalesce(F("run__last_checkpoint_id"), Value(0))
-    with_id = ended.filter(checkpoint_id__gt=newest - DURATIONS_MAX)
+    found = {run.pk: list(rows) for run, rows in zip(runs, _completed_of(runs), strict=True)}
     recent = timezone.now() - RECENT
-    without = ended.filter(checkpoint_id=None, trigger_at__gt=recent)
-    columns = ("run_id", "sequence", "checkpoint_id", "status", "end_to_end_ms", "reason_name")
-    found: dict[int, list[tuple[int, Ended]]] = defaultdict(list)
-    for rows in (with_id, without):
-        for run, sequence, *row in rows.order_by().values_list(*columns, "source_records"):
-            found[run].append((sequence, tuple(row)))
-    return {
-        run.pk: [row for _, row in sorted(found[run.pk], key=lambda each: -each[0])] for run in runs
-    }
+    is_new = Q(checkpoint_id__gt=_before_newest()) | Q(checkpoint_id=None, trigger_at__gt=recent)
+    failed = Checkpoint.objects.filter(is_new, run__in=_keys(runs), status=CheckpointStatus.FAILED)
+    for pk, *row in failed.order_by().values_list("run_id", "sequence", *_ENDED):
+        found[pk].append((row[0], tuple(row[1:])))
+    return {pk: [row for _, row in sorted(rows, reverse=True)] for pk, rows in found.items()}
 
 
-def _recent_recoveries(runs: list[Run]) -> dict[int, int]:
+def _completed_of(runs: list[NewestRun]) -> list[list[tuple[int, Ended]]]:
+    """Of each run, with sequence. They are read when its newest one is another: all completed ones
+    were the newest once, and only then."""
+    keys = [(run.pk, run.last_checkpoint_id) for run in runs]
+    new: dict[int, list[tuple[int, Ended]]] = {key[0]: [] for key in keys if key not in _completed}
+    complete = Checkpoint.objects.filter(run__in=new, status__in=COMPLETE)
+    rows = complete.filter(checkpoint_id__gt=_before_newest()).order_by()
+    for pk, *row in rows.values_list("run_id", "sequence", *_ENDED):
+        new[pk].append((row[0], tuple(row[1:])))
+    _completed.update({key: new[key[0]] for key in keys if key[0] in new})
+    return [new[key[0]] if key[0] in new else _completed[key] for key in keys]
+
+
+def _before_newest() -> Combinable:
+    """By the id, which an index has, and not by their rank, which takes a look at all of them."""
+    return Coalesce(F("run__last_checkpoint_id"), Value(0)) - DURATIONS_MAX
+
+
+def _recent_recoveries(runs: list[NewestRun]) -> dict[int, int]:
     now = timezone.now()
     heard = min((run.last_event_at for run in runs if run.last_event_at), default=now)
-    rows = Recovery.objects.filter(run__in=runs, started_at__gt=heard - RECENT).order_by()
+    rows = Recovery.objects.filter(run__in=_keys(runs), started_at__gt=heard - RECENT).order_by()
     since = {run.pk: (run.last_event_at or now) - RECENT for run in runs}
     counts: dict[int, int] = defaultdict(int)
     for run, started_at in rows.values_list("run_id", "started_at"):
@@ -195,26 +223,40 @@ def _recent_recoveries(runs: list[Run]) -> dict[int, int]:
     return counts
 
 
-def _measured(runs: list[Run]) -> dict[int, Measured]:
+def _measured_lately(runs: list[NewestRun]) -> dict[int, Measured]:
+    """`_measured`, about `MEASURED_FOR_S` old at most, and younger than the run's last recovery."""
+    keys = {run.pk: (run.pk, run.attempt, run.status) for run in runs}
+    new = [run for run in runs if keys[run.pk] not in _speeds]
+    read = _measured(new) if new else {}
+    for run in new:
+        _speeds[keys[run.pk]] = read.get(run.pk, Measured())
+    return {run.pk: _speeds.get(keys[run.pk], Measured()) for run in runs}
+
+
+def _measured(runs: list[NewestRun]) -> dict[int, Measured]:
     """As `planning.measured`, for runs that have recovered; the others have no such estimate."""
     recoveries = recoveries_ms_of([run.pipeline_id for run in runs])
     recovered = [run for run in runs if recoveries.get(run.pipeline_id)]
-    since = timezone.now() - SAMPLED_FOR
-    heard, silent = list[Run](), dict[int, Measured]()
-    for run in recovered:
-        if run.last_event_at and run.last_event_at > since:
-            heard.append(run)
-        else:
-            silent[run.pk] = measured(run.pipeline)
-    samples = Sample.objects.filter(run__in=heard, at__gt=since, records_per_s__gt=0)
+    samples = Sample.objects.filter(run__in=_keys(recovered), records_per_s__gt=0)
+    recent = samples.filter(at__gt=_before_report()).order_by("-sequence")
     rates: dict[int, list[float]] = defaultdict(list)
-    for run_pk, rate in samples.order_by("-sequence").values_list("run_id", "records_per_s"):
+    for run_pk, rate in recent.values_list("run_id", "records_per_s"):
         if len(rates[run_pk]) < SAMPLES_MAX:
             rates[run_pk].append(rate)
-    return silent | {
+    return {
         run.pk: Measured(
             recoveries_ms=recoveries[run.pipeline_id],
             records_per_s=median_high(rates[run.pk]) if rates[run.pk] else None,
         )
-        for run in heard
+        for run in recovered
     }
+
+
+def _before_report() -> Combinable:
+    """A silent run is measured by what it said last."""
+    began = F("run__last_event_at") - Value(SAMPLED_FOR, output_field=DurationField())
+    return ExpressionWrapper(began, output_field=DateTimeField())
+
+
+def _keys(runs: list[NewestRun]) -> list[int]:
+    return [run.pk for run in runs]

@@ -7,15 +7,23 @@ whenever its pages do.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from django.db.models import F, Max, OuterRef, Subquery
+from django.db.models import F, Max, OuterRef, QuerySet, Subquery
 
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, ShownState, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import TERMINAL_STATUSES, Pipeline, Run, StatusChange
 from ftdash.metrics.models import Sample
-from ftdash.runs.queries.freshness import Observation, fresh_driver_note, observe, shown_state
+from ftdash.runs.fleet_answers import NewestRun
+from ftdash.runs.queries.freshness import (
+    AnyRun,
+    Observation,
+    fresh_driver_note,
+    observe,
+    shown_state,
+)
 from ftdash.runs.queries.planning import measured
 from ftdash.times import watermark_moment
 from pipelines.domain.gaps import Gap
@@ -76,7 +84,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
     )
 
 
-def to_recover_ms(run: Run, known: Measured, to_replay: int | None) -> float | None:
+def to_recover_ms(run: AnyRun, known: Measured, to_replay: int | None) -> float | None:
     """From a failure now until what it costs is read again, with the wait before the restart."""
     working_ms = known.until_caught_up_ms(to_replay)
     return None if working_ms is None else working_ms + (run.next_restart_delay_ms or 0.0)
@@ -104,7 +112,7 @@ def records_to_replay_of_each(runs: Collection[Run]) -> dict[int, int | None]:
     }
 
 
-def behind(run: Run, since: int | None) -> int | None:
+def behind(run: AnyRun, since: int | None) -> int | None:
     """`since`: what the sources of a living run had read at the point to go back to."""
     mode = run.settings_now.get("execution.checkpointing.mode", "")
     if mode.strip().upper().replace("-", "_") == CheckpointingMode.AT_MOST_ONCE:
@@ -240,44 +248,36 @@ def _facts(rows: Iterable[Run]) -> list[RunFacts]:
     return result
 
 
-_LARGE = (
-    *("code", "parameters", "replayed_sources", "renamed_uids", "accepted_gaps", "vertices"),
-    *("input_gaps", "slots", "counters"),
-)
-"""Columns of a run that take long to decode, and longer the wider the run is."""
-
-_LARGE_OF_PIPELINE = ("code", "parameters", "settings")
+_IN_BRIEF = NewestRun._fields
+_PIPELINE_IN_BRIEF = ("name", "flow", "parallelism", "labels", "version")
 
 
 def newest_runs(pipelines: Collection[int] | None = None) -> list[tuple[Pipeline, Run | None]]:
     """Every pipeline by name, or those with the primary keys; None before its first run."""
-    return _newest_runs(pipelines, is_brief=False)
-
-
-def newest_runs_in_brief() -> list[tuple[Pipeline, Run | None]]:
-    """`newest_runs` for lists of all of them: each large column of one costs a query of its own."""
-    return _newest_runs(None, is_brief=True)
-
-
-def _newest_runs(
-    pipelines: Collection[int] | None, *, is_brief: bool
-) -> list[tuple[Pipeline, Run | None]]:
-    newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
-    chosen, rows = Pipeline.objects.annotate(newest_run=Subquery(newest)), Run.objects.all()
-    if pipelines is not None:
-        chosen = chosen.filter(pk__in=pipelines)
-    if is_brief:
-        chosen, rows = chosen.defer(*_LARGE_OF_PIPELINE), rows.defer(*_LARGE)
-    found = list(chosen)
-    runs = rows.in_bulk([each.newest_run for each in found if each.newest_run is not None])
+    chosen = _with_newest_run()
+    found = list(chosen if pipelines is None else chosen.filter(pk__in=pipelines))
+    runs = Run.objects.in_bulk([each.newest_run for each in found if each.newest_run is not None])
     for each in found:
         if each.newest_run in runs:
             runs[each.newest_run].pipeline = each
     return [(each, runs.get(each.newest_run)) for each in found]
 
 
-def version(pipeline: Pipeline, run: Run | None, seen: Observation) -> str:
-    state, _ = shown_state(run, seen)
+def newest_runs_in_brief() -> list[tuple[Pipeline, NewestRun | None]]:
+    """`newest_runs` of all pipelines for lists of them; any other column of a pipeline costs a
+    query of its own."""
+    found = list(_with_newest_run().only(*_PIPELINE_IN_BRIEF))
+    rows = Run.objects.filter(pk__in=[each.newest_run for each in found]).order_by()
+    runs = {row[0]: NewestRun._make(row) for row in rows.values_list(*_IN_BRIEF)}
+    return [(each, runs.get(each.newest_run)) for each in found]
+
+
+def _with_newest_run() -> QuerySet[Any]:
+    newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
+    return Pipeline.objects.annotate(newest_run=Subquery(newest))
+
+
+def version(pipeline: Pipeline, run: AnyRun | None, seen: Observation, state: ShownState) -> str:
     late = "" if seen.reconcile.is_alive else "late"
     of_run = f"{run.number}.{run.version}" if run else "0.0"
     return f"{pipeline.version}.{of_run}.{state}{late}"
