@@ -220,7 +220,7 @@ def resident_bytes_before(run_pk: int, at: datetime) -> dict[str, int]:
 
 SUCCESSIVE = 5
 DECODED_MAX = 20_000
-"""Of how many subtasks the newest samples are kept, as `minutes_of` gives them; some 1 kB each."""
+"""Of how many subtasks the newest samples are kept as decoded; some 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,9 @@ class TimedLoads:
 
 def successive_loads(run_pk: int) -> list[TimedLoads]:
     """At most `SUCCESSIVE` of the newest attempt, one after the other, oldest first."""
-    return _timed(_recent_keys(run_pk)[-SUCCESSIVE:])
+    keys = _recent_keys(run_pk)[-SUCCESSIVE:]
+    known = _timed(keys)
+    return [known[key] for key in keys if key in known]
 
 
 _decoded: LRUCache[int, TimedLoads] = LRUCache(
@@ -249,10 +251,7 @@ def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
     is read once, and is one of the others later.
     """
     chosen = _keys_of_minutes(runs)
-    wanted = {key for keys in chosen.values() for key in keys}
-    known = {key: _decoded[key] for key in wanted if key in _decoded}
-    for each in Sample.objects.filter(pk__in=wanted - known.keys()).order_by():
-        known[each.pk] = _decoded[each.pk] = TimedLoads(each.at, _subtasks(each, None))
+    known = _timed({key for keys in chosen.values() for key in keys})
     found = {run: [known[key] for key in keys if key in known] for run, keys in chosen.items()}
     return {run: moments for run, moments in found.items() if moments}
 
@@ -295,9 +294,12 @@ def _recent_keys(run_pk: int) -> list[int]:
     return list(recent.order_by("sequence").values_list("pk", flat=True))
 
 
-def _timed(keys: Iterable[int]) -> list[TimedLoads]:
-    samples = Sample.objects.filter(pk__in=list(keys)).order_by("sequence")
-    return [TimedLoads(each.at, _subtasks(each, None)) for each in samples]
+def _timed(keys: Collection[int]) -> dict[int, TimedLoads]:
+    """By primary key of the sample; those that are deleted by now have no entry."""
+    known = {key: _decoded[key] for key in keys if key in _decoded}
+    for each in Sample.objects.filter(pk__in=set(keys) - known.keys()).order_by():
+        known[each.pk] = _decoded[each.pk] = TimedLoads(each.at, _subtasks(each, None))
+    return known
 
 
 def trends(run_id: str) -> dict[str, list[VertexMoment]]:
