@@ -7,7 +7,7 @@ import threading
 
 import django
 
-ROUND_S = 0.05
+ROUND_S = 0.2
 
 
 def main() -> None:
