@@ -1,9 +1,8 @@
 """What all tests share: a home of their own, a Java for Spark, and no silent skips in CI.
 
-The whole suite runs in three processes: whatever starts real slots or Spark, where time matters,
-one after the other in one of them, from the beginning on; all that only computes in the others,
-which give way to it; and what drives a browser or workers at the end, a file at a time, in
-whichever comes to it first. Without the slow tests, two processes use both cores.
+The whole suite runs in two processes: whatever starts real slots or Spark, where time matters, one
+after the other in one of them, from the beginning on; all that only computes in the other; and what
+drives a browser or workers at the end, a file at a time, in whichever comes to it first.
 
 A plain `python -m pytest` leaves out the slow tests (`tests/thorough.py`) and says how many.
 """
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TextIO
 
@@ -41,12 +40,9 @@ if TYPE_CHECKING:
     from tests.object_server import ObjectServer
     from tests.postgres_server import PostgresServer
 
-WORKERS, WORKERS_FOR_ALL = 2, 3
-"""One for each of two cores. The tests of Spark wait a lot, so a third one has something to do
-meanwhile; if it did not give way to them, they would take twice as long, and the suite waits for
-them in the end."""
-GIVES_WAY = 10
-"""How nice a process is to the one that runs what starts real slots or Spark."""
+WORKERS = 2
+"""One for each of two cores. Both are busy nearly all the time: with a third process, even one that
+gives way, the tests of Spark take longer, and the suite waits for them in the end."""
 PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
 PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
 FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
@@ -150,9 +146,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A test that you name runs in the process that you start."""
-    if not is_whole_suite(config):
-        return 0
-    return WORKERS_FOR_ALL if REQUIRE_ALL or config.option.runs_all else WORKERS
+    return WORKERS if is_whole_suite(config) else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -257,20 +251,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def give_way(group: str) -> None:
-    """Only root takes it back; others run what comes later in the same process as it is."""
-    niceness = 0 if group in (PROCESSES, KAFKA) else GIVES_WAY
-    if os.getpriority(os.PRIO_PROCESS, 0) != niceness:
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, niceness)
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Around everything, so that the wait counts in no test's time."""
     is_alone = item.get_closest_marker("alone") is not None
-    if is_whole_suite(item.config):
-        give_way(group_of(item.nodeid.partition("::")[0]))
     with SharedMachine(Path(os.environ[MACHINE])).used(alone=is_alone), ended_if_it_hangs(item):
         return (yield)
 

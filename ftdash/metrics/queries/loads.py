@@ -15,14 +15,18 @@ from typing import Any, NamedTuple, TypeVar
 
 from cachetools import LRUCache
 from django.db.models import (
+    Case,
     DateTimeField,
     DurationField,
     Expression,
     ExpressionWrapper,
+    F,
     OuterRef,
     Subquery,
     Value,
+    When,
 )
+from django.utils import timezone
 
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
@@ -116,6 +120,7 @@ class HotKeys:
 
 
 METER_SPAN = timedelta(seconds=60)
+JUST_NOW = timedelta(seconds=5)
 TREND_POINTS_MAX = 300
 """How many of a run's samples a trend reads, evenly spread: each holds every subtask."""
 
@@ -245,7 +250,8 @@ _decoded: LRUCache[int, TimedLoads] = LRUCache(
 
 def minutes_of(runs: Collection[int]) -> dict[int, list[TimedLoads]]:
     """By primary key of a run, up to three samples of its newest attempt, oldest first: the first
-    in the minute before its newest one, the first in the half of it, and the newest.
+    in the minute before its newest one, the first in the half of it, and the newest. The minute of
+    a run that has just reported ends now.
 
     Fewer if the attempt is younger. A run without a sample has no entry. The newest sample of now
     is read once, and is one of the others later.
@@ -266,23 +272,29 @@ def _keys_of_minutes(runs: Collection[int]) -> dict[int, list[int]]:
     reported, and however long ago. No list is empty."""
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
-    first_since = {
-        name: Subquery(same.filter(at__gte=_before_newest(span)).order_by("at").values("pk")[:1])
-        for name, span in (("first", METER_SPAN), ("middle", METER_SPAN / 2))
-    }
     rows = Run.objects.filter(pk__in=runs).order_by()
     rows = rows.annotate(
         newest=Subquery(newest.values("pk")[:1]),
         newest_at=Subquery(newest.values("at")[:1]),
         newest_attempt=Subquery(newest.values("attempt")[:1]),
-    ).annotate(**first_since)
+    )
+    for name, span in (("first", METER_SPAN), ("middle", METER_SPAN / 2)):
+        since = same.filter(at__gte=OuterRef(f"{name}_since")).order_by("at")
+        rows = rows.annotate(**{f"{name}_since": _before_newest(span)})
+        rows = rows.annotate(**{name: Subquery(since.values("pk")[:1])})
     keys = {pk: each for pk, *each in rows.values_list("pk", "first", "middle", "newest")}
     return {pk: list(dict.fromkeys(filter(None, each))) for pk, each in keys.items() if each[-1]}
 
 
 def _before_newest(span: timedelta) -> Expression:
-    begins = OuterRef("newest_at") - Value(span, output_field=DurationField())
-    return ExpressionWrapper(begins, output_field=DateTimeField())
+    """Of a run that has just reported, before now: SQLite would ask Python for each difference."""
+    now = timezone.now()
+    begins = F("newest_at") - Value(span, output_field=DurationField())
+    return Case(
+        When(newest_at__range=(now - JUST_NOW, now + JUST_NOW), then=Value(now - span)),
+        default=ExpressionWrapper(begins, output_field=DateTimeField()),
+        output_field=DateTimeField(),
+    )
 
 
 def _recent_keys(run_pk: int) -> list[int]:
