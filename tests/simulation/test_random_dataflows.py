@@ -90,7 +90,7 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     assert not bad, "\n".join(map(_told, bad))
     assert sorted(verdict.seed for verdict in verdicts) == seeds
     assert {verdict.mode for verdict in verdicts} == set(MODES)
-    assert [what for what in REACHED if seen[what] < 5] == []
+    assert [what for what in REACHED if seen[what] < 3] == []
     assert turns * SEEDS < TURNS_MAX * len(seeds)
 
 
