@@ -26,7 +26,10 @@ from pipelines.structured.fork import ForkRequest, begin_output, fork
 from pipelines.structured.moving import move_behind
 from pipelines.structured.recovery import recovery_points
 from pipelines.structured.verification import verify
+from tests.brokers.kafka_broker import KafkaBroker
+from tests.java_programs import ProgramMissing
 from tests.polling import wait_until
+from tests.structured_rewinds.kafka import add_connector
 from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, StoreSetting, configure
 from tests.structured_rewinds.rewinds import rewind, story_of
 
@@ -36,6 +39,11 @@ FILE_ROWS = 7
 COMPACT_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 SEEDS = (0, 19, 26)
 """An aggregation on the HDFS-backed store, and two joins on RocksDB of both formats."""
+
+KAFKA_SEEDS = (0, 13)
+"""An aggregation on the HDFS-backed store, and a join on RocksDB in format 2. For more of them:
+`python -m tests.structured_rewinds --sources kafka --seeds 200`."""
+
 STORES = {"hdfs": HDFS, "rocksdb": StoreSetting(ROCKSDB, 1), "rocksdb2": StoreSetting(ROCKSDB, 2)}
 
 
@@ -49,8 +57,24 @@ def spark(spark: SparkSession) -> SparkSession:
 def test_a_fork_equals_a_query_that_never_took_the_wrong_turn(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    ending = rewind(spark, story_of(seed), tmp_path)
+    ending = rewind(spark, story_of(seed, ("file", "rate")), tmp_path)
 
+    assert ending.is_right, ending
+
+
+@pytest.mark.parametrize("seed", KAFKA_SEEDS)
+def test_a_fork_of_a_query_that_reads_kafka_equals_one_that_never_took_the_wrong_turn(
+    spark: SparkSession, kafka_server: KafkaBroker, tmp_path: Path, seed: int
+) -> None:
+    try:
+        add_connector(spark)
+    except ProgramMissing as why:
+        pytest.skip(str(why))
+    story = story_of(seed, ("kafka",))
+
+    ending = rewind(spark, story, tmp_path, kafka_server)
+
+    assert story.source == "kafka"
     assert ending.is_right, ending
 
 

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from ftdash.supervision import java
+from tests.structured_rewinds.kafka import Topic
 
 STATE = "org.apache.spark.sql.execution.streaming.state."
 ROWS = 20
@@ -76,13 +77,17 @@ def session() -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file source over `folder`, or the source of Spark that counts up by batches."""
+    """A file source over `folder`, a topic of Kafka, or the source of Spark that counts up by
+    batches."""
 
     kind: str
     folder: Path
+    topic: Topic | None = None
 
     def offer(self, batches: range) -> None:
-        """One file for each batch; times of files give their order."""
+        """One file or `ROWS` records for each batch; times of files give their order."""
+        if self.topic is not None:
+            self.topic.offer(batches.stop * ROWS)
         if self.kind != "file":
             return
         self.folder.mkdir(exist_ok=True)
@@ -97,6 +102,9 @@ class Input:
         if self.kind == "file":
             reader = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1)
             frame = reader.json(str(self.folder))
+        elif self.topic is not None:
+            text = self.topic.read(spark, ROWS)
+            frame = text.select(F.col("value").cast("long").alias("value"))
         else:
             frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
         return frame.select("value", F.timestamp_seconds(F.col("value") + 1_700_000_000).alias("t"))
@@ -160,8 +168,8 @@ class Query:
     ) -> dict[int, Rows]:
         """Run until batch `until` is committed; the rows that each batch gave out.
 
-        Over a file source, all files that are there make batches, so that more may run. Over the
-        other one the next batch is planned and fails.
+        Over files and Kafka, all that is there makes batches, so that more may run. Over the other
+        source the next batch is planned and fails.
         """
         self.input.offer(range(until + 1))
         self.other.offer(range(until + 1))
@@ -176,7 +184,7 @@ class Query:
         result = function(self.input.read(spark), self.other.read(spark), shift)
         writer = result.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         writer = writer.foreachBatch(keep)
-        if self.input.kind == "file":
+        if self.input.kind != "rate":
             writer.trigger(availableNow=True).start().awaitTermination()
             return seen
         query = writer.trigger(processingTime="0 seconds").start()

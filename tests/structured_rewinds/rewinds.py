@@ -1,11 +1,13 @@
 """One rewind by seed: a query takes a wrong turn, is forked, and must equal one that did not.
 
-The seed chooses store, operator, source, the batch to go back to, how far the wrong turn went, what
-the changed code does, whether the way leads over a savepoint, and where the fork is restarted.
+The seed chooses store, operator, one of the wanted sources, the batch to go back to, how far the
+wrong turn went, what the changed code does, whether the way leads over a savepoint, and where the
+fork is restarted.
 """
 
 import random
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,6 +19,8 @@ from pipelines.structured.directory import read_query
 from pipelines.structured.doctor import examine
 from pipelines.structured.fork import Boundaries, ForkRequest, fork
 from pipelines.structured.savepoints import SavepointRequest, take_savepoint
+from tests.brokers.kafka_broker import KafkaBroker
+from tests.structured_rewinds.kafka import Topic
 from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, Rows, StoreSetting
 
 STORES = {
@@ -27,7 +31,7 @@ STORES = {
     "RocksDB 2 with changelog": StoreSetting(ROCKSDB, 2, True),
 }
 OPERATORS = ("aggregation", "deduplication", "join", "transformWithState")
-SOURCES = ("file", "rate")
+SOURCES = ("file", "rate", "kafka")
 CELLS = [
     cell
     for cell in product(STORES, OPERATORS, SOURCES)
@@ -50,10 +54,11 @@ class Story:
     has_savepoint: bool
 
 
-def story_of(seed: int) -> Story:
-    """Consecutive seeds go through all cells."""
+def story_of(seed: int, sources: Collection[str] = SOURCES) -> Story:
+    """Consecutive seeds go through all cells of these sources."""
     chance = random.Random(seed)
-    store, operator, source = CELLS[seed % len(CELLS)]
+    cells = [cell for cell in CELLS if cell[2] in sources]
+    store, operator, source = cells[seed % len(cells)]
     back_to = chance.randint(0, 3)
     wrong_until = back_to + chance.randint(1, 4)
     right_until = back_to + chance.randint(2, 5)
@@ -89,9 +94,12 @@ class Ending:
         return not self.differing and not self.findings and not self.touched
 
 
-def rewind(spark: SparkSession, story: Story, home: Path) -> Ending:
+def rewind(
+    spark: SparkSession, story: Story, home: Path, broker: KafkaBroker | None = None
+) -> Ending:
+    """`broker`: for a story whose source is Kafka; the session has the connector."""
     STORES[story.store].apply(spark)
-    query = _query(story, home / "input")
+    query = _query(story, home / "input", broker)
     original, target = home / "original", home / "fork"
     query.run(spark, original, shift=0, until=story.wrong_until)
     # Spark's maintenance may still write where a query was: the original is moved away from it.
@@ -101,7 +109,7 @@ def rewind(spark: SparkSession, story: Story, home: Path) -> Ending:
     is_touched = before != _fingerprint(original)
     shutil.rmtree(original)  # a fork needs nothing of it
     found = _go_on(spark, query, target, story)
-    never = _query(story, home / "input-of-reference")
+    never = _query(story, home / "input-of-reference", broker)
     never.run(spark, home / "reference", shift=0, until=story.back_to)
     expected = _go_on(spark, never, home / "reference", story)
     findings = examine(read_query(str(target), [str(home)]))
@@ -119,13 +127,19 @@ def rewind(spark: SparkSession, story: Story, home: Path) -> Ending:
     )
 
 
-def _query(story: Story, folder: Path) -> Query:
+def _query(story: Story, folder: Path, broker: KafkaBroker | None) -> Query:
     folder.mkdir()
-    return Query(
-        story.operator,
-        Input(story.source, folder / "left"),
-        Input(story.source, folder / "right"),
+    left, right = (
+        Input(story.source, folder / side, _topic(story, broker)) for side in ("left", "right")
     )
+    return Query(story.operator, left, right)
+
+
+def _topic(story: Story, broker: KafkaBroker | None) -> Topic | None:
+    if story.source != "kafka":
+        return None
+    assert broker is not None, "the source of this story is Kafka"
+    return Topic(broker)
 
 
 def _fork(story: Story, home: Path, original: Path, target: Path) -> None:
