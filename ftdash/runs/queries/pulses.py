@@ -99,7 +99,8 @@ Ended = tuple[int | None, str, float | None, str, int | None]
 """Of a checkpoint: id, status, duration, reason, records read. Newest first."""
 
 _ENDED = ("checkpoint_id", "status", "end_to_end_ms", "reason_name", "source_records")
-_completed: LRUCache[tuple[int, int | None], list[tuple[int, Ended]]] = LRUCache(PULSES_MAX)
+_completed: LRUCache[int, tuple[int | None, list[tuple[int, Ended]]]] = LRUCache(PULSES_MAX)
+"""By primary key of the run: the id of the newest one when they were read, and they themselves."""
 
 
 def _pulse(
@@ -195,16 +196,21 @@ def _checkpoints(runs: list[NewestRun]) -> dict[int, list[Ended]]:
 
 
 def _completed_of(runs: list[NewestRun]) -> list[list[tuple[int, Ended]]]:
-    """Of each run, with sequence. They are read when its newest one is another: all completed ones
-    were the newest once, and only then."""
-    keys = [(run.pk, run.last_checkpoint_id) for run in runs]
-    new: dict[int, list[tuple[int, Ended]]] = {key[0]: [] for key in keys if key not in _completed}
+    """The completed checkpoints of each run, each with its sequence. They are read again only when
+    the run has a newer one, because nothing else adds to them."""
+    known = {run.pk: _completed[run.pk] for run in runs if run.pk in _completed}
+    new: dict[int, list[tuple[int, Ended]]] = {
+        run.pk: []
+        for run in runs
+        if run.pk not in known or known[run.pk][0] != run.last_checkpoint_id
+    }
     complete = Checkpoint.objects.filter(run__in=new, status__in=COMPLETE)
     rows = complete.filter(checkpoint_id__gt=_before_newest()).order_by()
     for pk, *row in rows.values_list("run_id", "sequence", *_ENDED):
         new[pk].append((row[0], tuple(row[1:])))
-    _completed.update({key: new[key[0]] for key in keys if key[0] in new})
-    return [new[key[0]] if key[0] in new else _completed[key] for key in keys]
+    known |= {run.pk: (run.last_checkpoint_id, new[run.pk]) for run in runs if run.pk in new}
+    _completed.update({pk: known[pk] for pk in new})
+    return [known[run.pk][1] for run in runs]
 
 
 def _before_newest() -> Combinable:
