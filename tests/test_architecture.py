@@ -65,7 +65,7 @@ FROM_FTDASH = {
     )
 }
 DASHBOARD = [  # each may import those before it
-    *("installed_command", "formats", "times", "telemetry", "logs", "celery", "errands"),
+    *("installed_command", "formats", "times", "among", "telemetry", "logs", "celery", "errands"),
     *("postgresql", "settings"),
     "jobs",  # the rows of pipelines, runs and requests
     *("accounts", "django_hooks", "history", "checkpoints", "metrics"),

@@ -1,10 +1,18 @@
 """The page of all pipelines with many of them: found, filtered, grouped, sorted, in few queries."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 import time
+from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.conf import settings as configuration
 from django.db import connection
 from django.http import QueryDict
 from django.test import Client
@@ -23,9 +31,21 @@ from ftdash.ui.pipelines.fleet_page import same_words
 from tests.web.page_words import text_of, words_of
 from tests.web.wide_site import FAILED_EVERY, fleet
 
+if TYPE_CHECKING:
+    from tests.postgres_server import PostgresServer
+
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
 FEW, MANY = 30, 120
+ON_POSTGRESQL = """
+import json
+import django
+django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from tests.web.test_large_fleet import pulses_of_fleet
+print(json.dumps(pulses_of_fleet()))
+"""
 
 
 def test_more_pipelines_need_no_more_queries() -> None:
@@ -63,6 +83,37 @@ def test_the_minute_of_a_run_ends_with_its_own_newest_sample() -> None:
     assert [each.at for each in found[first.run_id]] == [first_at]
     ages_s = [(end - each.at).total_seconds() for each in found[second.run_id]]
     assert ages_s == [59.0, 29.5, 0.0]
+
+
+@pytest.mark.slow
+def test_postgresql_gives_the_answers_of_sqlite(postgres: "PostgresServer", tmp_path: Path) -> None:
+    postgres.execute("create database fleet")
+    environment = {
+        **os.environ,
+        "FTDASH_HOME": str(tmp_path),
+        "FTDASH_DATABASE_URL": postgres.url.removesuffix("postgres") + "fleet",
+    }
+
+    answered = subprocess.run(
+        [sys.executable, "-c", ON_POSTGRESQL],
+        cwd=configuration.BASE_DIR,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+    assert answered.returncode == 0, answered.stderr
+    expected = pulses_of_fleet()
+    assert len(expected) == FEW
+    assert json.loads(answered.stdout.splitlines()[-1]) == expected
+
+
+def pulses_of_fleet() -> dict[str, Any]:
+    """Of the pipelines of one seed, by name."""
+    fleet(FEW)
+    shown = queries.fleet().pipelines
+    return {each.name: asdict(each.pulse) for each in shown if each.pulse}
 
 
 def queries_of_fleet(count: int) -> int:

@@ -28,6 +28,7 @@ from django.db.models import (
 )
 from django.utils import timezone
 
+from ftdash.among import among
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 
@@ -272,7 +273,7 @@ def _keys_of_minutes(runs: Collection[int]) -> dict[int, list[int]]:
     reported, and however long ago. No list is empty."""
     newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence")
     same = Sample.objects.filter(run=OuterRef("pk"), attempt=OuterRef("newest_attempt"))
-    rows = Run.objects.filter(pk__in=runs).order_by()
+    rows = Run.objects.filter(among("pk", runs)).order_by()
     rows = rows.annotate(
         newest=Subquery(newest.values("pk")[:1]),
         newest_at=Subquery(newest.values("at")[:1]),
@@ -309,7 +310,7 @@ def _recent_keys(run_pk: int) -> list[int]:
 def _timed(keys: Collection[int]) -> dict[int, TimedLoads]:
     """By primary key of the sample; those that are deleted by now have no entry."""
     known = {key: _decoded[key] for key in keys if key in _decoded}
-    for each in Sample.objects.filter(pk__in=set(keys) - known.keys()).order_by():
+    for each in Sample.objects.filter(among("pk", set(keys) - known.keys())).order_by():
         known[each.pk] = _decoded[each.pk] = TimedLoads(each.at, _subtasks(each, None))
     return known
 

@@ -17,6 +17,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from ftdash.among import Among, among
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Recovery
 from ftdash.metrics import load_rules
@@ -179,7 +180,7 @@ def _moments(samples: list[TimedLoads]) -> list[LoadMoment]:
 def _oldest_under_way(runs: list[NewestRun]) -> dict[int, datetime]:
     """By primary key of the run: when the oldest of its attempt's checkpoints began that has not
     ended. A run without one has no entry."""
-    going_on = Checkpoint.objects.filter(run__in=_keys(runs), status=CheckpointStatus.IN_PROGRESS)
+    going_on = Checkpoint.objects.filter(_of(runs), status=CheckpointStatus.IN_PROGRESS)
     rows = going_on.filter(attempt=F("run__attempt")).order_by("-sequence")
     return {pk: at for pk, at in rows.values_list("run_id", "trigger_at") if at is not None}
 
@@ -189,7 +190,7 @@ def _checkpoints(runs: list[NewestRun]) -> dict[int, list[Ended]]:
     found = {run.pk: list(rows) for run, rows in zip(runs, _completed_of(runs), strict=True)}
     recent = timezone.now() - RECENT
     is_new = Q(checkpoint_id__gt=_before_newest()) | Q(checkpoint_id=None, trigger_at__gt=recent)
-    failed = Checkpoint.objects.filter(is_new, run__in=_keys(runs), status=CheckpointStatus.FAILED)
+    failed = Checkpoint.objects.filter(_of(runs), is_new, status=CheckpointStatus.FAILED)
     for pk, *row in failed.order_by().values_list("run_id", "sequence", *_ENDED):
         found[pk].append((row[0], tuple(row[1:])))
     return {pk: [row for _, row in sorted(rows, reverse=True)] for pk, rows in found.items()}
@@ -204,7 +205,7 @@ def _completed_of(runs: list[NewestRun]) -> list[list[tuple[int, Ended]]]:
         for run in runs
         if run.pk not in known or known[run.pk][0] != run.last_checkpoint_id
     }
-    complete = Checkpoint.objects.filter(run__in=new, status__in=COMPLETE)
+    complete = Checkpoint.objects.filter(among("run", new), status__in=COMPLETE)
     rows = complete.filter(checkpoint_id__gt=_before_newest()).order_by()
     for pk, *row in rows.values_list("run_id", "sequence", *_ENDED):
         new[pk].append((row[0], tuple(row[1:])))
@@ -221,7 +222,7 @@ def _before_newest() -> Combinable:
 def _recent_recoveries(runs: list[NewestRun]) -> dict[int, int]:
     now = timezone.now()
     heard = min((run.last_event_at for run in runs if run.last_event_at), default=now)
-    rows = Recovery.objects.filter(run__in=_keys(runs), started_at__gt=heard - RECENT).order_by()
+    rows = Recovery.objects.filter(_of(runs), started_at__gt=heard - RECENT).order_by()
     since = {run.pk: (run.last_event_at or now) - RECENT for run in runs}
     counts: dict[int, int] = defaultdict(int)
     for run, started_at in rows.values_list("run_id", "started_at"):
@@ -243,7 +244,7 @@ def _measured(runs: list[NewestRun]) -> dict[int, Measured]:
     """As `planning.measured`, for runs that have recovered; the others have no such estimate."""
     recoveries = recoveries_ms_of([run.pipeline_id for run in runs])
     recovered = [run for run in runs if recoveries.get(run.pipeline_id)]
-    samples = Sample.objects.filter(run__in=_keys(recovered), records_per_s__gt=0)
+    samples = Sample.objects.filter(_of(recovered), records_per_s__gt=0)
     recent = samples.filter(at__gt=_before_report()).order_by("-sequence")
     rates: dict[int, list[float]] = defaultdict(list)
     for run_pk, rate in recent.values_list("run_id", "records_per_s"):
@@ -264,5 +265,5 @@ def _before_report() -> Combinable:
     return ExpressionWrapper(began, output_field=DateTimeField())
 
 
-def _keys(runs: list[NewestRun]) -> list[int]:
-    return [run.pk for run in runs]
+def _of(runs: list[NewestRun]) -> Among:
+    return among("run", [run.pk for run in runs])

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db.models import F, Max, OuterRef, QuerySet, Subquery
 
+from ftdash.among import among
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, ShownState, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
@@ -267,7 +268,8 @@ def newest_runs_in_brief() -> list[tuple[Pipeline, NewestRun | None]]:
     """`newest_runs` of all pipelines for lists of them; any other column of a pipeline costs a
     query of its own."""
     found = list(_with_newest_run().only(*_PIPELINE_IN_BRIEF))
-    rows = Run.objects.filter(pk__in=[each.newest_run for each in found]).order_by()
+    keys = [each.newest_run for each in found if each.newest_run is not None]
+    rows = Run.objects.filter(among("pk", keys)).order_by()
     runs = {row[0]: NewestRun._make(row) for row in rows.values_list(*_IN_BRIEF)}
     return [(each, runs.get(each.newest_run)) for each in found]
 
