@@ -9,8 +9,9 @@ formats one text for each batch, outside the batch's own thread: well below 1 %.
 `events_per_s`: reports of 200 events through the API's own view, in one process, with a database
 that already has the history. `p95_ms`: the page of all pipelines, with all of that history.
 `doctor_s`: a checkpoint directory with so many batches is read and judged. `listener_share`: how
-much longer the batches of a real query are with a listener than without, in pairs; null if
-`--pairs 0`.
+much longer the batches of a real query are with a listener than without, the median over groups of
+blocks without, with, with, without, and between which two of the groups the true one lies
+(`listener_interval`); null if `--groups 0`.
 """
 
 import os
@@ -24,7 +25,7 @@ from bench.benchmark import Benchmark, at_least, at_most
 QUERIES = 100
 BATCHES = 10_000
 ROUNDS = 40
-PAIRS = 5
+GROUPS = 25
 BARS = (
     at_least("events_per_s", 2_000),
     at_most("p95_ms", 200),
@@ -38,7 +39,7 @@ def main() -> None:
     benchmark.options.add_argument("--queries", type=int, default=QUERIES)
     benchmark.options.add_argument("--batches", type=int, default=BATCHES)
     benchmark.options.add_argument("--rounds", type=int, default=ROUNDS)
-    benchmark.options.add_argument("--pairs", type=int, default=PAIRS)
+    benchmark.options.add_argument("--groups", type=int, default=GROUPS)
     options = benchmark.options.parse()
     with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as home:
         # Settings are read once, when Django loads: the home comes first.
@@ -52,7 +53,7 @@ def main() -> None:
 
         fields = watched_queries.measure(options.queries, options.batches, options.rounds)
         fields |= watched_queries.doctor(Path(home) / "checkpoint", options.batches)
-        fields |= watched_queries.listener_share(Path(home), options.pairs)
+        fields |= watched_queries.listener_share(Path(home), options.groups)
         benchmark.report(fields, BARS)
 
 

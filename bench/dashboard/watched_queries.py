@@ -20,6 +20,7 @@ from django.test import Client
 from django.utils import timezone
 
 from bench.benchmark import Fields, progress
+from bench.pairs import median_interval
 from ftdash.checkpoints.answers import quantile
 from ftdash.watching import reading
 from tests.web import watched
@@ -28,7 +29,6 @@ from tests.web.simulated_site import people
 
 REPORT_EVENTS = 200
 MEASURED_EVENTS = 10_000
-WARM_BATCHES = 15
 LISTENER = settings.BASE_DIR / "pipelines" / "spark" / "listener"
 
 
@@ -107,30 +107,28 @@ def doctor(directory: Path, batches: int) -> Fields:
     return {"doctor_s": round(took_s, 2)}
 
 
-def listener_share(home: Path, pairs: int) -> Fields:
-    """A query in a process of its own: without, with, with, without in each pair."""
-    shares = []
-    for number in range(pairs):
-        without = [_median_ms(home, f"{number}-a", is_heard=False)]
-        heard = [_median_ms(home, f"{number}-{name}", is_heard=True) for name in "bc"]
-        without.append(_median_ms(home, f"{number}-d", is_heard=False))
-        shares.append(statistics.mean(heard) / statistics.mean(without) - 1)
-        progress(f"pair {number}: {shares[-1]:+.2%} with the listener")
-    if not shares:
+def listener_share(home: Path, groups: int) -> Fields:
+    """By how much the batches of a query take longer with the listener, in each group of blocks."""
+    if not groups:
         return {"listener_share": None}
+    environment = {**os.environ, "PYTHONPATH": str(LISTENER)}
+    command = [sys.executable, "-m", "bench.dashboard.watched_query", str(home / "heard")]
+    answer = subprocess.run(
+        [*command, str(groups)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=settings.BASE_DIR,
+    )
+    took = json.loads(answer.stdout.splitlines()[-1])
+    by_group = [
+        [took[name][2 * n : 2 * n + 2] for name in ("with", "without")] for n in range(groups)
+    ]
+    shares = [sum(heard) / sum(without) - 1 for heard, without in by_group]
     return {
         "listener_share": round(statistics.median(shares), 4),
+        "listener_interval": median_interval(shares),
         "listener_shares": [round(each, 4) for each in shares],
+        "batch_ms": round(statistics.median(took["without"]), 1),
     }
-
-
-def _median_ms(home: Path, name: str, *, is_heard: bool) -> float:
-    command = [sys.executable, "-m", "bench.dashboard.watched_query", str(home / name)]
-    if is_heard:
-        command.append("--listener")
-    environment = {**os.environ, "PYTHONPATH": str(LISTENER)}
-    answer = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment, cwd=settings.BASE_DIR
-    )
-    durations = json.loads(answer.stdout.splitlines()[-1])[WARM_BATCHES:]
-    return statistics.median(durations)

@@ -1,74 +1,104 @@
-"""A stateful query in a process of its own, with or without the listener, for `bench watch`.
+"""A stateful query in its own process, to which the listener comes and goes, for `bench watch`.
 
-    python -m bench.dashboard.watched_query CHECKPOINT [--listener]
+    python -m bench.dashboard.watched_query CHECKPOINT GROUPS
 
-Prints the milliseconds of each batch as one JSON list. The dashboard is a server in the same
-process that takes every report, so that its cost weighs on the listener and not on nothing.
+Prints one JSON object: the median milliseconds of a batch in each block of batches without the
+listener, and in each with it. A group has four blocks: without, with, with, without. They lie
+seconds apart in one warm process, so that whatever else changes weighs on both alike. The dashboard
+is a server in the same process that takes every report, so that its cost weighs on the listener and
+not on nothing.
 """
 
 import argparse
 import json
+import statistics
 import sys
 import time
-from contextlib import ExitStack
 
-from ftdash_listener import watch
+from ftdash_listener import ProgressListener
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StreamingQuery
 
 from tests.listener_dashboard import Dashboard
 
-BATCHES = 60
+WARM_BATCHES = 60
+BLOCK_BATCHES = 8
+"""That count: the one under way when the listener comes or goes is left out."""
+
+GROUP = (False, True, True, False)
 ROWS_PER_BATCH = 200_000
-PATIENCE_S = 300.0
+PATIENCE_S = 120.0
+LOOK_EVERY_S = 0.05
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoint")
-    parser.add_argument("--listener", action="store_true")
+    parser.add_argument("groups", type=int)
     options = parser.parse_args()
-    spark = session()
-    with ExitStack() as stack:
-        if options.listener:
-            dashboard = stack.enter_context(Dashboard().serving())
-            watch(spark, dashboard.url, "ftd_bench")
-        print(json.dumps(durations(spark, options.checkpoint)))
+    blocks = [*GROUP] * options.groups
+    spark = session(WARM_BATCHES + (BLOCK_BATCHES + 10) * len(blocks))
+    with Dashboard().serving() as dashboard:
+        query = started(spark, options.checkpoint)
+        wait_for(query, WARM_BATCHES)
+        listener, found = ProgressListener(dashboard.url, "ftd_bench"), []
+        for is_heard in blocks:
+            if is_heard:
+                spark.streams.addListener(listener)
+            first = newest(query) + 2
+            wait_for(query, first + BLOCK_BATCHES - 1)
+            if is_heard:
+                spark.streams.removeListener(listener)
+            found.append((is_heard, range(first, first + BLOCK_BATCHES)))
+        durations = {each["batchId"]: each["batchDuration"] for each in query.recentProgress}
+        query.stop()
+        if not dashboard.reports:
+            sys.exit("the listener has reported nothing")
+    took: dict[str, list[float]] = {"without": [], "with": []}
+    for is_heard, block in found:
+        median_ms = statistics.median(durations[batch] for batch in block)
+        took["with" if is_heard else "without"].append(median_ms)
+    print(json.dumps(took))
     spark.stop()
 
 
-def session() -> SparkSession:
+NAMES = ("without", "with")
+
+
+def session(progresses: int) -> SparkSession:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.sql.streaming.numRecentProgressUpdates", 2 * BATCHES)
+        .config("spark.sql.streaming.numRecentProgressUpdates", progresses)
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def durations(spark: SparkSession, checkpoint: str) -> list[float]:
-    """Milliseconds of the first `BATCHES` batches."""
+def started(spark: SparkSession, checkpoint: str) -> StreamingQuery:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).load()
     counted = rows.groupBy((sf.col("value") % 1_000).alias("key")).count()
-    query = (
-        counted.writeStream.outputMode("update")
-        .format("noop")
-        .option("checkpointLocation", checkpoint)
-        .start()
-    )
+    writer = counted.writeStream.outputMode("update").format("noop")
+    return writer.option("checkpointLocation", checkpoint).start()
+
+
+def newest(query: StreamingQuery) -> int:
+    """The id of the last batch that has ended; -1: none has."""
+    last = query.lastProgress
+    return -1 if last is None else int(last["batchId"])
+
+
+def wait_for(query: StreamingQuery, batch: int) -> None:
     ends_s = time.monotonic() + PATIENCE_S
-    while len(query.recentProgress) < BATCHES:
+    while newest(query) < batch:
         if time.monotonic() > ends_s:
-            sys.exit(f"{BATCHES} batches took longer than {PATIENCE_S:.0f} s")
-        time.sleep(0.1)
-    taken = [float(each["batchDuration"]) for each in query.recentProgress[:BATCHES]]
-    query.stop()
-    return taken
+            sys.exit(f"batch {batch} had not ended after {PATIENCE_S:.0f} s")
+        time.sleep(LOOK_EVERY_S)
 
 
 if __name__ == "__main__":

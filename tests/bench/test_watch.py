@@ -15,7 +15,7 @@ def test_reports_the_page_and_the_doctor_are_measured() -> None:
     command = [sys.executable, "-m", "bench.dashboard.watch", "--queries", "2", "--batches", "30"]
 
     done = subprocess.run(
-        [*command, "--rounds", "1", "--pairs", "0"],
+        [*command, "--rounds", "1", "--groups", "0"],
         cwd=ROOT,
         capture_output=True,
         text=True,
