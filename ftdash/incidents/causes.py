@@ -58,7 +58,8 @@ class Cause(StrEnum):
     BACKPRESSURED = "backpressured"
     QUERY_FAILED = "query-failed"  # a watched Structured Streaming query; so are the next ones
     QUERY_LATE = "query-late"  # no batch for many times its usual interval
-    QUERY_BEHIND = "query-behind"  # its lag grows
+    QUERY_BEHIND = "query-behind"  # its lag grows, or is above what a person allows
+    QUERY_SLOW = "query-slow"  # a batch took longer than a person allows
     CHECKPOINT_DAMAGED = "checkpoint-damaged"  # the doctor found damage in its directory
     SAVEPOINT_ALTERED = "savepoint-altered"
     FLINK_SILENT = "flink-silent"  # a watched Flink cluster; the next ones are of its jobs
@@ -125,6 +126,7 @@ OF_QUERIES = frozenset(
         Cause.QUERY_FAILED,
         Cause.QUERY_LATE,
         Cause.QUERY_BEHIND,
+        Cause.QUERY_SLOW,
         Cause.CHECKPOINT_DAMAGED,
         Cause.SAVEPOINT_ALTERED,
     }
@@ -429,6 +431,12 @@ ADVICE: dict[Cause, Advice] = {
         "Look at which phase of the batches grew, on its page. Give the job more cores, or limit"
         " each batch (maxOffsetsPerTrigger, maxFilesPerTrigger) so that it does not fail;"
         " manage.py watch state shows if its state has grown.",
+    ),
+    Cause.QUERY_SLOW: Advice(
+        "A batch of the query took too long",
+        "Look at which phase of the batches grew, on its page, and give the job more cores or limit"
+        " each batch. If this is usual for the query, allow it: manage.py watch limits NAME"
+        " --batch-max-s SECONDS.",
     ),
     Cause.CHECKPOINT_DAMAGED: Advice(
         "The checkpoint of the query is damaged",

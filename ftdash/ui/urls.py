@@ -50,6 +50,7 @@ urlpatterns = [
     path("watch/", watching_page.watch, name="watch-query"),
     path("watched/<slug:name>/", watching_page.query, name="watched-query"),
     path("watched/<slug:name>/regions/", watching_page.query_regions, name="watched-query-regions"),
+    path("watched/<slug:name>/limits/", watching_page.limits, name="watched-query-limits"),
     path("watched/<slug:name>/remove/", watching_page.remove, name="remove-watched-query"),
     path("watched/<slug:name>/batches/<int:key>/", watching_page.batch, name="watched-batch"),
     path("watched/<slug:name>/take/", query_works.take, name="take-query-savepoint"),

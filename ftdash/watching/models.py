@@ -21,6 +21,7 @@ class WatchedQuery(models.Model):
     output = models.TextField(default="", blank=True)  # of the file sink
     event_log = models.TextField(default="", blank=True)
     trigger_interval_ms = models.PositiveBigIntegerField(null=True)  # as a person gave it
+    limits = models.JSONField(null=True)  # a `trouble.Limits`; null: as usual
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
     removed_at = models.DateTimeField(null=True)  # then events are ignored, and rows are gone

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
+import msgspec
+
 from ftdash.formats import count, duration, plural
 from ftdash.incidents.causes import Cause
 from ftdash.incidents.machine import Sign
@@ -22,16 +24,32 @@ LAG_BATCHES = 12
 LAG_GROWTH = 1.5
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person allows a query. None: `late_after_s` and `lag_max` are judged by what is usual
+    for the query, and a batch may take as long as it takes."""
+
+    late_after_s: float | None = None  # without a committed batch, while it has input
+    lag_max: int | None = None  # records that wait in all sources together
+    batch_max_s: float | None = None
+
+
+AS_USUAL = Limits()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """`interval_ms`: usually from one batch to the next; None: not known. `lags`: records that
-    waited when the newest batches were planned, the newest first."""
+    """`interval_ms`: usually from one batch to the next; None: not known. `batch_id` and
+    `batch_ms` are of the newest batch. `lags`: records that waited when the newest batches were
+    planned, the newest first."""
 
     now: datetime
     state: QueryState
     failure: str = ""
     last_committed_at: datetime | None = None
     interval_ms: float | None = None
+    batch_id: int | None = None
+    batch_ms: int | None = None
+    limits: Limits = AS_USUAL
     lags: Sequence[int] = ()
     damage: Sequence[str] = ()  # errors that the doctor found, as sentences
     altered: Sequence[str] = ()  # labels of savepoints that are not as they were written
@@ -48,8 +66,10 @@ def _found(seen: Seen) -> Iterator[tuple[Cause, str]]:
         yield Cause.QUERY_FAILED, seen.failure or "The query ended with an exception."
     if (late := _late(seen)) is not None:
         yield Cause.QUERY_LATE, late
-    if (growing := _growing(seen.lags)) is not None:
-        yield Cause.QUERY_BEHIND, growing
+    if (behind := _behind(seen.lags, seen.limits.lag_max)) is not None:
+        yield Cause.QUERY_BEHIND, behind
+    if (slow := _slow(seen)) is not None:
+        yield Cause.QUERY_SLOW, slow
     if seen.damage:
         more = f" and {plural(len(seen.damage) - 1, 'more error')}" if seen.damage[1:] else ""
         yield Cause.CHECKPOINT_DAMAGED, f"{seen.damage[0]}{more}"
@@ -62,17 +82,37 @@ def _late(seen: Seen) -> str | None:
     """A query that waits for input, or that ended, owes no batch."""
     if seen.state in (QueryState.IDLE, QueryState.FINISHED, QueryState.FAILED):
         return None
-    if seen.last_committed_at is None or seen.interval_ms is None:
+    if seen.last_committed_at is None:
         return None
     since = seen.now - seen.last_committed_at
+    text = f"The last batch was committed {duration(since / timedelta(milliseconds=1))} ago"
+    if seen.limits.late_after_s is not None:
+        is_late = since.total_seconds() > seen.limits.late_after_s
+        allowed = duration(1000 * seen.limits.late_after_s)
+        return f"{text}, and {allowed} are allowed." if is_late else None
+    if seen.interval_ms is None:
+        return None
     usual = timedelta(milliseconds=seen.interval_ms)
     if since <= max(LATE_AFTER_MIN, LATE_AFTER_INTERVALS * usual):
         return None
-    times = since / usual
-    return (
-        f"The last batch was committed {duration(since / timedelta(milliseconds=1))} ago, which is"
-        f" {count(int(times))} times the usual {duration(seen.interval_ms)}."
-    )
+    times = count(int(since / usual))
+    return f"{text}, which is {times} times the usual {duration(seen.interval_ms)}."
+
+
+def _behind(lags: Sequence[int], lag_max: int | None) -> str | None:
+    if lag_max is None:
+        return _growing(lags)
+    if not lags or lags[0] <= lag_max:
+        return None
+    return f"{count(lags[0])} records wait, and {count(lag_max)} are allowed."
+
+
+def _slow(seen: Seen) -> str | None:
+    max_s = seen.limits.batch_max_s
+    if max_s is None or seen.batch_ms is None or seen.batch_ms <= 1000 * max_s:
+        return None
+    took, allowed = duration(seen.batch_ms), duration(1000 * max_s)
+    return f"Batch {seen.batch_id} took {took}, and {allowed} are allowed."
 
 
 def _growing(lags: Sequence[int]) -> str | None:

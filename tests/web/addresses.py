@@ -57,6 +57,7 @@ PAGES = (
     "watch-flink",
     "watched-batch",
     "watched-query",
+    "watched-query-limits",
 )
 FACTOR = "asks for the password first; test_second_factor_in_browser"
 NO_PAGES = {

@@ -50,6 +50,7 @@ NEEDED = {
     "flink-clusters/{name}/jobs/{jid}/actions": ACT,
     "watched-queries": ACT,
     "watched-queries/events": LISTEN,
+    "watched-queries/{name}/limits": ACT,
     "watched-queries/{name}/remove": ACT,
     "watched-queries/{name}/savepoints": ACT,
     "watched-queries/{name}/savepoints/{key}/verification": ACT,

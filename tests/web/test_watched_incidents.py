@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core import mail
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -23,7 +23,7 @@ from ftdash.watching.models import QuerySavepoint, WatchedIncident, WatchedQuery
 from ftdash.watching.services import registration, trouble
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.standing import QueryState
-from ftdash.watching.trouble import LAG_BATCHES, LATE_AFTER_INTERVALS, Seen, signs
+from ftdash.watching.trouble import LAG_BATCHES, LATE_AFTER_INTERVALS, Limits, Seen, signs
 from pipelines.domain.errors import Rejected
 from tests.structured_directories import Traits, write_query
 from tests.web.api_callers import bearer
@@ -40,6 +40,8 @@ WELL = Seen(
     state=QueryState.RUNNING,
     last_committed_at=NOW - timedelta(seconds=10),
     interval_ms=10_000,
+    batch_id=7,
+    batch_ms=3_000,
     lags=[100] * LAG_BATCHES,
 )
 HOUR = timedelta(hours=1)
@@ -71,6 +73,18 @@ def causes(seen: Seen) -> list[Cause]:
         ({"lags": [900, 100, 900, 100, 900, 100] * 2}, []),
         ({"lags": [0] * LAG_BATCHES}, []),
         ({"lags": [900] * 6 + [100] * 5}, []),  # too few
+        ({"limits": Limits(late_after_s=10.0)}, []),
+        ({"limits": Limits(late_after_s=9.9)}, [Cause.QUERY_LATE]),
+        ({"limits": Limits(late_after_s=9.9), "interval_ms": None}, [Cause.QUERY_LATE]),
+        ({"limits": Limits(late_after_s=9.9), "state": QueryState.IDLE}, []),
+        ({"limits": Limits(late_after_s=1e4), "last_committed_at": NOW - LATE * 9}, []),
+        ({"limits": Limits(lag_max=100)}, []),
+        ({"limits": Limits(lag_max=99)}, [Cause.QUERY_BEHIND]),
+        ({"limits": Limits(lag_max=99), "lags": []}, []),
+        ({"limits": Limits(lag_max=1_200), "lags": list(range(1_200, 0, -100))}, []),
+        ({"limits": Limits(batch_max_s=3.0)}, []),
+        ({"limits": Limits(batch_max_s=2.9)}, [Cause.QUERY_SLOW]),
+        ({"limits": Limits(batch_max_s=2.9), "batch_ms": None}, []),
         ({"damage": ["offsets/3 is missing."]}, [Cause.CHECKPOINT_DAMAGED]),
         ({"altered": ["friday"]}, [Cause.SAVEPOINT_ALTERED]),
     ],
@@ -80,7 +94,7 @@ def test_what_is_wrong_is_told_by_its_cause(changes: dict[str, Any], expected: l
 
 
 def test_each_cause_has_its_next_step_and_its_command() -> None:
-    assert (len(OF_QUERIES), len(OF_FLINK_JOBS), len(OF_WATCHED)) == (5, 6, 12)
+    assert (len(OF_QUERIES), len(OF_FLINK_JOBS), len(OF_WATCHED)) == (6, 6, 13)
     for cause in OF_WATCHED:
         assert "manage.py watch" in ADVICE[cause].cure or "flink run -s" in ADVICE[cause].cure
 
@@ -149,6 +163,56 @@ def test_damage_and_an_altered_savepoint_are_found_by_their_rows(
     scraped = bearer(TokenScope.READ).get("/metrics").content.decode()
     assert 'ftdash_query_incident{cause="savepoint-altered",query="orders"} 1.0' in scraped
     assert 'ftdash_query_savepoints{query="orders"} 1.0' in scraped
+
+
+def test_a_query_above_its_limits_has_incidents_until_they_are_raised(
+    admin: Client, operator: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = timezone.now()
+    report(listener(), *(progress(n, at=now + timedelta(seconds=n - 9)) for n in range(4)))
+    given = {"late_after_s": "1", "lag_max": "100", "batch_max_s": "0.5", "reason": "our promise"}
+    address = "/watched/orders/limits/"
+    assert operator.post(address, given).status_code == 403
+    assert admin.post(address, {**given, "lag_max": "0"}).status_code == 422
+    assert admin.post(address, given).headers["Location"] == "/watched/orders/"
+
+    trouble.judge_watched(now)
+
+    texts = {row.cause: row.text for row in WatchedIncident.objects.all()}
+    assert texts["query-slow"] == "Batch 3 took 800 ms, and 500 ms are allowed."
+    assert texts["query-behind"] == "240 records wait, and 100 are allowed."
+    assert texts["query-late"].endswith("ago, and 1.00 s are allowed.")
+    assert "A batch of the query took too long" in words_in(text_of(operator, "/watched/orders/"))
+    assert 'value="100"' in text_of(admin, address)
+    logged = AdminAction.objects.get(what="set the limits")
+    assert (logged.subject, logged.reason) == ("query orders", "our promise")
+    assert logged.detail == "late_after_s: 1.0, lag_max: 100, batch_max_s: 0.5"
+
+    call_command("watch", "limits", "orders", "--lag-max", "300", "--usual")
+    assert capsys.readouterr().out.splitlines() == [
+        "late-after-s: as usual",
+        "lag-max: 300",
+        "batch-max-s: as usual",
+    ]
+    trouble.judge_watched(now + timedelta(seconds=61))
+    assert not WatchedIncident.objects.filter(closed_at=None, cause="query-slow").exists()
+    assert not WatchedIncident.objects.filter(closed_at=None, cause="query-behind").exists()
+
+
+def test_programs_set_and_read_the_limits_of_a_query() -> None:
+    report(listener(), progress(1))
+    program = bearer(TokenScope.ACT)
+    asked = {"lag_max": 5, "reason": "x"}
+    set_to = program.post("/api/watched-queries/orders/limits", asked, "application/json").json()
+    read = program.get("/api/watched-queries/orders").json()
+
+    assert set_to["limits"] == {"late_after_s": None, "lag_max": 5, "batch_max_s": None}
+    assert read["limits"] == set_to["limits"]
+    refused = {"batch_max_s": -1, "reason": "x"}
+    answer = program.post("/api/watched-queries/orders/limits", refused, "application/json")
+    assert answer.status_code == 422
+    with pytest.raises(CommandError, match="no watched query 'none'"):
+        call_command("watch", "limits", "none")
 
 
 def mails_to_all() -> None:

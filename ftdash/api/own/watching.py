@@ -22,6 +22,7 @@ from ftdash.watching.services import registration, reports
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.reports import Report
 from ftdash.watching.standing import QueryState
+from ftdash.watching.trouble import Limits
 
 EVENTS_MAX = 1_000
 BATCHES_PER_PAGE = 200
@@ -50,6 +51,14 @@ class ReportAnswer(Schema):
     problems: list[str]
 
 
+class LimitsShape(Schema):
+    """None: judged by what is usual for the query; a batch may then take as long as it takes."""
+
+    late_after_s: float | None = Field(default=None, gt=0, le=1e9)
+    lag_max: int | None = Field(default=None, gt=0, le=2**53)
+    batch_max_s: float | None = Field(default=None, gt=0, le=1e9)
+
+
 class QueryAnswer(Schema):
     """Times are UTC; None: not known yet."""
 
@@ -64,6 +73,7 @@ class QueryAnswer(Schema):
     newest_batch_id: int | None
     restart_count: int
     dropped_events: int
+    limits: LimitsShape
 
 
 class AskingToWatch(Changing):
@@ -75,6 +85,10 @@ class AskingToWatch(Changing):
     query_id: Text = ""
     output: Text = ""
     trigger_interval_ms: int | None = Field(default=None, ge=1, le=2**53)
+
+
+class AskingForLimits(LimitsShape, Changing):
+    """All of them: what is left out becomes the usual."""
 
 
 @api.post("/watched-queries/events", response=ReportAnswer, **REPORTING)
@@ -105,6 +119,16 @@ def watch_query(request: Entered, asked: AskingToWatch) -> QueryAnswer:
 @api.get("/watched-queries/{name}", response=QueryAnswer)
 def watched_query(request: HttpRequest, name: InPath) -> QueryAnswer:
     """One watched query."""
+    return _answer(known(queries.brief(name), f"watched query {name}"))
+
+
+@api.post("/watched-queries/{name}/limits", response=QueryAnswer)
+def set_limits(request: Entered, name: InPath, asked: AskingForLimits) -> QueryAnswer:
+    """Set when incidents of the query open."""
+    known(queries.brief(name), f"watched query {name}")
+    limits = Limits(**{each: getattr(asked, each) for each in Limits.__struct_fields__})
+    who = request.auth.name
+    registration.set_limits(name=name, limits=limits, requester=who, reason=asked.reason)
     return _answer(known(queries.brief(name), f"watched query {name}"))
 
 
@@ -140,4 +164,5 @@ def _answer(found: QueryBrief) -> QueryAnswer:
         newest_batch_id=found.newest.batch_id if found.newest else None,
         restart_count=found.restart_count,
         dropped_events=found.dropped_events,
+        limits=LimitsShape(**msgspec.to_builtins(found.limits)),
     )

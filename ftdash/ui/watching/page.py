@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
 from django import forms
@@ -36,6 +37,7 @@ from ftdash.watching.queries import BatchView, QueryDetail, RunEventView
 from ftdash.watching.queries.incidents import WatchedIncidentView
 from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
+from ftdash.watching.trouble import Limits
 from pipelines.domain.errors import Rejected, Retryable
 
 BATCHES_PER_PAGE = 60
@@ -239,6 +241,67 @@ def _is_watched(request: HttpRequest, form: WatchForm) -> bool:
         return False
     messages.success(request, "The query is watched. Its files are only read.")
     return True
+
+
+class LimitsForm(ReasonedForm):
+    """Its fields are those of `trouble.Limits`."""
+
+    late_after_s = forms.FloatField(
+        label="Seconds without a committed batch",
+        required=False,
+        min_value=0.001,
+        max_value=1e9,
+        help_text="While the query has input. Empty: ten times its usual interval, at least a"
+        " minute.",
+    )
+    lag_max = forms.IntegerField(
+        label="Records that wait in its sources",
+        required=False,
+        min_value=1,
+        max_value=2**53,
+        help_text="Empty: an incident opens when ever more wait.",
+    )
+    batch_max_s = forms.FloatField(
+        label="Seconds that a batch takes",
+        required=False,
+        min_value=0.001,
+        max_value=1e9,
+        help_text="Empty: a batch may take as long as it takes.",
+    )
+    field_order = Limits.__struct_fields__
+
+    def limits(self) -> Limits:
+        return Limits(**{each: self.cleaned_data[each] for each in Limits.__struct_fields__})
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def limits(request: HttpRequest, name: str) -> HttpResponse:
+    """The form of when incidents of a query open."""
+    found = queries.brief(name)
+    if found is None:
+        raise Http404(f"There is no watched query named {name}.")
+    form = LimitsForm(request.POST or None, initial=msgspec.to_builtins(found.limits))
+    if request.method == "POST" and form.is_valid():
+        who, why = request.user.get_username(), form.cleaned_data["reason"]
+        try:
+            registration.set_limits(name=name, limits=form.limits(), requester=who, reason=why)
+        except Rejected as refusal:
+            form.add_error(None, str(refusal))
+        else:
+            messages.success(request, "The limits are set. They hold from now on.")
+            return redirect("watched-query", name)
+    context = {
+        "name": name,
+        "form": form,
+        "title": "Limits",
+        "button": "Set the limits",
+        "words": "An incident opens when the query is above a limit, and the channels of alerts"
+        " get a message. It is over once the query has been below the limit for a minute.",
+    }
+    status = REFUSED if request.method == "POST" else 200
+    return render(request, "watching/ask.html", context, status=status)
 
 
 @never_cache

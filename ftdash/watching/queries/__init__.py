@@ -28,7 +28,7 @@ from ftdash.watching.queries.works import SavepointView, WorkView
 from ftdash.watching.reading import Found
 from ftdash.watching.services.reports import UNKNOWN_RUN, standing_of
 from ftdash.watching.standing import SILENT_AFTER, QueryState, words_of
-from ftdash.watching.trouble import LAG_BATCHES, Seen
+from ftdash.watching.trouble import LAG_BATCHES, Limits, Seen
 from pipelines.structured.findings import Severity
 
 LATE_INTERVALS = 3
@@ -57,6 +57,7 @@ class QueryBrief:
     problem: str  # why a directory or log could not be read
     damage_count: int  # findings of the doctor that are damage
     failure: str  # the error of the newest run, if that failed
+    limits: Limits
 
     @property
     def words(self) -> str:
@@ -245,6 +246,9 @@ def seen_for_incidents(now: datetime) -> Iterator[tuple[int, Seen]]:
                 failure=found_brief.failure,
                 last_committed_at=found_brief.last_committed_at,
                 interval_ms=row.trigger_interval_ms or _usual_interval_ms(row),
+                batch_id=found_brief.newest.batch_id if found_brief.newest else None,
+                batch_ms=found_brief.duration_ms,
+                limits=found_brief.limits,
                 lags=_lags(newest),
                 damage=[f["text"] for f in findings if f["severity"] == Severity.ERROR.value],
                 altered=[
@@ -316,6 +320,7 @@ def _brief(row: Any, now: datetime) -> QueryBrief:
         problem=(reading.problem if reading else "") or row.log_problem,
         damage_count=found.get("damage_count", 0),
         failure=failure or ("unknown error" if is_failed else ""),
+        limits=msgspec.convert(row.limits or {}, Limits),
     )
 
 

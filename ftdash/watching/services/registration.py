@@ -8,6 +8,7 @@ listener are ignored until it is registered again.
 import re
 from dataclasses import dataclass, replace
 
+import msgspec
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
@@ -25,6 +26,7 @@ from ftdash.watching.models import (
 )
 from ftdash.watching.services.files import keep_look
 from ftdash.watching.services.reports import ID_LENGTH_MAX, check_room
+from ftdash.watching.trouble import Limits
 from pipelines.domain.errors import Rejected
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -73,6 +75,27 @@ def watch(*, name: str, seen: Sighting, requester: str, reason: str) -> WatchedQ
     return known
 
 
+def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> None:
+    """When incidents of the query open. Raises Rejected."""
+    reason = check_reason(reason)
+    given = msgspec.to_builtins(limits)
+    if any(each <= 0 for each in given.values()):
+        raise Rejected("A limit is above 0; leave it out to go by what is usual for the query.")
+    with transaction.atomic():
+        row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
+        if row is None:
+            raise Rejected(f"There is no watched query {name!r}.")
+        row.limits, row.version = given, row.version + 1
+        row.save()
+        record(
+            who=requester,
+            what="set the limits",
+            subject=f"query {name}",
+            reason=reason,
+            detail=", ".join(f"{each}: {value}" for each, value in given.items()) or "as usual",
+        )
+
+
 def remove(*, name: str, requester: str, reason: str) -> None:
     """Its history is gone; what its listener still reports is ignored. The query goes on."""
     reason = check_reason(reason)
@@ -86,6 +109,7 @@ def remove(*, name: str, requester: str, reason: str) -> None:
             row.removed_at, row.version = timezone.now(), row.version + 1
             row.standing, row.log_positions, row.restart_count = {}, {}, 0
             row.directory = row.event_log = row.output = ""
+            row.limits = None
             row.name = f"removed-{row.pk}"
             row.save()
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError
+from msgspec.structs import replace
 
 from ftdash.formats import plural, size
 from ftdash.installed_command import InstalledCommand
@@ -18,6 +19,7 @@ from ftdash.watching.management import work_commands
 from ftdash.watching.management.work_commands import WorkCommands
 from ftdash.watching.services import registration
 from ftdash.watching.services.registration import Sighting
+from ftdash.watching.trouble import AS_USUAL, Limits
 from pipelines.domain.errors import Rejected, Retryable
 
 DAMAGED, REFUSED = 1, 2
@@ -37,7 +39,13 @@ class Command(InstalledCommand):
         add.add_argument("--interval-ms", type=int, help="its trigger interval")
         remove = actions.add_parser("remove", help="watch it no longer, and delete its history")
         remove.add_argument("name")
-        for changing in (add, remove):
+        limits = actions.add_parser("limits", help="when incidents of it open; alone: what is set")
+        limits.add_argument("name")
+        limits.add_argument("--late-after-s", type=float, help="without a committed batch")
+        limits.add_argument("--lag-max", type=int, help="records that wait in its sources")
+        limits.add_argument("--batch-max-s", type=float, help="that a batch takes")
+        limits.add_argument("--usual", action="store_true", help="forget those that are not given")
+        for changing in (add, remove, limits):
             changing.add_argument("--reason", default="from the command line", help="for the log")
         actions.add_parser("list", help="all watched queries")
         check = actions.add_parser("check", help="judge a checkpoint directory once")
@@ -53,6 +61,8 @@ class Command(InstalledCommand):
                 case "remove":
                     who, why = getpass.getuser(), options["reason"]
                     registration.remove(name=options["name"], requester=who, reason=why)
+                case "limits":
+                    self._limits(options)
                 case "check":
                     self._check(options["directory"], options["output"])
                 case "savepoint":
@@ -82,6 +92,22 @@ class Command(InstalledCommand):
             requester=getpass.getuser(),
             reason=options["reason"],
         )
+
+    def _limits(self, options: dict[str, Any]) -> None:
+        name, found = options["name"], queries.brief(options["name"])
+        if found is None:
+            raise Rejected(f"There is no watched query {name!r}.")
+        options_given = {each: options[each] for each in Limits.__struct_fields__}
+        given = {each: value for each, value in options_given.items() if value is not None}
+        limits = found.limits
+        if given or options["usual"]:
+            limits = replace(AS_USUAL if options["usual"] else limits, **given)
+            who, why = getpass.getuser(), options["reason"]
+            registration.set_limits(name=name, limits=limits, requester=who, reason=why)
+        for each in Limits.__struct_fields__:
+            value = getattr(limits, each)
+            shown = "as usual" if value is None else f"{value:g}"
+            self.stdout.write(f"{each.replace('_', '-')}: {shown}")
 
     def _list(self) -> None:
         for each in queries.watched():
