@@ -32,6 +32,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lag_max: int | None = None  # records that wait in all sources together
     batch_max_s: float | None = None
 
+    @property
+    def words(self) -> str:
+        """Empty: there are none."""
+        found = []
+        if self.late_after_s is not None:
+            found.append(f"{duration(1000 * self.late_after_s)} without a batch")
+        if self.lag_max is not None:
+            found.append(f"{count(self.lag_max)} records waiting")
+        if self.batch_max_s is not None:
+            found.append(f"{duration(1000 * self.batch_max_s)} for a batch")
+        return ", ".join(found)
+
 
 AS_USUAL = Limits()
 

@@ -186,7 +186,9 @@ def test_a_query_above_its_limits_has_incidents_until_they_are_raised(
     assert 'value="100"' in text_of(admin, address)
     logged = AdminAction.objects.get(what="set the limits")
     assert (logged.subject, logged.reason) == ("query orders", "our promise")
-    assert logged.detail == "late_after_s: 1.0, lag_max: 100, batch_max_s: 0.5"
+    said = "1.00 s without a batch, 100 records waiting, 500 ms for a batch"
+    assert logged.detail == said
+    assert f"limits {said}" in words_in(text_of(operator, "/watched/orders/"))
 
     call_command("watch", "limits", "orders", "--lag-max", "300", "--usual")
     assert capsys.readouterr().out.splitlines() == [

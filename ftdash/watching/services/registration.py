@@ -92,7 +92,7 @@ def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> Non
             what="set the limits",
             subject=f"query {name}",
             reason=reason,
-            detail=", ".join(f"{each}: {value}" for each, value in given.items()) or "as usual",
+            detail=limits.words or "as usual",
         )
 
 
