@@ -7,6 +7,7 @@ says whether one was forgotten.
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -153,6 +154,29 @@ def reached(signed_in: BrowserContext) -> dict[str, str]:
     return found | reached_states(signed_in.request, found)
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """`said`: its complaints so far."""
+
+    page: Page
+    said: list[str]
+
+
+@pytest.fixture(scope="module", params=[*PAGES, *STATES])
+def opened(
+    request: pytest.FixtureRequest, signed_in: BrowserContext, reached: dict[str, str]
+) -> Iterator[Opened]:
+    """Each page is loaded once for all tests that look at every page."""
+    page = signed_in.new_page()
+    page.emulate_media(reduced_motion="reduce")
+    page.add_init_script(WALKING)
+    said = complaints_of(page)
+    page.set_viewport_size(WIDTHS["desk"])
+    page.goto(reached[request.param], wait_until="load")
+    yield Opened(page, said)
+    page.close()
+
+
 @pytest.mark.parametrize("name", FILLED)
 def test_a_page_is_looked_at_with_something_on_it(
     signed_in: BrowserContext, reached: dict[str, str], name: str
@@ -170,20 +194,11 @@ def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
     assert names - set(PAGES) - set(NO_PAGES) - regions == set(), "an address of which kind?"
 
 
-@pytest.mark.parametrize("name", [*PAGES, *STATES])
-def test_a_page_is_clean_whole_and_for_everybody(
-    signed_in: BrowserContext, reached: dict[str, str], name: str
-) -> None:
+def test_a_page_is_clean_whole_and_for_everybody(opened: Opened) -> None:
     """Nothing in the console, nothing that scrolls the page sideways or is cut off, nothing that
     axe finds against WCAG 2.1 AA, and nothing that only a pointer scrolls. At a desk, in both
     colour schemes, and then in a window as narrow as a phone."""
-    page = signed_in.new_page()
-    page.emulate_media(reduced_motion="reduce")
-    page.add_init_script(WALKING)
-    said = complaints_of(page)
-    page.set_viewport_size(WIDTHS["desk"])
-    page.goto(reached[name], wait_until="load")
-
+    page = opened.page
     page.emulate_media(color_scheme="dark")
     assert objections(page, COLOURS) == ""
     page.emulate_media(color_scheme="light")
@@ -194,18 +209,18 @@ def test_a_page_is_clean_whole_and_for_everybody(
         assert objections(page, rules) == "", width
         assert not page.evaluate(SIDEWAYS), width
         assert cut_off(page) == [], width
-    assert said == []
+    assert opened.said == []
     page.evaluate(OPEN_ALL)
     assert unreachable(page) == []
-    page.close()
 
 
-@pytest.mark.parametrize("name", [*PAGES, *STATES])
-def test_a_page_is_used_with_keys_alone(
-    signed_in: BrowserContext, reached: dict[str, str], name: str
-) -> None:
-    """All that can be opened is open."""
-    page = page_that_stays(signed_in, reached[name])
+def test_a_page_is_used_with_keys_alone(opened: Opened) -> None:
+    """All that can be opened is open, and nothing is replaced while it is walked through."""
+    page = opened.page
+    page.set_viewport_size(WIDTHS["desk"])
+    page.wait_for_function(FITS, timeout=PATIENCE_MS)
+    page.route(NOT_NEEDED, lambda route: route.abort())
+    page.wait_for_function(NOTHING_IS_ASKED, timeout=PATIENCE_MS)
     page.evaluate(OPEN_ALL)
 
     assert walk(page) == []
@@ -214,7 +229,6 @@ def test_a_page_is_used_with_keys_alone(
     expect(page.locator("#main")).to_be_focused()
     page.keyboard.press("Tab")
     assert page.evaluate(IS_FIRST_IN_MAIN)
-    page.close()
 
 
 @pytest.mark.parametrize("name", WITH_DIALOGS)
