@@ -110,7 +110,7 @@ class PostgresServer:
     def stopped(self) -> Iterator[None]:
         """SIGSTOP to the server and to every process of it; the kernel goes on acknowledging."""
         if self._process is None:
-            raise RuntimeError("the server runs")
+            raise RuntimeError("the server does not run")
         server = psutil.Process(self._process.pid)
         server.suspend()  # first: from now on it starts nobody
         family = server.children(recursive=True)

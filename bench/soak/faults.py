@@ -111,6 +111,25 @@ def kafka_away(doing: Doing) -> None:
         server.server.start()
 
 
+def redis_hung(doing: Doing) -> None:
+    """It takes connections and answers nothing; so do the others."""
+    if (server := doing.staged.site.servers.redis) is not None:
+        with server.server.stopped():
+            time.sleep(doing.length_s)
+
+
+def postgres_hung(doing: Doing) -> None:
+    if (server := doing.staged.site.servers.postgres) is not None:
+        with server.stopped():
+            time.sleep(doing.length_s)
+
+
+def kafka_hung(doing: Doing) -> None:
+    if (server := doing.staged.site.servers.kafka) is not None:
+        with server.server.stopped():
+            time.sleep(doing.length_s)
+
+
 def disk_full(doing: Doing) -> None:
     doing.for_its_length(partial(incidents.filled_disk, DISK))
 
@@ -161,6 +180,9 @@ DO: Mapping[Fault, Callable[[Doing], None]] = {
     Fault.REDIS_AWAY: redis_away,
     Fault.POSTGRES_AWAY: postgres_away,
     Fault.KAFKA_AWAY: kafka_away,
+    Fault.REDIS_HUNG: redis_hung,
+    Fault.POSTGRES_HUNG: postgres_hung,
+    Fault.KAFKA_HUNG: kafka_hung,
     Fault.DISK_FULL: disk_full,
     Fault.DISK_READ_ONLY: disk_read_only,
     Fault.CLOCK_STEP: clock_step,
@@ -169,6 +191,14 @@ DO: Mapping[Fault, Callable[[Doing], None]] = {
     Fault.RESCALE: rescale,
     Fault.SETTINGS: settings,
 }
+
+
+OF_SERVERS: Mapping[str, tuple[Fault, ...]] = {
+    "redis": (Fault.REDIS_AWAY, Fault.REDIS_HUNG),
+    "postgres": (Fault.POSTGRES_AWAY, Fault.POSTGRES_HUNG),
+    "kafka": (Fault.KAFKA_AWAY, Fault.KAFKA_HUNG),
+}
+"""By their names in `Servers`."""
 
 
 def do(planned: Planned, staged: Staged, seed: int) -> None:
@@ -181,15 +211,10 @@ def targets(
     pipelines: Sequence[str], servers: Servers, left_out: dict[str, str]
 ) -> dict[Fault, Sequence[str]]:
     """What can be done here, and to which pipelines; adds to `left_out` what cannot, and why."""
-    not_needed = "no chosen pipeline uses it"
-    shared = {
-        Fault.WORKER_KILLED: "",
-        Fault.REDIS_AWAY: "" if servers.redis else servers.missing.get("redis", not_needed),
-        Fault.POSTGRES_AWAY: (
-            "" if servers.postgres else servers.missing.get("postgres", not_needed)
-        ),
-        Fault.KAFKA_AWAY: "" if servers.kafka else servers.missing.get("kafka", not_needed),
-    }
+    shared = {Fault.WORKER_KILLED: ""}
+    for server, of_server in OF_SERVERS.items():
+        why = servers.missing.get(server, "no chosen pipeline uses it")
+        shared |= dict.fromkeys(of_server, "" if getattr(servers, server) else why)
     left_out |= {str(fault): why for fault, why in shared.items() if why}
     found: dict[Fault, Sequence[str]] = {
         fault: pipelines[:1] for fault, why in shared.items() if not why

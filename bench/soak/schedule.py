@@ -21,6 +21,9 @@ class Fault(StrEnum):
     REDIS_AWAY = "redis-away"
     POSTGRES_AWAY = "postgres-away"
     KAFKA_AWAY = "kafka-away"
+    REDIS_HUNG = "redis-hung"
+    POSTGRES_HUNG = "postgres-hung"
+    KAFKA_HUNG = "kafka-hung"
     DISK_FULL = "disk-full"
     DISK_READ_ONLY = "disk-read-only"
     CLOCK_STEP = "clock-step"
@@ -35,6 +38,9 @@ LENGTHS_S: Mapping[Fault, tuple[float, float]] = {
     Fault.REDIS_AWAY: (0.5, 6.0),
     Fault.POSTGRES_AWAY: (0.5, 6.0),
     Fault.KAFKA_AWAY: (0.5, 6.0),
+    Fault.REDIS_HUNG: (1.0, 12.0),  # beyond the 5 s that a client waits for an answer
+    Fault.POSTGRES_HUNG: (1.0, 12.0),
+    Fault.KAFKA_HUNG: (1.0, 12.0),
     Fault.DISK_FULL: (1.0, 6.0),
     Fault.DISK_READ_ONLY: (1.0, 6.0),
     Fault.CLOCK_STEP: (2.0, 8.0),

@@ -2,8 +2,11 @@
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 STOP_S = 10.0
 
@@ -38,3 +41,15 @@ class ServerProcess:
             self._process.kill()
             self._process.wait(STOP_S)
             self._process = None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP: it answers nobody, and the kernel goes on acknowledging."""
+        if self._process is None:
+            raise RuntimeError("the server does not run")
+        server = psutil.Process(self._process.pid)
+        server.suspend()
+        try:
+            yield
+        finally:
+            server.resume()
