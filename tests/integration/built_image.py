@@ -23,7 +23,7 @@ from tests.compose_host import ACCOUNT, ComposeHost, Images, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(3600)]
 
-PROGRAMS = ("buildah", "podman", "runc", "mmdebstrap", "caddy", "ip")
+PROGRAMS = ("buildah", "podman", "runc", "catatonit", "mmdebstrap", "caddy", "ip")
 DOMAIN = "ftdash.example"
 SECRETS = {"database_password": "database/secret", "redis_password": "redis@secret"}
 PASSWORD = "correct-horse-battery"
