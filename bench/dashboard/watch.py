@@ -11,7 +11,8 @@ that already has the history. `p95_ms`: the page of all pipelines, with all of t
 `doctor_s`: a checkpoint directory with so many batches is read and judged. `listener_share`: how
 much longer the batches of a real query are with a listener than without, the median over groups of
 blocks without, with, with, without, and between which two of the groups the true one lies
-(`listener_interval`); null if `--groups 0`.
+(`listener_interval`); null if `--groups 0`. `listener_cpu_ms`: how much more processor time a batch
+of `batch_ms` takes with it in the driver's Python, the server that takes the reports included.
 """
 
 import os

@@ -131,4 +131,7 @@ def listener_share(home: Path, groups: int) -> Fields:
         "listener_interval": median_interval(shares),
         "listener_shares": [round(each, 4) for each in shares],
         "batch_ms": round(statistics.median(took["without"]), 1),
+        "listener_cpu_ms": round(
+            statistics.median(took["cpu_with"]) - statistics.median(took["cpu_without"]), 2
+        ),
     }

@@ -2,8 +2,9 @@
 
     python -m bench.dashboard.watched_query CHECKPOINT GROUPS
 
-Prints one JSON object: the median milliseconds of a batch in each block of batches without the
-listener, and in each with it. A group has four blocks: without, with, with, without. They lie
+Prints one JSON object with, for each block of batches without the listener and for each with it,
+the median milliseconds of a batch, and the processor time that this process, which is not the JVM,
+takes for a batch. A group has four blocks: without, with, with, without. They lie
 seconds apart in one warm process, so that whatever else changes weighs on both alike. The dashboard
 is a server in the same process that takes every report, so that its cost weighs on the listener and
 not on nothing.
@@ -47,19 +48,24 @@ def main() -> None:
             if is_heard:
                 spark.streams.addListener(listener)
             first = newest(query) + 2
+            wait_for(query, first - 1)
+            began_s = time.process_time()
             wait_for(query, first + BLOCK_BATCHES - 1)
+            cpu_ms = (time.process_time() - began_s) * 1000 / BLOCK_BATCHES
             if is_heard:
                 spark.streams.removeListener(listener)
-            found.append((is_heard, range(first, first + BLOCK_BATCHES)))
+            found.append((is_heard, range(first, first + BLOCK_BATCHES), cpu_ms))
         durations = {each["batchId"]: each["batchDuration"] for each in query.recentProgress}
         query.stop()
         if not dashboard.reports:
             sys.exit("the listener has reported nothing")
-    took: dict[str, list[float]] = {"without": [], "with": []}
-    for is_heard, block in found:
+    told: dict[str, list[float]] = {}
+    for is_heard, block, cpu_ms in found:
+        name = "with" if is_heard else "without"
         median_ms = statistics.median(durations[batch] for batch in block)
-        took["with" if is_heard else "without"].append(median_ms)
-    print(json.dumps(took))
+        told.setdefault(name, []).append(median_ms)
+        told.setdefault(f"cpu_{name}", []).append(cpu_ms)
+    print(json.dumps(told))
     spark.stop()
 
 
