@@ -1,12 +1,16 @@
 """Incidents of watched queries: when they open, what they say, who hears of them, when they end."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings as configuration
 from django.core import mail
 from django.core.management import CommandError, call_command
 from django.test import Client
@@ -25,6 +29,7 @@ from ftdash.watching.services.registration import Sighting
 from ftdash.watching.standing import QueryState
 from ftdash.watching.trouble import LAG_BATCHES, LATE_AFTER_INTERVALS, Limits, Seen, signs
 from pipelines.domain.errors import Rejected
+from tests.new_home import new_home
 from tests.structured_directories import Traits, write_query
 from tests.web.api_callers import bearer
 from tests.web.default_rules import make_default_rules
@@ -45,6 +50,20 @@ WELL = Seen(
     lags=[100] * LAG_BATCHES,
 )
 HOUR = timedelta(hours=1)
+THE_WAY_BACK = """
+import django
+django.setup()
+from django.core.management import call_command
+from django.utils import timezone
+from ftdash.watching.models import WatchedIncident, WatchedQuery
+now = timezone.now()
+query = WatchedQuery.objects.create(name="orders", created_by="ada", created_at=now)
+for cause in ("query-slow", "query-behind"):
+    WatchedIncident.objects.create(query=query, cause=cause, opened_at=now, last_at=now)
+call_command("migrate", "watching", "0003", verbosity=0)
+for cause, closed_at in WatchedIncident.objects.order_by("pk").values_list("cause", "closed_at"):
+    print(cause, closed_at is None)
+"""
 LATE = timedelta(seconds=10 * LATE_AFTER_INTERVALS)
 
 
@@ -215,6 +234,35 @@ def test_programs_set_and_read_the_limits_of_a_query() -> None:
     assert answer.status_code == 422
     with pytest.raises(CommandError, match="no watched query 'none'"):
         call_command("watch", "limits", "none")
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
+def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+    report(listener(), progress(1))
+
+    with pytest.raises(CommandError, match="A limit is above 0"):
+        call_command("watch", "limits", "orders", f"--batch-max-s={limit}")
+
+    assert WatchedQuery.objects.get().limits is None
+
+
+@pytest.mark.slow
+def test_on_the_way_back_incidents_get_a_cause_that_the_version_before_can_show(
+    tmp_path: Path,
+) -> None:
+    environment = {**os.environ, "FTDASH_HOME": str(new_home(tmp_path))}
+
+    done = subprocess.run(
+        [sys.executable, "-c", THE_WAY_BACK],
+        cwd=configuration.BASE_DIR,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["query-behind False", "query-behind True"]
 
 
 def mails_to_all() -> None:

@@ -5,6 +5,7 @@ already reports is added to that query. A removed query keeps its id, so that th
 listener are ignored until it is registered again.
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -79,7 +80,7 @@ def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> Non
     """When incidents of the query open. Raises Rejected."""
     reason = check_reason(reason)
     given = msgspec.to_builtins(limits)
-    if any(each <= 0 for each in given.values()):
+    if not all(0 < each < math.inf for each in given.values()):
         raise Rejected("A limit is above 0; leave it out to go by what is usual for the query.")
     with transaction.atomic():
         row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
