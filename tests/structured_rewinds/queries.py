@@ -75,6 +75,12 @@ def session() -> SparkSession:
     return spark
 
 
+def end_maintenance(spark: SparkSession) -> None:
+    """Of the state of all queries so far, also what it is just writing: it goes on behind a query
+    that has ended, and into open files wherever they are moved. The next query begins it anew."""
+    spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """A file source over `folder`, a topic of Kafka, or the source of Spark that counts up by

@@ -21,7 +21,15 @@ from pipelines.structured.fork import Boundaries, ForkRequest, fork
 from pipelines.structured.savepoints import SavepointRequest, take_savepoint
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.structured_rewinds.kafka import Topic
-from tests.structured_rewinds.queries import HDFS, ROCKSDB, Input, Query, Rows, StoreSetting
+from tests.structured_rewinds.queries import (
+    HDFS,
+    ROCKSDB,
+    Input,
+    Query,
+    Rows,
+    StoreSetting,
+    end_maintenance,
+)
 
 STORES = {
     "HDFS": HDFS,
@@ -87,7 +95,7 @@ class Ending:
     expected: dict[int, Rows]
     found: dict[int, Rows]
     findings: tuple[str, ...]  # of the doctor, about the fork at its end
-    touched: bool  # the original
+    touched: tuple[str, ...]  # files of the original
 
     @property
     def is_right(self) -> bool:
@@ -102,11 +110,12 @@ def rewind(
     query = _query(story, home / "input", broker)
     original, target = home / "original", home / "fork"
     query.run(spark, original, shift=0, until=story.wrong_until)
-    # Spark's maintenance may still write where a query was: the original is moved away from it.
+    end_maintenance(spark)
     before = _fingerprint(original.rename(home / "original-elsewhere"))
     original = home / "original-elsewhere"
     _fork(story, home, original, target)
-    is_touched = before != _fingerprint(original)
+    after = _fingerprint(original)
+    touched = sorted(name for name in before | after if before.get(name) != after.get(name))
     shutil.rmtree(original)  # a fork needs nothing of it
     found = _go_on(spark, query, target, story)
     never = _query(story, home / "input-of-reference", broker)
@@ -123,7 +132,7 @@ def rewind(
         expected=expected,
         found=found,
         findings=tuple(each.text for each in findings),
-        touched=is_touched,
+        touched=tuple(touched),
     )
 
 
