@@ -34,7 +34,10 @@ from tests.project_wheels import built_wheel
 VERSIONS = ("3.5.7", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 MODES = ("classic", "connect")
 LISTENER = Path(__file__).parents[1] / "pipelines" / "spark" / "listener"
-CLIENT = ("pandas<3", "pyarrow", "grpcio", "grpcio-status", "googleapis-common-protos")
+CLIENT = (
+    *("pandas<3", "pyarrow", "zstandard"),
+    *("grpcio", "grpcio-status", "googleapis-common-protos"),
+)
 """What pyspark's client for Connect imports."""
 
 OLD_CLIENT = ("numpy<2", "setuptools<81", "pyarrow<21")  # of pyspark 3.5
@@ -115,9 +118,14 @@ def query(
             stdout=said,
             stderr=subprocess.STDOUT,
         )
+
+    def has_ended() -> bool:
+        assert process.poll() is None, f"the query's program ended: {log.read_text()[-3000:]}"
+        return "terminated" in {event["kind"] for event in dashboard.events}
+
     try:
         wait_until(
-            lambda: "terminated" in {event["kind"] for event in dashboard.events},
+            has_ended,
             within_s=WITHIN_S,
             otherwise=lambda: f"no end was reported: {log.read_text()[-3000:]}",
         )
