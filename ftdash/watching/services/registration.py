@@ -83,9 +83,7 @@ def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> Non
     if not all(0 < each < math.inf for each in given.values()):
         raise Rejected("A limit is above 0; leave it out to go by what is usual for the query.")
     with transaction.atomic():
-        row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
-        if row is None:
-            raise Rejected(f"There is no watched query {name!r}.")
+        row = _watched(name)
         row.limits, row.version = given, row.version + 1
         row.save()
         record(
@@ -101,9 +99,7 @@ def remove(*, name: str, requester: str, reason: str) -> None:
     """Its history is gone; what its listener still reports is ignored. The query goes on."""
     reason = check_reason(reason)
     with transaction.atomic():
-        row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
-        if row is None:
-            raise Rejected(f"There is no watched query {name!r}.")
+        row = _watched(name)
         for table in (WatchedBatch, RunEvent, ListenerSeen, DirectoryReading, WatchedIncident):
             table._default_manager.filter(query=row).delete()
         if row.query_id:
@@ -116,6 +112,14 @@ def remove(*, name: str, requester: str, reason: str) -> None:
         else:
             row.delete()
         record(who=requester, what="ceased to watch", subject=f"query {name}", reason=reason)
+
+
+def _watched(name: str) -> WatchedQuery:
+    """Locked until the transaction ends. Raises Rejected."""
+    row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
+    if row is None:
+        raise Rejected(f"There is no watched query {name!r}.")
+    return row
 
 
 def _looked_at(seen: Sighting) -> tuple[Sighting, reading.DirectoryLook | None]:
