@@ -44,7 +44,7 @@ class ServerProcess:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """SIGSTOP: it answers nobody, and the kernel goes on acknowledging."""
+        """SIGSTOP: the kernel still accepts connections, and the server does not answer."""
         if self._process is None:
             raise RuntimeError("the server does not run")
         server = psutil.Process(self._process.pid)

@@ -237,10 +237,10 @@ def test_programs_set_and_read_the_limits_of_a_query() -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
-def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+def test_a_limit_that_is_not_a_number_above_0_is_refused(limit: str) -> None:
     report(listener(), progress(1))
 
-    with pytest.raises(CommandError, match="A limit is above 0"):
+    with pytest.raises(CommandError, match="A limit has to be above 0"):
         call_command("watch", "limits", "orders", f"--batch-max-s={limit}")
 
     assert WatchedQuery.objects.get().limits is None

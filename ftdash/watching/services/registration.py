@@ -81,7 +81,9 @@ def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> Non
     reason = check_reason(reason)
     given = msgspec.to_builtins(limits)
     if not all(0 < each < math.inf for each in given.values()):
-        raise Rejected("A limit is above 0; leave it out to go by what is usual for the query.")
+        raise Rejected(
+            "A limit has to be above 0. Leave it out to go by what is usual for the query."
+        )
     with transaction.atomic():
         row = _watched(name)
         row.limits, row.version = given, row.version + 1

@@ -39,12 +39,16 @@ class Command(InstalledCommand):
         add.add_argument("--interval-ms", type=int, help="its trigger interval")
         remove = actions.add_parser("remove", help="watch it no longer, and delete its history")
         remove.add_argument("name")
-        limits = actions.add_parser("limits", help="when incidents of it open; alone: what is set")
+        limits = actions.add_parser(
+            "limits", help="set when its incidents open; with the name alone, print what is set"
+        )
         limits.add_argument("name")
         limits.add_argument("--late-after-s", type=float, help="without a committed batch")
         limits.add_argument("--lag-max", type=int, help="records that wait in its sources")
         limits.add_argument("--batch-max-s", type=float, help="that a batch takes")
-        limits.add_argument("--usual", action="store_true", help="forget those that are not given")
+        limits.add_argument(
+            "--usual", action="store_true", help="drop the limits that are not given"
+        )
         for changing in (add, remove, limits):
             changing.add_argument("--reason", default="from the command line", help="for the log")
         actions.add_parser("list", help="all watched queries")
