@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -102,22 +103,21 @@ def secret_key() -> str:
     """The one that is given, or one made once and stored where only the owner can read it."""
     if SECRET_KEY_IS_GIVEN:
         return secret_of("FTDASH_SECRET_KEY")
-    path = FTDASH_HOME / "secret_key"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text()
-    with os.fdopen(descriptor, "w") as file:
-        file.write(get_random_secret_key())
-    return path.read_text()
+    return made_once("secret_key", get_random_secret_key)
 
 
 def installation_id() -> str:
     """Made once and stored: it identifies this installation to the targets of pipelines, also after
     a restart. Its first part is for people."""
-    path = FTDASH_HOME / "installation_id"
+    return made_once("installation_id", lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}")
+
+
+def made_once(name: str, make: Callable[[], str]) -> str:
+    """What the file `name` of the home holds. Of processes that start together, one makes it, and
+    none ever sees a part of it."""
+    path = FTDASH_HOME / name
     if not path.exists():
-        create_if_absent(path, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
+        create_if_absent(path, make().encode())
     return path.read_text()
 
 

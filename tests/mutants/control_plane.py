@@ -38,6 +38,14 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             f"{STARTING}::test_a_setting_that_makes_no_sense_ends_every_command_with_one_line",
         ),
     ),
+    "of processes that start together on a new home, all have the same secret key": (
+        Mutant(
+            "ftdash/settings.py",
+            "        create_if_absent(path, make().encode())",
+            "        path.touch(0o600)\n        path.write_text(make())",
+            f"{STARTING}::test_processes_that_start_together_have_one_secret_key",
+        ),
+    ),
     "no service of systemd is root, only root reads the secrets, a driver outlives its worker": (
         Mutant(
             "ftdash/deployment/units.py",

@@ -330,6 +330,26 @@ def test_a_password_of_its_own_becomes_part_of_the_address(
             configuration.with_password(name, other)
 
 
+def test_processes_that_start_together_have_one_secret_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second starts while the first makes the key."""
+    monkeypatch.setattr(configuration, "FTDASH_HOME", tmp_path)
+    monkeypatch.setattr(configuration, "SECRET_KEY_IS_GIVEN", False)
+    of_second: list[str] = []
+
+    def make() -> str:
+        monkeypatch.setattr(configuration, "get_random_secret_key", lambda: "of the second")
+        of_second.append(configuration.secret_key())
+        return "of the first"
+
+    monkeypatch.setattr(configuration, "get_random_secret_key", make)
+
+    assert configuration.secret_key() == "of the second"
+    assert of_second == ["of the second"]
+    assert (tmp_path / "secret_key").stat().st_mode & 0o077 == 0
+
+
 def test_an_author_s_code_gets_no_secret_and_not_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in configuration.SECRET_VARIABLES:
         monkeypatch.setenv(name, SECRET)
