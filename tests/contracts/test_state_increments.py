@@ -31,7 +31,7 @@ from pipelines.state.backend import (
     Table,
     TableDescriptor,
 )
-from pipelines.state.in_memory import columns
+from pipelines.state.in_memory import chains, columns
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.on_disk import sorted_files
 from pipelines.state.on_disk.stored_database import rows_of
@@ -51,7 +51,10 @@ EVENTS = BatchListDescriptor(
     "events", pa.schema([("user", pa.string()), ("n", pa.int64())]), ("user",)
 )
 Create = Callable[[KeyGroupRange, int], StateBackend]
-BACKENDS = ["hashmap", "hashmap in tiny segments", "rocksdb", "rocksdb in tiny memory"]
+BACKENDS = [
+    *("hashmap", "hashmap in tiny segments", "hashmap in tiny slices"),
+    *("rocksdb", "rocksdb in tiny memory"),
+]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -64,6 +67,9 @@ def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if "tiny" in request.param:
         monkeypatch.setattr(columns, "SEGMENT_BITS", 2)
         monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
+    if "slices" in request.param:
+        monkeypatch.setattr(chains, "SLICE_BITS", 3)
+        monkeypatch.setattr(chains, "MERGED_ROWS_MAX", 6)
     yield lambda groups, most: HashMapBackend(groups, most, is_incremental=True)
 
 
@@ -154,6 +160,90 @@ def test_a_chain_never_grows_beyond_its_bounds() -> None:
         assert len(handle.files) <= 9
         assert sum(run.rows_in(file) for file in handle.files) <= 1.5 * 1_000
 
+    assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
+
+
+@pytest.fixture
+def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of a few hundred rows are large."""
+    monkeypatch.setattr(columns, "SEGMENT_BITS", 2)
+    monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
+    monkeypatch.setattr(chains, "SLICE_BITS", 4)
+    monkeypatch.setattr(chains, "MERGED_ROWS_MAX", 20)
+
+
+@pytest.mark.usefixtures("tiny_slices")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed(seed: int) -> None:
+    run = Run(random.Random(seed), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
+    run.put([(f"user {n}", 0) for n in range(300)])
+    run.complete(run.cut())
+    [base] = run.completed[-1].handles
+
+    for number in range(120):
+        changed = run.rng.sample(range(300), run.rng.randrange(1, 8))
+        run.put([(f"user {n}", 0) for n in changed])
+        run.delete(run.rng.randrange(4))
+        known = set(run.files)
+        checkpoint = run.cut()
+        run.complete(checkpoint)
+        written = sum(len_of(run.files[name]) for name in run.files.keys() - known)
+        assert written <= 60, "11 changed, 20 merged, 22 swept and the rest of a slice"
+        [handle] = checkpoint.handles
+        assert sum(run.rows_in(file) for file in handle.files) <= 1.5 * 300 + 60
+        if number % 10 == 9:
+            assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
+
+    assert not {file.name for file in base.files} & {file.name for file in handle.files}
+
+
+def test_a_tombstone_stays_while_an_older_file_does() -> None:
+    """The older file may hold the row that the tombstone cancels."""
+    file = FileHandle(name="", length=0, digest="")
+    large = 1 << chains.SLICE_BITS
+    old = chains.TableFile(file, 1, 2 * large, frozenset({0, 1}), frozenset({0, 1}))
+    newer = chains.TableFile(file, 2, large, frozenset({0}), frozenset())
+    chain = chains.TableChain((old, newer), cut=2)
+
+    plan = chains.plan_table(chain, lambda cut: large if cut < 2 else 1, 2 * large, slices=2)
+
+    assert (plan.swept, plan.kept) == ({0}, (old, newer))
+
+
+@pytest.mark.usefixtures("tiny_slices")
+def test_no_checkpoint_of_a_list_that_grows_writes_much_more_than_what_came() -> None:
+    run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
+    for _ in range(200):
+        for _ in range(3):
+            run.append(0, "user 1")
+        known = set(run.files)
+        checkpoint = run.cut()
+        run.complete(checkpoint)
+        assert sum(len_of(run.files[name]) for name in run.files.keys() - known) <= 20
+    [handle] = checkpoint.handles
+
+    assert len(handle.files) <= 600 / (20 / 2)
+    assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
+
+
+def test_a_file_of_popped_rows_is_dropped_and_other_popped_rows_are_cancelled() -> None:
+    run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
+    for appended in ({1: 100}, {2: 30, 3: 5}, {4: 5}):
+        for namespace, count in appended.items():
+            for _ in range(count):
+                run.append(namespace, "user 1")
+        checkpoint = run.cut()
+        run.complete(checkpoint)
+    _, second, third = checkpoint.handles[0].files
+
+    run.pop(1)
+    run.pop(3)
+    checkpoint = run.cut()
+    run.complete(checkpoint)
+
+    [handle] = checkpoint.handles
+    assert handle.files[:-1] == [second, third]
+    assert run.rows_in(handle.files[-1]) == 1, "a tombstone"
     assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
 
 
@@ -360,8 +450,10 @@ class Run:
         self.table.write_arrow("note", rows, pa.array(notes, pa.string()))
         self.totals.update(zip(keys, zip(totals, notes, strict=True), strict=True))
 
-    def delete(self) -> None:
-        gone = self.rng.sample(sorted(self.totals, key=str), len(self.totals) // 3)
+    def delete(self, count: int | None = None) -> None:
+        """Without a count: a third."""
+        count = len(self.totals) // 3 if count is None else count
+        gone = self.rng.sample(sorted(self.totals, key=str), count)
         if gone:
             self.table.delete(self.table.find(batch_of(TOTALS.key, gone)))
         for key in gone:
@@ -479,7 +571,12 @@ class Run:
         target.write_bytes(content)
 
     def rows_in(self, file: FileHandle) -> int:
-        return sum(batch.num_rows for batch in self.read(file))
+        return len_of(self.files[file.name])
+
+
+def len_of(content: bytes | list[pa.RecordBatch]) -> int:
+    assert isinstance(content, list)
+    return sum(batch.num_rows for batch in content)
 
 
 @dataclass

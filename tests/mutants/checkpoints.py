@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
+INCREMENTS = "tests/contracts/test_state_increments.py"
+
 CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     "an asynchronous request in flight is in the snapshot, and event time waits for its result": (
         Mutant(
@@ -436,6 +438,56 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             (
                 "tests/processes/test_lab.py::test_every_mode_keeps_what_it_promises_an"
                 "d_no_more_than_that"
+            ),
+        ),
+    ),
+    (
+        "a completed checkpoint of a state in memory holds all of it, and writes little more than"
+        " what has changed"
+    ): (
+        Mutant(
+            "pipelines/state/in_memory/chains.py",
+            "    return all(number in swept",
+            "    return any(number in swept",
+            f"{INCREMENTS}::test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/chains.py",
+            "itertools.dropwhile(",
+            "itertools.filterfalse(",
+            f"{INCREMENTS}::test_a_tombstone_stays_while_an_older_file_does",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/chains.py",
+            "most=max(1, rows * slices // max(1, live_rows))",
+            "most=slices",
+            f"{INCREMENTS}::test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/hashmap.py",
+            "chain.files[chain.fixed - 1].cut",
+            "chain.files[-1].cut",
+            f"{INCREMENTS}::test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/batch_list.py",
+            "sorted(gone - recorded)",
+            "[]",
+            f"{INCREMENTS}::test_a_file_of_popped_rows_is_dropped_and_other_popped_rows_are_cancelled",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/batch_list.py",
+            "if each.live_rows(rows))",
+            "if each.rows)",
+            f"{INCREMENTS}::test_a_file_of_popped_rows_is_dropped_and_other_popped_rows_are_cancelled",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/chains.py",
+            " and sizes[kept - 1] + merged <= MERGED_ROWS_MAX:",
+            ":",
+            (
+                f"{INCREMENTS}"
+                "::test_no_checkpoint_of_a_list_that_grows_writes_much_more_than_what_came"
             ),
         ),
     ),

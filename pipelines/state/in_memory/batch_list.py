@@ -4,11 +4,12 @@ Small batches are merged as they come, so that a namespace of n rows holds about
 A cut copies the list of batches but no row, so it stays cheap.
 
 `IncrementalBatchList` can write only what was appended since a checkpoint. Then a checkpoint is a
-chain of files in the order in which they were written. A namespace gets a new incarnation number
-whenever it comes into being. Rows are only ever appended to an incarnation; a popped one is
-recorded as a tombstone.
+chain of files (`chains`). A namespace gets a new incarnation number whenever it comes into being.
+Rows are only ever appended to an incarnation; a popped one is recorded as a tombstone, unless the
+files that held its rows are dropped.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ from pipelines.state.backend import (
     StoredIncrement,
 )
 from pipelines.state.hashing import KeyGroups, key_groups
+from pipelines.state.in_memory.chains import kept_beside
 from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import DELETED_COLUMN
 
@@ -160,29 +162,29 @@ def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 INCARNATION_COLUMN = "__incarnation"
-DELTAS_MAX = 8
 GONE_SHARE_MAX = 0.5
-"""Above this share of rows of popped incarnations in the files, a new base is written."""
+"""Above this share of rows of popped incarnations in the files, everything is written again."""
 
 
 @dataclass(frozen=True, slots=True)
-class ListChain:
-    """The files of one checkpoint of one list, and the row count of each incarnation in them."""
+class ListFile:
+    file: FileHandle
+    rows: Mapping[int, int]  # of each incarnation, those in this file
+    gone: frozenset[int]  # the incarnations of which it has a tombstone
 
-    base: FileHandle
-    deltas: tuple[FileHandle, ...]
-    rows: Mapping[int, int]
-    gone_rows: int = 0
+    def live_rows(self, live: Mapping[int, object]) -> int:
+        return sum(count for incarnation, count in self.rows.items() if incarnation in live)
 
 
 @dataclass(frozen=True, slots=True)
 class _Appended:
-    """Rows of one incarnation that the chain lacks, after the `skip` rows that it has."""
+    """Rows of one incarnation that no file has, after the `skip` rows that are in files."""
 
     namespace: int
     incarnation: int
     batches: tuple[pa.RecordBatch, ...]
     skip: int
+    new_rows: int
 
     def new_batches(self) -> Iterator[pa.RecordBatch]:
         skip = self.skip
@@ -201,7 +203,7 @@ class IncrementalBatchList(HashMapBatchList):
         super().__init__(descriptor, max_parallelism, hash_keys)
         self._incarnations: dict[int, int] = {}  # by namespace
         self._newest = 0
-        self.log: IncrementLog[ListChain] = IncrementLog()
+        self.log: IncrementLog[tuple[ListFile, ...]] = IncrementLog()
 
     def append(self, namespace: int, batch: pa.RecordBatch) -> None:
         super().append(namespace, batch)
@@ -216,63 +218,64 @@ class IncrementalBatchList(HashMapBatchList):
     def freeze_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> FrozenState:
-        chain = self.log.base(confirmed_id)
+        files = self.log.base(confirmed_id)
         if not len(self):
             self.log.on_written(checkpoint_id, None)
         content = {
             self._incarnations[namespace]: (namespace, tuple(batches))
             for namespace, batches in self.batches_by_namespace()
         }
-        increment = _increment(
-            chain,
-            content,
-            snapshot_schema(self.descriptor),
-            self.key_groups_of,
-            lambda written: self.log.on_written(checkpoint_id, written),
-        )
         schema = snapshot_schema(self.descriptor)
+        increment = ListIncrement(
+            plan=plan_list(files or (), content),
+            schema=schema,
+            key_groups_of=self.key_groups_of,
+            on_written=lambda written: self.log.on_written(checkpoint_id, written),
+        )
         name = self.descriptor.name
         return FrozenState(name, "batches", schema, len(self), iter(()), increment)
 
 
-_Content = dict[int, tuple[int, tuple[pa.RecordBatch, ...]]]
+_Content = Mapping[int, tuple[int, tuple[pa.RecordBatch, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListPlan:
+    """What a checkpoint adds to the files that it keeps."""
+
+    kept: tuple[ListFile, ...]
+    appended: list[_Appended]
+    gone: list[int]  # to be recorded as tombstones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListIncrement:
     """Implements `Increment`."""
 
-    chain: ListChain | None  # None: a new base
-    appended: list[_Appended]
-    gone: list[int]
-    rows: dict[int, int]  # of each live incarnation
-    gone_rows: int
+    plan: ListPlan
     schema: pa.Schema
     key_groups_of: Callable[[pa.RecordBatch], KeyGroups]
-    on_written: Callable[[ListChain], None] = field(repr=False)
+    on_written: Callable[[tuple[ListFile, ...]], None] = field(repr=False)
 
     def write(self, files: IncrementFiles) -> StoredIncrement:
-        written = self._written(files)
-        self.on_written(written)
-        parts = tuple(StatePart(name="delta", file=delta) for delta in written.deltas)
-        return StoredIncrement(StateFormat.DELTAS, written.base, parts)
-
-    def _written(self, files: IncrementFiles) -> ListChain:
-        chain, schema = self.chain, _increment_schema(self.schema)
-        if chain is None:
-            return ListChain(files.write_rows("base", schema, self._batches()), (), self.rows)
-        if not self.appended and not self.gone:
-            return chain
-        delta = files.write_rows("delta", schema, self._batches())
-        return ListChain(chain.base, (*chain.deltas, delta), self.rows, self.gone_rows)
+        plan, chain = self.plan, self.plan.kept
+        if not chain or plan.appended or plan.gone:
+            label = "delta" if chain else "base"
+            written = files.write_rows(label, _increment_schema(self.schema), self._batches())
+            rows = {each.incarnation: each.new_rows for each in plan.appended}
+            chain = (*chain, ListFile(written, rows, frozenset(plan.gone)))
+        self.on_written(chain)
+        first, *others = [each.file for each in chain]
+        parts = tuple(StatePart(name="delta", file=file) for file in others)
+        return StoredIncrement(StateFormat.DELTAS, first, parts)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        schema = _increment_schema(self.schema)
-        if self.gone:
-            nulls = [pa.nulls(len(self.gone), column_type) for column_type in self.schema.types]
-            marks = [pa.array(self.gone, pa.int64()), pa.repeat(True, len(self.gone))]
+        schema, gone = _increment_schema(self.schema), self.plan.gone
+        if gone:
+            nulls = [pa.nulls(len(gone), column_type) for column_type in self.schema.types]
+            marks = [pa.array(gone, pa.int64()), pa.repeat(True, len(gone))]
             yield pa.RecordBatch.from_arrays([*nulls, *marks], schema=schema)
-        for each in self.appended:
+        for each in self.plan.appended:
             for batch in each.new_batches():
                 rows = with_namespace(batch, each.namespace, self.key_groups_of(batch))
                 incarnations = np.full(batch.num_rows, each.incarnation, np.int64)
@@ -280,37 +283,30 @@ class ListIncrement:
                 yield pa.RecordBatch.from_arrays([*rows.columns, *marks], schema=schema)
 
 
-def _increment(
-    chain: ListChain | None,
-    content: _Content,
-    schema: pa.Schema,
-    key_groups_of: Callable[[pa.RecordBatch], KeyGroups],
-    on_written: Callable[[ListChain], None],
-) -> ListIncrement:
-    """A delta for the chain, unless that is long or holds mostly popped rows."""
-    rows = {i: sum(b.num_rows for b in batches) for i, (_, batches) in content.items()}
-    covered = {} if chain is None else chain.rows
-    gone = [incarnation for incarnation in covered if incarnation not in content]
-    gone_rows = sum(covered[incarnation] for incarnation in gone)
-    gone_rows += 0 if chain is None else chain.gone_rows
-    is_worn = gone_rows > GONE_SHARE_MAX * max(1, gone_rows + sum(rows.values()))
-    if chain is not None and (is_worn or len(chain.deltas) >= DELTAS_MAX):
-        chain, covered, gone, gone_rows = None, {}, [], 0
+def plan_list(files: tuple[ListFile, ...], content: _Content) -> ListPlan:
+    """Keeps a file while it holds a row that lives, unless it is merged with what is new.
+
+    Only the first files are kept, less those without such a row; so of each incarnation that lives,
+    its first rows are in them, in order.
+    """
+    rows = {number: sum(b.num_rows for b in batches) for number, (_, batches) in content.items()}
+    files = tuple(each for each in files if each.live_rows(rows))
+    sizes = [each.live_rows(rows) for each in files]
+    files = files[: kept_beside(sizes, sum(rows.values()) - sum(sizes))]
+    held: Counter[int] = Counter()
+    for each in files:
+        held.update(each.rows)
+    gone = held.keys() - rows.keys()
+    gone_rows = sum(held[number] for number in gone)
+    if gone_rows > GONE_SHARE_MAX * (gone_rows + sum(rows.values())):
+        files, held, gone = (), Counter(), set()
+    recorded = frozenset[int]().union(*(each.gone for each in files))
     appended = [
-        _Appended(namespace, incarnation, batches, covered.get(incarnation, 0))
-        for incarnation, (namespace, batches) in content.items()
-        if rows[incarnation] > covered.get(incarnation, 0)
+        _Appended(namespace, number, batches, held[number], rows[number] - held[number])
+        for number, (namespace, batches) in content.items()
+        if rows[number] > held[number]
     ]
-    return ListIncrement(
-        chain=chain,
-        appended=appended,
-        gone=gone,
-        rows=rows,
-        gone_rows=gone_rows,
-        schema=schema,
-        key_groups_of=key_groups_of,
-        on_written=on_written,
-    )
+    return ListPlan(files, appended, sorted(gone - recorded))
 
 
 def merged_batches(

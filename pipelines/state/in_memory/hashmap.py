@@ -3,16 +3,16 @@
 The states themselves are `table` and `batch_list`, in their incremental forms if checkpoints are to
 hold only changes. The class of the backend is the `BackendFactory`.
 
-A checkpoint of an incremental table is a chain of files: a base with every row, then deltas in
-order. Rows are identified by their number in the table. The newest file that holds a number is
-right; a deleted row is recorded as a tombstone. The table decides between another delta and a new
-base, so that no chain gets long or much larger than the table. One mask per cut says which rows
-have changed since, for as long as an increment may still build on the state before it. Masks may be
-merged under the smaller number; an increment then holds some more rows than necessary.
+A checkpoint of an incremental table is a chain of files (`chains`). Rows are identified by their
+number in the table. The newest file that holds a number is right; a deleted row is recorded as a
+tombstone. One mask per cut says which rows have changed since, for as long as an increment may
+still build on the state before it. Old masks are merged; an increment then holds some more rows
+than necessary.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
+from pipelines.domain.snapshots import StateFormat, StatePart
 from pipelines.state.backend import (
     BatchListDescriptor,
     FrozenState,
@@ -31,6 +31,13 @@ from pipelines.state.backend import (
     TableDescriptor,
 )
 from pipelines.state.in_memory.batch_list import HashMapBatchList, IncrementalBatchList
+from pipelines.state.in_memory.chains import (
+    TableChain,
+    TableFile,
+    plan_table,
+    rows_of_slice,
+    slice_of,
+)
 from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import (
     DELETED_COLUMN,
@@ -90,29 +97,6 @@ class ChangedRows:
         self._masks[index : index + 2] = [(number, union([older, younger]))]
 
 
-DELTAS_MAX = 8
-"""The most files after the base; a restore reads all of them."""
-
-DELTA_SHARE_MAX = 0.5
-"""The most rows in the deltas, relative to the base; above it a new base restores faster."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaChain:
-    """The files of one checkpoint of one table, and the cuts of the base and the newest file."""
-
-    base: FileHandle
-    base_cut: int
-    base_rows: int
-    deltas: tuple[FileHandle, ...] = ()
-    delta_rows: int = 0
-    cut: int = 0
-
-    def has_room_for(self, rows: int) -> bool:
-        is_short = len(self.deltas) < DELTAS_MAX
-        return is_short and self.delta_rows + rows <= self.base_rows * DELTA_SHARE_MAX
-
-
 class IncrementalTable(HashMapTable):
     """Implements `Table`, and hands out increments in addition to whole cuts."""
 
@@ -125,7 +109,7 @@ class IncrementalTable(HashMapTable):
     ) -> None:
         super().__init__(descriptor, own_groups, max_parallelism, hash_keys)
         self._changed = ChangedRows()
-        self.log: IncrementLog[DeltaChain] = IncrementLog()
+        self.log: IncrementLog[TableChain] = IncrementLog()
 
     def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
         self._changed.mark(rows)
@@ -152,75 +136,87 @@ class IncrementalTable(HashMapTable):
     ) -> FrozenState:
         chain = self.log.base(confirmed_id)
         cut = self._changed.cut()
-        changes, live_rows = self._changed.up_to_now(), len(self)
+        changes = self._changed.up_to_now()
         if chain is not None:
-            self._changed.forget_up_to(chain.base_cut)
+            self._changed.forget_up_to(chain.files[chain.fixed - 1].cut)
         if not len(self):
             self.log.on_written(checkpoint_id, None)
-        schema = snapshot_schema(self.descriptor)
-        frozen = self.freeze_rows()
         increment = TableIncrement(
-            frozen,
-            lambda: _plan(chain, changes, cut, live_rows),
-            lambda chain: self.log.on_written(checkpoint_id, chain),
+            frozen=self.freeze_rows(),
+            live_rows=len(self),
+            chain=chain,
+            changes=changes,
+            cut=cut,
+            on_written=lambda written: self.log.on_written(checkpoint_id, written),
         )
+        schema = snapshot_schema(self.descriptor)
         return FrozenState(self.descriptor.name, "table", schema, len(self), iter(()), increment)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which rows to write (None: all live ones), and the chain that results from their file."""
-
-    rows: Mask | None
-    chain_with: Callable[[FileHandle], DeltaChain]
-    unchanged: DeltaChain | None = None  # set if there is nothing to write
-
-
-def _plan(chain: DeltaChain | None, changes: Changes, cut: int, live_rows: int) -> _Plan:
-    """1. A delta, while the chain has room. 2. One delta in place of all. 3. A new base."""
-    if chain is not None:
-        recent = changes.since(chain.cut)
-        count = int(np.count_nonzero(recent))
-        if count == 0 or chain.has_room_for(count):
-            return _Plan(
-                recent,
-                lambda file: replace(
-                    chain,
-                    deltas=(*chain.deltas, file),
-                    delta_rows=chain.delta_rows + count,
-                    cut=cut,
-                ),
-                replace(chain, cut=cut) if count == 0 else None,
-            )
-        all_since_base = changes.since(chain.base_cut)
-        total = int(np.count_nonzero(all_since_base))
-        if total <= chain.base_rows * DELTA_SHARE_MAX / 2:
-            return _Plan(
-                all_since_base,
-                lambda file: replace(chain, deltas=(file,), delta_rows=total, cut=cut),
-            )
-    return _Plan(None, lambda file: DeltaChain(file, cut, live_rows, cut=cut))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableIncrement:
     """Implements `Increment`. Counts the rows to write here, off the subtask's thread."""
 
     frozen: FrozenTable
-    plan: Callable[[], _Plan]
-    on_written: Callable[[DeltaChain], None]
+    live_rows: int
+    chain: TableChain | None
+    changes: Changes
+    cut: int
+    on_written: Callable[[TableChain], None] = field(repr=False)
 
     def write(self, files: IncrementFiles) -> StoredIncrement:
-        plan = self.plan()
-        chain = plan.unchanged or plan.chain_with(self._file(files, plan.rows))
+        chain = TableChain(self._files(files), self.cut)
+        chain.validate_state()
         self.on_written(chain)
-        parts = tuple(StatePart(name="delta", file=delta) for delta in chain.deltas)
-        return StoredIncrement(StateFormat.DELTAS, chain.base, parts)
+        first, *others = [each.file for each in chain.files]
+        parts = tuple(StatePart(name="delta", file=file) for file in others)
+        return StoredIncrement(StateFormat.DELTAS, first, parts)
 
-    def _file(self, files: IncrementFiles, rows: Mask | None) -> FileHandle:
-        label = "base" if rows is None else "delta"
-        schema = increment_schema(self.frozen.schema)
-        return files.write_rows(label, schema, self.frozen.increment(rows))
+    def _files(self, files: IncrementFiles) -> tuple[TableFile, ...]:
+        slices = slice_of(self.frozen.length - 1) + 1
+        plan = plan_table(self.chain, self._changed_since, self.live_rows, slices)
+        if not plan.kept:
+            return tuple(self._whole(files))
+        changed = self.changes.since(plan.since)
+        if not plan.swept and not changed.any():
+            return plan.kept
+        swept = np.zeros(self.frozen.length, np.bool_)
+        for number in plan.swept:
+            swept[rows_of_slice(number)] = True
+        rows = self.frozen.increment(union([changed, swept]), deleted=changed)
+        return (*plan.kept, self._written(files, "delta", rows, plan.swept))
+
+    def _whole(self, files: IncrementFiles) -> Iterator[TableFile]:
+        """A file for each slice, so that each can be replaced by itself."""
+        for number, rows in itertools.groupby(self.frozen.increment(), slice_of_batch):
+            yield self._written(files, f"base{number}", rows, frozenset({number}))
+
+    def _written(
+        self,
+        files: IncrementFiles,
+        label: str,
+        batches: Iterable[pa.RecordBatch],
+        swept: frozenset[int],
+    ) -> TableFile:
+        rows, slices = 0, set(swept)
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                slices.add(slice_of_batch(batch))
+                yield batch
+
+        file = files.write_rows(label, increment_schema(self.frozen.schema), counted())
+        return TableFile(file, self.cut, rows, frozenset(slices), swept)
+
+    def _changed_since(self, cut: int) -> int:
+        return int(np.count_nonzero(self.changes.since(cut)))
+
+
+def slice_of_batch(batch: pa.RecordBatch) -> int:
+    """All rows of a batch are of one segment, and so of one slice."""
+    return slice_of(batch.column(ROW_COLUMN)[0].as_py())
 
 
 def merged_rows(

@@ -73,12 +73,17 @@ class FrozenTable:
             if len(arrays[0]):
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def increment(self, only: Mask | None) -> Iterator[pa.RecordBatch]:
-        """The rows that `only` flags, with deleted ones as tombstones; None: all live rows."""
+    def increment(
+        self, only: Mask | None = None, deleted: Mask | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The live rows that `only` flags (None: all), and a tombstone for each row that `deleted`
+        flags and that is not live. `only` flags all that `deleted` does."""
         schema = increment_schema(self.schema)
         for segment, live, wanted in self._segments(only):
             kept = live if wanted is None else live & wanted
-            gone = np.flatnonzero(wanted & ~live) if wanted is not None else _NO_ROWS
+            gone = _NO_ROWS
+            if deleted is not None:
+                gone = np.flatnonzero(segment_of(deleted, segment, self.length) & ~live)
             tombstones = [pa.nulls(len(gone), column_type) for column_type in self.schema.types]
             taken = zip(self._taken(segment, kept), tombstones, strict=True)
             arrays = [pa.concat_arrays(pair) if len(gone) else pair[0] for pair in taken]
