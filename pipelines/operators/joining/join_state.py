@@ -4,12 +4,16 @@ The index is built when the first element arrives, after a restore has loaded th
 memory in addition to the state, so a join needs about twice the memory of its rows. Its rows are in
 runs, each sorted by the hash of the key and then by time, so a few binary searches look up a whole
 batch of keys. Runs of similar size are merged, so that there are few runs and each row moves a
-logarithmic number of times. Rows of equal hash are compared by key; null equals nothing.
+logarithmic number of times. Large runs are merged by another thread, because a merge of a gigabyte
+takes seconds, for which no barrier would pass. Rows of equal hash are compared by key; null equals
+nothing.
 
 Source: O'Neil et al., "The log-structured merge-tree" (1996), for the runs.
 """
 
+import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,22 +55,63 @@ class _Asked:
         return _Asked(chosen, self.hashes[rows], self.earliest[rows], self.latest[rows])
 
 
+MERGED_AT_ONCE = 1 << 18
+"""How many rows the subtask's thread merges itself, in some tens of milliseconds."""
+
+RUNS_MAX = 64
+"""With more runs, the subtask waits for the thread that merges: a lookup reads all of them."""
+
+_MERGER = ThreadPoolExecutor(1, thread_name_prefix="join-index")
+
+
 class RowIndex:
     """Owns a copy of the rows; `join_state` keeps the durable one."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = list(keys)
         self._runs: list[_Run] = []
+        self._merging: _Merging | None = None
 
     def add(self, rows: pa.RecordBatch, times: Longs) -> None:
         if rows.num_rows == 0:
             return
+        self._take_merged()
         self._runs.append(_Run.of(rows, times, self._keys))
-        while len(self._runs) > 1 and len(self._runs[-1]) * 2 > len(self._runs[-2]):
-            last, before = self._runs.pop(), self._runs.pop()
-            merged = pa.concat_batches([before.rows, last.rows])
-            both = np.concatenate([before.times, last.times])
-            self._runs.append(_Run.of(merged, both, self._keys))
+        while self._may_merge(len(self._runs) - 2, MERGED_AT_ONCE):
+            before, last = self._runs[-2:]
+            self._runs[-2:] = [_Run.merged(before, last, self._keys)]
+        if self._merging is None:
+            self._begin_merging()
+
+    def _may_merge(self, place: int, rows_max: float) -> bool:
+        """Whether that run and the next one are similar enough, and no other thread has them."""
+        if place < 0:
+            return False
+        run, younger = self._runs[place : place + 2]
+        merging = self._merging
+        if merging is not None and {merging.run, merging.younger} & {run, younger}:
+            return False
+        return len(run) < 2 * len(younger) and len(run) + len(younger) <= rows_max
+
+    def _begin_merging(self) -> None:
+        for place in reversed(range(len(self._runs) - 1)):
+            if self._may_merge(place, math.inf):
+                run, younger = self._runs[place : place + 2]
+                merged = _MERGER.submit(_Run.merged, run, younger, self._keys)
+                self._merging = _Merging(run, younger, merged)
+                return
+
+    def _take_merged(self) -> None:
+        """Raises what the other thread raised."""
+        merging = self._merging
+        if merging is None or not (merging.merged.done() or len(self._runs) >= RUNS_MAX):
+            return
+        self._merging, merged = None, merging.merged.result()
+        for place, run in enumerate(self._runs[:-1]):
+            # If old rows were dropped meanwhile, one of the two may be another run now.
+            if run is merging.run and self._runs[place + 1] is merging.younger:
+                self._runs[place : place + 2] = [merged]
+                return
 
     def match(
         self, keys: pa.RecordBatch, earliest: Longs | None = None, latest: Longs | None = None
@@ -113,7 +158,7 @@ class RowIndex:
 _EARLIEST, _LATEST = -(2**62), 2**62
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Run:
     """`hashes` are distinct and ascend; `begins` and `ends` bound the rows of each, by time."""
 
@@ -132,6 +177,11 @@ class _Run:
         ends = np.append(begins[1:], len(order))
         oldest_ms = int(times.min())
         return cls(rows.take(pa.array(order)), times[order], distinct, begins, ends, oldest_ms)
+
+    @classmethod
+    def merged(cls, older: "_Run", younger: "_Run", keys: list[str]) -> "_Run":
+        rows = pa.concat_batches([older.rows, younger.rows])
+        return cls.of(rows, np.concatenate([older.times, younger.times]), keys)
 
     def __len__(self) -> int:
         return len(self.times)
@@ -172,6 +222,13 @@ class _Run:
         """The rows of each hash that lie between the times; all searches halve in step."""
         first = _search(self.times, self.begins[place], self.ends[place], earliest)
         return first, _search(self.times, first, self.ends[place], latest + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merging:
+    run: _Run
+    younger: _Run
+    merged: Future[_Run]
 
 
 def _search(times: Longs, low: Longs, high: Longs, wanted: Longs) -> Longs:

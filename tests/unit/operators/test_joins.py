@@ -3,8 +3,10 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,84 @@ from tests.unit.operators.joined_rows import (
     row,
 )
 from tests.unit.operators.subtasks import Subtasks
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_index_finds_each_row_while_another_thread_merges(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come, are dropped, and are looked up, while the merge is at some point in between."""
+    rng = random.Random(seed)
+    other_thread = OtherThread()
+    monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 20)
+    monkeypatch.setattr(join_state, "_MERGER", other_thread)
+    index = join_state.RowIndex(("key",))
+    kept: list[tuple[int, int]] = []
+    for now in range(200):
+        rows = [(rng.randrange(9), now - rng.randrange(60)) for _ in range(rng.randrange(8))]
+        kept += rows
+        columns = {"key": [key for key, _ in rows], "time": [time for _, time in rows]}
+        batch = pa.record_batch(columns, pa.schema([("key", pa.int64()), ("time", pa.int64())]))
+        index.add(batch, batch.column("time").to_numpy())
+        if rng.random() < 0.3:
+            other_thread.work()
+        if rng.random() < 0.1:
+            kept = [row for row in kept if row[1] >= now - 30]
+            index.drop_before(now - 30)
+
+        keys = pa.record_batch({"key": list(range(9))})
+        earliest = np.full(9, now - 30)
+        found = [
+            tuple(row.values())
+            for matches in index.match(keys, earliest)
+            for row in matches.found.to_pylist()
+        ]
+        assert sorted(found) == sorted(row for row in kept if row[1] >= now - 30)
+
+    assert other_thread.merges
+
+
+def test_an_index_waits_for_the_other_thread_before_it_has_too_many_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 4)
+    monkeypatch.setattr(join_state, "RUNS_MAX", 12)
+    monkeypatch.setattr(join_state, "_MERGER", OtherThread())
+    index = join_state.RowIndex(("key",))
+    for key in range(200):
+        index.add(pa.record_batch({"key": [key] * 4}), np.zeros(4, np.int64))
+        assert len(index._runs) <= 12
+
+    matches = list(index.match(pa.record_batch({"key": [7]})))
+    assert sum(len(each.asked) for each in matches) == 4
+
+
+class Merge(Future[Any]):
+    """It is under way until somebody asks for its result."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self._work = work
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self.set_result(self._work())
+        return super().result(timeout)
+
+
+class OtherThread:
+    """An executor that works when it is told to, or when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.merges: list[Merge] = []
+
+    def submit(self, function: Callable[..., object], *arguments: object) -> Merge:
+        self.merges.append(Merge(lambda: function(*arguments)))
+        return self.merges[-1]
+
+    def work(self) -> None:
+        for merge in self.merges:
+            merge.result()
 
 
 @pytest.mark.parametrize("seed", range(40))
