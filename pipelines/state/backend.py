@@ -231,17 +231,6 @@ class FrozenState:
     increment: Increment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredSize:
-    """How much a restore is about to load: a hint, so that memory need not grow step by step."""
-
-    rows: int = 0
-    text_bytes: int = 0  # of all strings and binaries, at most
-
-
-NOT_KNOWN = RestoredSize()
-
-
 class StateBackend(Protocol):
     """All states of one operator of one subtask."""
 
@@ -282,11 +271,11 @@ class StateBackend(Protocol):
         ...
 
     def restore(
-        self, state: str, batches: Iterable[pa.RecordBatch], size: RestoredSize = NOT_KNOWN
+        self, state: str, batches: Iterable[pa.RecordBatch], rows_expected: int = 0
     ) -> None:
         """Load rows of a snapshot into a declared state, keeping only own key groups.
 
-        `size` describes the rows that will be kept.
+        `rows_expected` is a hint, so that memory need not grow step by step.
 
         An added column gets its default, and a narrower type is cast to a wider one
         (`state.evolution`).

@@ -17,12 +17,10 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import (
     NAMESPACE_COLUMN,
-    NOT_KNOWN,
     BackendStatistics,
     BatchList,
     BatchListDescriptor,
     FrozenState,
-    RestoredSize,
     StoredDatabase,
     Table,
     TableDescriptor,
@@ -56,7 +54,7 @@ from pipelines.state.value_state import (
 class KeptTable(Table, Protocol):
     """A table as its backend sees it."""
 
-    def expect(self, rows: int, text_bytes: int) -> None:
+    def expect(self, rows: int) -> None:
         """A restore is about to load that many rows."""
         ...
 
@@ -183,7 +181,7 @@ class KeyedBackend:
         return False
 
     def restore(
-        self, state: str, batches: Iterable[pa.RecordBatch], size: RestoredSize = NOT_KNOWN
+        self, state: str, batches: Iterable[pa.RecordBatch], rows_expected: int = 0
     ) -> None:
         target = self._states.get(state)
         if target is None:
@@ -192,7 +190,7 @@ class KeyedBackend:
                 f"it has {sorted(self._states)}."
             )
         if state in self._tables:
-            self._tables[state].expect(size.rows, size.text_bytes)
+            self._tables[state].expect(rows_expected)
         for batch in batches:
             rows = evolved(target.descriptor, batch)
             if state in self._tables:

@@ -5,9 +5,10 @@ Before the owner first overwrites a segment that a reader still needs, it saves 
 was (the pre-image). The reader takes the pre-image if there is one, and else copies the live
 segment; a lock makes the check and the copy one step.
 
-Strings or binaries are appended by position, in two growing numpy arrays. Appended values never
-change, so a frozen heap is the two arrays and a length: later appends write behind it, and growth
-and compaction move to new arrays. Nulls are not stored; their position is NULL_POSITION.
+Strings or binaries are appended to a heap of chunks, so that neither growth nor compaction ever
+moves more than one chunk. The upper 32 bits of a position are the number of its chunk. Appended
+values never change, so a frozen chunk is two arrays and a length, and later appends write behind
+it. Nulls are not stored; their position is NULL_POSITION.
 
 One thread writes (the subtask's); any other thread may read the frozen columns.
 """
@@ -170,81 +171,160 @@ Positions = npt.NDArray[np.int64]
 NULL_POSITION = -1
 
 
+CHUNK_BYTES = 32 << 20
+CHUNK_BITS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenHeap:
-    """The first `length` values of a heap; safe to use from any thread."""
+    """The heap as it was; safe to use from any thread."""
 
-    offsets: npt.NDArray[np.int64]
-    content: npt.NDArray[np.uint8]
-    length: int
+    chunks: dict[int, "FrozenChunk"]
     type: pa.DataType
 
     def take(self, positions: Positions) -> pa.Array:
         """The values at `positions`, as an array of the declared type."""
-        # With no values there is no position to take: all are null, or none are asked for.
-        if self.length == 0:
+        numbers = positions >> CHUNK_BITS  # that of a null is -1
+        first = int(numbers.max(initial=NULL_POSITION))
+        if first == NULL_POSITION:
             return pa.nulls(len(positions), self.type)
+        if not ((numbers == first) | (numbers == NULL_POSITION)).all():
+            return self._gathered(positions, numbers)
+        return self.chunks[first].take(positions).cast(self.type)
+
+    def _gathered(self, positions: Positions, numbers: Positions) -> pa.Array:
+        """From several chunks: taken chunk by chunk, and put back into order."""
+        order = np.argsort(numbers, kind="stable")
+        ends = np.append(np.flatnonzero(np.diff(numbers[order])) + 1, len(order))
+        parts, begin = [], 0
+        for end in ends.tolist():
+            places = order[begin:end]
+            number = int(numbers[places[0]])
+            chunk = self.chunks.get(number)
+            taken = positions[places]
+            parts.append(chunk.take(taken) if chunk else pa.nulls(len(taken), _wide(self.type)))
+            begin = end
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_arrays(parts).take(pa.array(back)).cast(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenChunk:
+    """The first `length` values of a chunk; value i lies between offsets i and i + 1."""
+
+    offsets: npt.NDArray[np.int64]
+    content: npt.NDArray[np.uint8]
+    length: int
+    type: pa.DataType  # with 64-bit offsets
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.offsets[self.length]) + 8 * self.length
+
+    def take(self, positions: Positions) -> pa.Array:
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.content)]
-        wide = pa.Array.from_buffers(_wide(self.type), self.length, buffers, 0)
-        wanted = pa.array(positions, mask=positions == NULL_POSITION)
-        return wide.take(wanted).cast(self.type)
+        values = pa.Array.from_buffers(self.type, self.length, buffers, 0)
+        is_null = positions == NULL_POSITION
+        return values.take(pa.array(positions & ((1 << CHUNK_BITS) - 1), mask=is_null))
 
 
 class TextHeap:
     def __init__(self, column_type: pa.DataType) -> None:
         self._type = column_type
-        self._offsets = np.zeros(1024, np.int64)  # value i lies between offsets i and i + 1
-        self._content = np.empty(8192, np.uint8)
-        self._length = 0
+        self._wide = _wide(column_type)
+        self._full: dict[int, FrozenChunk] = {}
+        self._newest = TextChunk()
+        self._number = 0  # of the newest chunk
 
     def __len__(self) -> int:
-        return self._length
+        return self._newest.length + sum(chunk.length for chunk in self._full.values())
 
     @property
     def size_bytes(self) -> int:
-        return int(self._offsets[self._length]) + 8 * self._length
-
-    def expect(self, count: int, text_bytes: int) -> None:
-        """Make room for `count` more values."""
-        self._reserve(self._length + count + 1, int(self._offsets[self._length]) + text_bytes)
+        return self._newest.size_bytes + sum(chunk.size_bytes for chunk in self._full.values())
 
     def append(self, array: pa.Array) -> Positions:
         """Appends the values of `array`; returns their positions, in order."""
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         positions = np.full(len(array), NULL_POSITION, np.int64)
-        positions[valid] = self._length + np.arange(int(valid.sum()))
-        self._append_valid(array.drop_null().cast(_wide(self._type)))
+        wide = array.drop_null().cast(self._wide)
+        if self._newest.length and self._newest.size_bytes + wide.nbytes > CHUNK_BYTES:
+            self._begin_chunk()
+        first = (self._number << CHUNK_BITS) + self._newest.length
+        positions[valid] = first + np.arange(len(wide))
+        self._newest.append(wide)
         return positions
 
     def freeze(self) -> FrozenHeap:
-        return FrozenHeap(self._offsets, self._content, self._length, self._type)
+        return FrozenHeap({**self._full, self._number: self._newest.freeze(self._wide)}, self._type)
 
     def take(self, positions: Positions) -> pa.Array:
         return self.freeze().take(positions)
 
-    def _append_valid(self, wide: pa.Array) -> None:
+    def emptiest(self, positions: Positions) -> int | None:
+        """The chunk of whose values the fewest are at `positions`, if that is at most half."""
+        numbers, counts = np.unique(positions >> CHUNK_BITS, return_counts=True)
+        used = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        shares = {
+            number: used.get(number, 0) / chunk.length
+            for number, chunk in self.freeze().chunks.items()
+            if chunk.length
+        }
+        number = min(shares, key=lambda each: shares[each], default=None)
+        return number if number is not None and shares[number] <= 0.5 else None
+
+    def drop(self, number: int) -> None:
+        """Frozen heaps keep that chunk."""
+        if number == self._number:
+            self._begin_chunk()
+        del self._full[number]
+
+    def _begin_chunk(self) -> None:
+        self._full[self._number] = self._newest.freeze(self._wide)
+        self._number += 1
+        self._newest = TextChunk()
+
+
+class TextChunk:
+    """One array of values and one of offsets, which grow."""
+
+    def __init__(self) -> None:
+        self._offsets = np.zeros(1024, np.int64)
+        self._content = np.empty(8192, np.uint8)
+        self.length = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._offsets[self.length]) + 8 * self.length
+
+    def append(self, wide: pa.Array) -> None:
+        """No value may be null."""
         if not len(wide):
             return
         _, offsets_buffer, content_buffer = wide.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int64)[wide.offset :][: len(wide) + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        start = int(self._offsets[self._length])
-        self._reserve(self._length + len(wide) + 1, start + last - first)
+        start = int(self._offsets[self.length])
+        self._reserve(self.length + len(wide) + 1, start + last - first)
         if last > first:
             content = np.frombuffer(content_buffer, np.uint8)[first:last]
             self._content[start : start + last - first] = content
-        # Offsets come last, and only behind the length that a frozen heap may read.
-        end = self._length + len(wide)
-        self._offsets[self._length + 1 : end + 1] = offsets[1:] - first + start
-        self._length = end
+        # Offsets come last, and only behind the length that a frozen chunk may read.
+        end = self.length + len(wide)
+        self._offsets[self.length + 1 : end + 1] = offsets[1:] - first + start
+        self.length = end
+
+    def freeze(self, wide: pa.DataType) -> FrozenChunk:
+        return FrozenChunk(self._offsets, self._content, self.length, wide)
 
     def _reserve(self, offset_count: int, byte_count: int) -> None:
         if offset_count > len(self._offsets):
             offsets = np.zeros(max(offset_count, 2 * len(self._offsets)), np.int64)
-            offsets[: self._length + 1] = self._offsets[: self._length + 1]
+            offsets[: self.length + 1] = self._offsets[: self.length + 1]
             self._offsets = offsets
         if byte_count > len(self._content):
-            used = int(self._offsets[self._length])
+            used = int(self._offsets[self.length])
             content = np.empty(max(byte_count, 2 * len(self._content)), np.uint8)
             content[:used] = self._content[:used]
             self._content = content

@@ -19,6 +19,7 @@ from pipelines.state.arrow_types import as_numbers, storage_dtype, to_arrow, val
 from pipelines.state.backend import Default
 from pipelines.state.hashing import as_integers, is_bytes_like
 from pipelines.state.in_memory.columns import (
+    CHUNK_BITS,
     NULL_POSITION,
     Column,
     FrozenColumn,
@@ -172,10 +173,6 @@ class TextKeys:
     def reserve(self, length: int) -> None:
         self._positions.reserve(length)
 
-    def expect(self, count: int, text_bytes: int) -> None:
-        """Make room for `count` more texts, so that growing the heap does not move them."""
-        self._heap.expect(count, text_bytes)
-
     def put(self, rows: Rows, array: pa.Array) -> None:
         self._positions.write(rows, self._heap.append(array))
 
@@ -189,16 +186,24 @@ class TextKeys:
         return list(array.to_pylist())
 
     def tidy(self, live: LiveMask) -> None:
-        """Move the live keys to a new heap once most of the old heap is garbage."""
+        """Move the live keys out of the chunk with most garbage, once most of the heap is garbage.
+
+        The next call goes on with another chunk.
+        """
         if len(self._heap) < self._tidy_at and self._heap.size_bytes < self._tidy_at_bytes:
             return
         rows = np.flatnonzero(live())
-        texts = self.get(rows)
-        # A frozen table keeps the old heap, and the old positions as pre-images.
-        self._heap = TextHeap(self._type)
-        self.put(rows, texts)
-        self._tidy_at = _GARBAGE_MIN + 2 * len(self._heap)
-        self._tidy_at_bytes = _GARBAGE_MIN_BYTES + 2 * self._heap.size_bytes
+        positions = self._positions.read(rows)
+        number = self._heap.emptiest(positions)
+        if number is None:
+            self._tidy_at = _GARBAGE_MIN + 2 * len(self._heap)
+            self._tidy_at_bytes = _GARBAGE_MIN_BYTES + 2 * self._heap.size_bytes
+            return
+        moved = rows[positions >> CHUNK_BITS == number]
+        texts = self.get(moved)
+        # A frozen table keeps the chunk, and the old positions as pre-images.
+        self._heap.drop(number)
+        self.put(moved, texts)
 
     def freeze(self, length: int) -> FrozenArrays:
         return FrozenTextKeys(self._heap.freeze(), self._positions.freeze(length))
@@ -370,9 +375,6 @@ class TextValues:
 
     def reserve(self, length: int) -> None:
         self._texts.reserve(length)
-
-    def expect(self, count: int, text_bytes: int) -> None:
-        self._texts.expect(count, text_bytes)
 
     def reset(self, rows: Rows) -> None:
         self._texts.put(rows, pa.array([self._default] * len(rows), self._type))

@@ -29,7 +29,6 @@ from pipelines.state.hashing import KeyGroups
 from pipelines.state.in_memory.columns import FrozenColumn, first_row, segment_count, segment_of
 from pipelines.state.in_memory.key_columns import (
     FrozenArrays,
-    TextValues,
     ValueColumn,
     value_column,
 )
@@ -207,14 +206,11 @@ class HashMapTable:
             column.write_arrow(rows, array)
         return True
 
-    def expect(self, rows: int, text_bytes: int) -> None:
+    def expect(self, rows: int) -> None:
         """Make room for `rows` more rows, so that a restore does not grow step by step."""
         self._keys.expect(rows)
-        texts = [c for c in self._values.values() if isinstance(c, TextValues)]
         for column in self._values.values():
             column.reserve(self.length + rows)
-        for text in texts if len(texts) == 1 else ():
-            text.expect(rows, text_bytes)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
         return self._keys.find(keys)

@@ -267,7 +267,7 @@ class RocksDbTable:
         """False: rows go through the working set, which bounds the memory."""
         return False
 
-    def expect(self, rows: int, text_bytes: int) -> None:
+    def expect(self, rows: int) -> None:
         """Rows that do not fit into memory go to disk."""
 
     def delete(self, rows: Rows) -> None:

@@ -13,6 +13,7 @@ from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import NO_ROW, BatchListDescriptor, TableDescriptor
 from pipelines.state.hashing import Hashes, key_hashes
+from pipelines.state.in_memory import columns, key_columns
 from pipelines.state.in_memory.columns import INITIAL_ROWS, SEGMENT_ROWS, Column
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.state.in_memory.table import HashMapTable
@@ -118,6 +119,35 @@ def test_texts_that_were_overwritten_are_given_back() -> None:
     assert max(sizes) < 2_000_000  # all texts ever written are 3,000,000 bytes
     assert table.read_arrow("s", rows).to_pylist() == ["text 199"] * 1000
     assert {row["s"] for batch in frozen.batches for row in batch.to_pylist()} == {"text 150"}
+
+
+def test_no_write_moves_more_than_one_chunk_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(key_columns, "_GARBAGE_MIN_BYTES", 10_000)
+    moved_bytes: list[int] = []
+    append = columns.TextChunk.append
+    monkeypatch.setattr(
+        columns.TextChunk,
+        "append",
+        lambda chunk, wide: (moved_bytes.append(wide.nbytes), append(chunk, wide))[1],
+    )
+    backend = HashMapBackend(ALL, 128)
+    table = backend.table(
+        TableDescriptor("t", USERS.key, pa.schema([("s", pa.string())]), {"s": None}, ("user",))
+    )
+    rng, texts = random.Random(0), {}
+
+    for number in range(300):
+        changed = rng.sample(range(3_000), 20)
+        rows = table.rows_for(users(*changed))
+        moved_bytes.clear()
+        table.write_arrow("s", rows, pa.array([f"text {number}"] * 20))
+        texts |= dict.fromkeys(changed, f"text {number}")
+        assert sum(moved_bytes) <= 10_000 + 1_000
+
+    found = table.read_arrow("s", table.find(users(*texts)))
+    assert dict(zip(texts, found.to_pylist(), strict=True)) == texts
+    assert backend.statistics().state_bytes < 3 * 24 * len(texts) + 4 * 10_000
 
 
 def test_a_cut_looks_at_no_row() -> None:

@@ -130,7 +130,7 @@ class ChainBuilder:
         restored = self._restored[uid]
         for stored in restored.states:
             if stored.database is None or not context.state.adopt(stored.database):
-                context.state.restore(stored.name, stored.rows, stored.size)
+                context.state.restore(stored.name, stored.rows, stored.rows_expected)
         for name, batches in restored.operator_states:
             context.operator_state.restore(name, batches)
         try:

@@ -30,7 +30,7 @@ from pipelines.points.browsing import ReadsFiles, rows_of
 from pipelines.points.stored_output import prepared_of, quarantined_of
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightShare, KeyTime
-from pipelines.state.backend import NOT_KNOWN, RestoredSize, StoredDatabase
+from pipelines.state.backend import StoredDatabase
 from pipelines.state.operator_states import elements_taken
 
 
@@ -58,7 +58,7 @@ class RestoredState:
     name: str
     rows: Iterable[pa.RecordBatch]
     database: StoredDatabase | None = None
-    size: RestoredSize = NOT_KNOWN
+    rows_expected: int = 0
 
 
 NOTHING = RestoredOperator()
@@ -165,7 +165,7 @@ class RestorePoint:
                 state.state,
                 rows_of(self._store, self._location, state, key_groups),
                 database if is_database else None,
-                _size_of(state, key_groups),
+                _rows_expected(state, key_groups),
             )
 
     def _wanted(
@@ -217,13 +217,12 @@ def _least(times_ms: list[int | None]) -> int | None:
     return min(known) if known and len(known) == len(times_ms) else None
 
 
-def _size_of(state: StateHandle, key_groups: KeyGroupRange) -> RestoredSize:
-    """The size of the rows of `key_groups`, if all groups have equally many."""
+def _rows_expected(state: StateHandle, key_groups: KeyGroupRange) -> int:
+    """The number of the rows of `key_groups`, if all groups have equally many."""
     own = state.key_group_range
     first, last = max(own.first, key_groups.first), min(own.last, key_groups.last)
     share = (last - first + 1) / (own.last - own.first + 1)
-    text_bytes = sum(file.length for file in state.files)
-    return RestoredSize(round(share * state.rows), round(share * text_bytes))
+    return round(share * state.rows)
 
 
 def _sum_counters(snapshots: list[OperatorSnapshot]) -> dict[str, int]:
