@@ -45,6 +45,7 @@ WORKERS = 2
 gives way, the tests of Spark take longer, and the suite waits for them in the end."""
 PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
 PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
+LONGEST_OF_PAGES = "tests/web/test_pages_in_browser.py"
 FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of every Java, where tests start Spark: it only hosts here and lives for seconds, and to optimise
@@ -187,12 +188,16 @@ def is_of_pages(name: str) -> bool:
 
 
 def turn_of(item: pytest.Item) -> int:
-    """A test that needs the machine alone comes first, then at once the longest group; the one
-    that may run beside it waits to the end."""
+    """A test that needs the machine alone comes first, then at once the longest group; those that
+    may run beside it wait to the end, and of them the longest begins, so that both processes end at
+    about the same time."""
     if item.get_closest_marker("alone") is not None:
         return 0
-    group = group_of(item.nodeid.partition("::")[0])
-    return 1 if group == PROCESSES else 3 if group.startswith(PAGES) else 2
+    file = item.nodeid.partition("::")[0]
+    group = group_of(file)
+    if group.startswith(PAGES):
+        return 3 if file == LONGEST_OF_PAGES else 4
+    return 1 if group == PROCESSES else 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,8 +10,8 @@ hold is written: some tens of milliseconds, and about as much to gather. State o
 because it is the engine that is measured, not how Spark starts it.
 
 Small records, 100 bytes each and 2.5 ms of the reader's time: two full channels of 8 MiB would hold
-140,000 of them for each reader, six minutes. Within the target of 500 ms it is 200 that are queued,
-and as many that are in work, so a barrier takes about a second.
+140,000 of them for each reader, six minutes. Within the target of 150 ms it is 60 that are queued,
+and as many that are in work, so a barrier takes about a third of a second.
 """
 
 import statistics

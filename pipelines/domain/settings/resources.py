@@ -178,7 +178,7 @@ class InputOptions:
     )
     debloat_target_ms: int = setting(
         "taskmanager.network.memory.buffer-debloat.target",
-        "500 ms",
+        "150 ms",
         duration_within(10, 60_000),
         "How long an operator should need to consume everything queued in its channels. A channel"
         " holds at least one batch and at most 8 MiB. Flink: 1 s.",
