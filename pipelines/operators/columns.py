@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 
 Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 EVENT_TIME = pa.timestamp("ms", "UTC")
 MAX_OUTPUT_ROWS = 65_536
@@ -105,9 +106,14 @@ def _combined_index(keys: pa.RecordBatch) -> Longs:
     """Encodes column by column; each step keeps the codes below the number of rows."""
     _, index = _encode(keys.column(0))
     for column in keys.columns[1:]:
-        distinct, codes = _encode(column)
-        _, index = _encode(pa.array(index * len(distinct) + codes))
+        index = paired(index, column)
     return index
+
+
+def paired(index: Longs, column: pa.Array) -> Longs:
+    """The group of each row, by its group in `index` and its value, from 0 without gaps."""
+    distinct, codes = _encode(column)
+    return _encode(pa.array(index * len(distinct) + codes))[1]
 
 
 def _encode(column: pa.Array) -> tuple[pa.Array, Longs]:

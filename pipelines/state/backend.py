@@ -24,6 +24,7 @@ from pipelines.domain.ids import BUILD_ON_NOTHING, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
 from pipelines.protocol.shared_files import CompletedIncrements
+from pipelines.state.hashing import Hashes
 
 
 class IncrementFiles(Protocol):
@@ -152,6 +153,18 @@ class Table(Protocol):
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         """Row of each key, in order; unseen keys get a fresh row. Repeats allowed."""
+        ...
+
+    def add(
+        self, keys: pa.RecordBatch, group_hashes: Hashes | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Fresh rows for unseen keys, as `rows_for`. True for each key that was unseen; of equal
+        ones, for the first. `group_hashes`: those of the keys, if you have them."""
+        ...
+
+    def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
+        """The hashes by which `rows` belong to key groups; they need the columns of the key by
+        which the stream is keyed."""
         ...
 
     def find(self, keys: pa.RecordBatch) -> Rows:

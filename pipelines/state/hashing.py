@@ -30,15 +30,21 @@ _FEW = 32
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> Hashes:
+def key_hashes(
+    batch: pa.RecordBatch, columns: Sequence[str], after: Hashes | None = None
+) -> Hashes:
     """One hash per row over `columns`, in their order.
+
+    `after`: the hashes over columns that come before them.
 
     Raises:
         Rejected: a column has a type that cannot be a key; the message names it.
     """
-    first, *others = columns
-    combined = _column_hashes(batch.column(first), first)
-    for name in others:
+    if after is None:
+        first, *columns = columns
+        after = _column_hashes(batch.column(first), first)
+    combined = after
+    for name in columns:
         combined = mix(combined * _GOLDEN + _column_hashes(batch.column(name), name))
     return combined
 

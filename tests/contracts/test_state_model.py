@@ -306,7 +306,13 @@ class Owner:
         keys = [key for key in keys if self._group(key) in self.groups]
         if not keys:
             return
-        rows = self.table.rows_for(batch_of(self.key, keys))
+        batch = batch_of(self.key, keys)
+        if self.rng.random() < 0.5:
+            hashes = self.table.group_hashes(batch) if self.rng.random() < 0.5 else None
+            seen = set(self.model)
+            unseen = [key not in seen and not seen.add(key) for key in keys]  # type: ignore[func-returns-value]
+            assert self.table.add(batch, hashes).tolist() == unseen
+        rows = self.table.rows_for(batch)
         self._check_values(keys, rows)
         values = [
             (

@@ -17,20 +17,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.operators.columns import Longs, by_value, longs
+from pipelines.operators.columns import Flags, Longs, by_value, longs
 from pipelines.operators.rows import row_list
 from pipelines.state.backend import StateBackend
 from pipelines.state.hashing import Hashes, key_hashes
 
 MAX_PAIRS = 1 << 20
 """How many pairs are handled together, unless one row alone has more partners."""
-
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators.aggregating.aggregates import mark_of
-from pipelines.operators.columns import Longs, field_of, group
+from pipelines.operators.columns import Flags, Groups, Longs, field_of, group, paired
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.ranking.top_n import TopN
@@ -28,6 +28,7 @@ from pipelines.state.entries import (
     UPDATED_COLUMN,
     StateTtlConfig,
 )
+from pipelines.state.hashing import Hashes
 
 _STATE = "keys"
 
@@ -151,22 +152,32 @@ class MarkFirstValues(Operator):
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         marked = batch
+        keys = group(batch, list(self._keys))
+        hashes = self._seen[self._columns[0]].group_hashes(keys.keys)
         for column, seen in self._seen.items():
             field = pa.field(mark_of(column), pa.bool_())
-            marked = marked.append_column(field, self._marks(batch, column, seen))
+            is_first = self._is_first(batch, column, keys, hashes, seen)
+            marked = marked.append_column(field, pa.array(is_first))
         if self.context.lineage is not None:
             self.context.lineage.descend_from(np.arange(batch.num_rows))
         self.context.collect(marked)
 
-    def _marks(self, batch: pa.RecordBatch, column: str, seen: Table) -> pa.Array:
-        marks = np.zeros(batch.num_rows, np.bool_)
-        has_value = pc.is_valid(batch.column(column))
-        positions = np.flatnonzero(has_value.to_numpy(zero_copy_only=False))
-        groups = group(batch.filter(has_value), [*self._keys, column])
-        is_new = seen.find(groups.keys) == NO_ROW
-        seen.rows_for(groups.keys.filter(pa.array(is_new)))
-        marks[positions[firsts(groups.index, groups.count)[is_new]]] = True
-        return pa.array(marks)
+    def _is_first(
+        self, batch: pa.RecordBatch, column: str, keys: Groups, hashes: Hashes, seen: Table
+    ) -> Flags:
+        """`hashes` are those of the keys, which are grouped and hashed once for all columns."""
+        has_value = pc.is_valid(batch.column(column)).to_numpy(zero_copy_only=False)
+        positions = np.flatnonzero(has_value)
+        of_rows = keys.index[positions]
+        values = batch.column(column).take(pa.array(positions))
+        pair_of_rows = paired(of_rows, values)
+        first = firsts(pair_of_rows, int(pair_of_rows.max(initial=-1)) + 1)
+        of_first = of_rows[first]
+        columns = [*keys.keys.take(pa.array(of_first)).columns, values.take(pa.array(first))]
+        pairs = pa.RecordBatch.from_arrays(columns, names=[*self._keys, column])
+        is_first = np.zeros(batch.num_rows, np.bool_)
+        is_first[positions[first[seen.add(pairs, hashes[of_first])]]] = True
+        return is_first
 
     def _descriptor(self, column: str, schema: pa.Schema) -> TableDescriptor:
         key = pa.schema([field_of(schema, each) for each in (*self._keys, column)])

@@ -31,7 +31,7 @@ from pipelines.operators.windowing.windows import (
     bounded_schema,
     with_bounds,
 )
-from pipelines.state.backend import NO_ROW, Table, TableDescriptor
+from pipelines.state.backend import Table, TableDescriptor
 from pipelines.state.descriptors import StateDescriptor, check_table
 
 
@@ -162,9 +162,7 @@ def _with_mark_fields(schema: pa.Schema, columns: list[str]) -> pa.Schema:
 
 def _not_seen(values: pa.RecordBatch, seen: Table) -> pa.RecordBatch:
     """The values that the table did not hold; it holds them now."""
-    new = values.filter(pa.array(seen.find(values) == NO_ROW))
-    seen.rows_for(new)
-    return new
+    return values.filter(pa.array(seen.add(values)))
 
 
 def _firsts_of(values: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ Source: none; Flink's `CopyOnWriteStateMap` chains entries of equal hash instead
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from pipelines.state.arrow_types import decoded
 from pipelines.state.backend import Rows, TableDescriptor
 from pipelines.state.hashing import Hashes, KeyGroups, is_bijective, is_bytes_like, key_groups
 from pipelines.state.in_memory.columns import Column
-from pipelines.state.in_memory.key_columns import FrozenArrays, NumberKeys, key_column
+from pipelines.state.in_memory.key_columns import FrozenArrays, Mask, NumberKeys, key_column
 from pipelines.state.in_memory.key_index import (
     ABSENT,
     Collisions,
@@ -30,7 +30,13 @@ from pipelines.state.in_memory.key_index import (
     has_repeats,
 )
 
-HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
+
+class HashKeys(Protocol):
+    def __call__(
+        self, batch: pa.RecordBatch, columns: Sequence[str], after: Hashes | None = None
+    ) -> Hashes:
+        """As `hashing.key_hashes`."""
+        ...
 
 
 class KeyRows:
@@ -81,7 +87,16 @@ class KeyRows:
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         """The row of each key; unseen ones get fresh rows."""
-        return self._look_up(keys, self._rows_for)
+        return self._look_up(keys, lambda keys: self._enter(keys)[0])
+
+    def add(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> Mask:
+        """True for each key that had no row; of equal ones, for the first."""
+        if not keys.num_rows:
+            return np.empty(0, np.bool_)
+        return self._enter(self._declared(keys), group_hashes)[1]
+
+    def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return self._hash_keys(rows, self._descriptor.key_group_by)
 
     def try_load(self, keys: pa.RecordBatch) -> Rows | None:
         """Fresh rows for keys of a snapshot; the caller fills in their values at once.
@@ -128,7 +143,7 @@ class KeyRows:
 
     def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
         """The key group of each row, by the stream's key."""
-        return key_groups(self._group_hashes(keys), self._max_parallelism)
+        return key_groups(self.group_hashes(keys), self._max_parallelism)
 
     def live_mask(self) -> npt.NDArray[np.bool_]:
         return self.live.values[: self.length].astype(np.bool_, copy=False)
@@ -138,10 +153,7 @@ class KeyRows:
 
     def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
         """Looks each distinct text up only once."""
-        if not keys.schema.equals(self._descriptor.key):
-            keys = decoded(keys)
-            given = [(f.name, f.type) for f in keys.schema]
-            check(given == self._types, "keys have the declared columns", keys=given)
+        keys = self._declared(keys)
         if not keys.num_rows:
             return np.empty(0, np.int64)
         if not self._is_text:
@@ -150,6 +162,14 @@ class KeyRows:
         distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)
         rows: Rows = of(distinct)[encoded.indices.to_numpy()]
         return rows
+
+    def _declared(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        if keys.schema.equals(self._descriptor.key):
+            return keys
+        keys = decoded(keys)
+        given = [(f.name, f.type) for f in keys.schema]
+        check(given == self._types, "keys have the declared columns", keys=given)
+        return keys
 
     def _find(self, keys: pa.RecordBatch) -> Rows:
         hashes = self._hash_keys(keys, self._descriptor.key.names)
@@ -164,34 +184,46 @@ class KeyRows:
             rows[at] = ABSENT if row is None else row
         return rows
 
-    def _rows_for(self, keys: pa.RecordBatch) -> Rows:
-        hashes = self._hash_keys(keys, self._descriptor.key.names)
+    def _enter(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> tuple[Rows, Mask]:
+        """The row of each key, and which of them are fresh."""
+        hashes = self._hashes_of(keys, group_hashes)
         if self._is_exact and keys.column(0).null_count:
             self._is_exact = False  # a number may have the hash of null
         rows = self._index.find(hashes)
+        is_new = np.zeros(len(rows), np.bool_)
         missing = np.flatnonzero(rows == ABSENT)
         if len(missing):
-            rows[missing] = self._insert(keys, hashes, missing)
-        return rows if self._is_exact else self._separate(keys, hashes, rows)
+            distinct = Distinct.of(hashes[missing])
+            first = missing[distinct.first]
+            of_groups = None if group_hashes is None else group_hashes[first]
+            added = self._add(keys.take(pa.array(first)), distinct.hashes, of_groups)
+            self._index.insert(distinct.hashes, added)
+            rows[missing] = added.take(distinct.code)
+            is_new[first] = True
+        if not self._is_exact:
+            self._separate(keys, hashes, rows, is_new)
+        return rows, is_new
 
-    def _insert(self, keys: pa.RecordBatch, hashes: Hashes, missing: Rows) -> Rows:
-        """Rows for the unseen hashes at `missing`, which may repeat."""
-        distinct = Distinct.of(hashes[missing])
-        rows = self._add(keys.take(pa.array(missing[distinct.first])), distinct.hashes)
-        self._index.insert(distinct.hashes, rows)
-        return rows.take(distinct.code)
+    def _hashes_of(self, keys: pa.RecordBatch, group_hashes: Hashes | None) -> Hashes:
+        names, group_by = self._descriptor.key.names, self._descriptor.key_group_by
+        if group_hashes is None or tuple(names[: len(group_by)]) != group_by:
+            return self._hash_keys(keys, names)
+        return self._hash_keys(keys, names[len(group_by) :], group_hashes)
 
-    def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
+    def _add(self, keys: pa.RecordBatch, hashes: Hashes, group_hashes: Hashes | None) -> Rows:
         """Fresh rows for distinct keys."""
         for key in self.columns.values():
             key.tidy(self.live_mask)
-        rows = self._allocate(keys, hashes)
+        rows = self._allocate(keys, hashes, group_hashes)
         self._on_added(rows)
         return rows
 
-    def _allocate(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
-        is_whole_key = self._descriptor.key_group_by == tuple(self._descriptor.key.names)
-        hashes_of_group = hashes if is_whole_key else self._group_hashes(keys)
+    def _allocate(
+        self, keys: pa.RecordBatch, hashes: Hashes, group_hashes: Hashes | None = None
+    ) -> Rows:
+        if self._descriptor.key_group_by == tuple(self._descriptor.key.names):
+            group_hashes = hashes
+        hashes_of_group = self.group_hashes(keys) if group_hashes is None else group_hashes
         groups = key_groups(hashes_of_group, self._max_parallelism)
         self._check_own(groups)
         rows = self._numbers.allocate(len(hashes))
@@ -206,20 +238,18 @@ class KeyRows:
             self.columns[name].put(rows, array)
         return rows
 
-    def _group_hashes(self, keys: pa.RecordBatch) -> Hashes:
-        return self._hash_keys(keys, self._descriptor.key_group_by)
-
-    def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows) -> Rows:
+    def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows, is_new: Mask) -> None:
         """Give a row of its own to each key that only shares its hash with the row it found."""
-        strangers = np.flatnonzero(~self._same(keys, rows))
+        known = np.flatnonzero(~is_new)
+        strangers = known[~self._same(keys.take(pa.array(known)), rows[known])]
         for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
             key_hash = int(hashes[at])
             row = self._collisions.row_of(key_hash, key)
             if row is None:
-                row = int(self._add(keys.slice(at, 1), hashes[at : at + 1])[0])
+                row = int(self._add(keys.slice(at, 1), hashes[at : at + 1], None)[0])
                 self._collisions.add(key_hash, key, row)
+                is_new[at] = True
             rows[at] = row
-        return rows
 
     def _same(self, keys: pa.RecordBatch, rows: Rows) -> npt.NDArray[np.bool_]:
         """True where a row holds the key itself, not another one with the same hash."""

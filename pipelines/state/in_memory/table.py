@@ -25,7 +25,7 @@ from pipelines.state.backend import (
     ScanPosition,
     TableDescriptor,
 )
-from pipelines.state.hashing import KeyGroups
+from pipelines.state.hashing import Hashes, KeyGroups
 from pipelines.state.in_memory.columns import FrozenColumn, first_row, segment_count, segment_of
 from pipelines.state.in_memory.key_columns import (
     FrozenArrays,
@@ -194,6 +194,12 @@ class HashMapTable:
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         return self._keys.rows_for(keys)
+
+    def add(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> Mask:
+        return self._keys.add(keys, group_hashes)
+
+    def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return self._keys.group_hashes(rows)
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
         """Take rows of a snapshot if all keys are new. False: nothing was taken."""

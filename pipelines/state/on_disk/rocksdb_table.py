@@ -32,7 +32,7 @@ from pipelines.state.backend import (
     ScanPosition,
     TableDescriptor,
 )
-from pipelines.state.hashing import KeyGroups, as_integers, is_integer_like
+from pipelines.state.hashing import Hashes, KeyGroups, as_integers, is_integer_like
 from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import Mask, snapshot_schema
 from pipelines.state.on_disk.sorted_files import (
@@ -214,6 +214,7 @@ class RocksDbTable:
         scratch: Callable[[], Path],
     ) -> None:
         self._descriptor = descriptor
+        self._hash_keys = hash_keys
         self._working = WorkingRows(descriptor, own_groups, max_parallelism, hash_keys)
         self._files = TableFiles(descriptor, files)
         self._memory = memory
@@ -242,6 +243,16 @@ class RocksDbTable:
             self._working.revive(deleted)
             self._count += len(deleted)
         return rows
+
+    def add(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> Mask:
+        is_new = np.zeros(keys.num_rows, np.bool_)
+        unseen = np.flatnonzero(self.find(keys) == NO_ROW)
+        rows = self.rows_for(keys.take(pa.array(unseen)))
+        is_new[unseen[np.unique(rows, return_index=True)[1]]] = True  # the first of equal ones
+        return is_new
+
+    def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return self._hash_keys(rows, self._descriptor.key_group_by)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
         rows, is_known = self._working.find(keys)

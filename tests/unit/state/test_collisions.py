@@ -31,6 +31,10 @@ def test_a_table_is_a_dictionary_even_if_most_keys_collide(seed: int) -> None:
         match rng.random():
             case p if p < 0.6:
                 names = [random_name(rng) for _ in range(rng.randint(1, 8))]
+                if rng.random() < 0.5:
+                    seen = set(model)
+                    unseen = [name not in seen and not seen.add(name) for name in names]  # type: ignore[func-returns-value]
+                    assert table.add(batch_of(names)).tolist() == unseen
                 table.write("count", rows_of(table, names), np.full(len(names), number))
                 model |= dict.fromkeys(names, number)
             case p if p < 0.9:
@@ -80,7 +84,7 @@ def test_colliding_keys_are_restored_apart() -> None:
     assert counts_of(again, ["dd", "cc", "", "b", "a"]) == [4, 3, 2, 1, 0]
 
 
-def by_length(batch: pa.RecordBatch, columns: object) -> Hashes:
+def by_length(batch: pa.RecordBatch, columns: object, after: object = None) -> Hashes:
     names = batch.column("name").to_pylist()
     return np.array([len(name) for name in names], dtype=np.uint64)
 
@@ -90,7 +94,11 @@ def random_name(rng: random.Random) -> str:
 
 
 def rows_of(table: HashMapTable, names: list[str]) -> np.ndarray:
-    return table.rows_for(pa.RecordBatch.from_arrays([pa.array(names, pa.string())], schema=KEY))
+    return table.rows_for(batch_of(names))
+
+
+def batch_of(names: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(names, pa.string())], schema=KEY)
 
 
 def counts_of(table: HashMapTable, names: list[str]) -> list[int]:
