@@ -170,6 +170,13 @@ Positions = npt.NDArray[np.int64]
 
 NULL_POSITION = -1
 
+ChunkNumbers = npt.NDArray[np.int32]
+"""The chunk of each position; that of a null is -1."""
+
+
+def chunks_of(positions: Positions) -> ChunkNumbers:
+    return (positions >> CHUNK_BITS).astype(np.int32)
+
 
 CHUNK_BYTES = 32 << 20
 CHUNK_BITS = 32
@@ -184,7 +191,7 @@ class FrozenHeap:
 
     def take(self, positions: Positions) -> pa.Array:
         """The values at `positions`, as an array of the declared type."""
-        numbers = positions >> CHUNK_BITS  # that of a null is -1
+        numbers = chunks_of(positions)
         first = int(numbers.max(initial=NULL_POSITION))
         if first == NULL_POSITION:
             return pa.nulls(len(positions), self.type)
@@ -192,7 +199,7 @@ class FrozenHeap:
             return self._gathered(positions, numbers)
         return self.chunks[first].take(positions).cast(self.type)
 
-    def _gathered(self, positions: Positions, numbers: Positions) -> pa.Array:
+    def _gathered(self, positions: Positions, numbers: ChunkNumbers) -> pa.Array:
         """From several chunks: taken chunk by chunk, and put back into order."""
         order = np.argsort(numbers, kind="stable")
         ends = np.append(np.flatnonzero(np.diff(numbers[order])) + 1, len(order))
@@ -200,9 +207,10 @@ class FrozenHeap:
         for end in ends.tolist():
             places = order[begin:end]
             number = int(numbers[places[0]])
-            chunk = self.chunks.get(number)
-            taken = positions[places]
-            parts.append(chunk.take(taken) if chunk else pa.nulls(len(taken), _wide(self.type)))
+            if number == NULL_POSITION:
+                parts.append(pa.nulls(len(places), _wide(self.type)))
+            else:
+                parts.append(self.chunks[number].take(positions[places]))
             begin = end
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
@@ -249,7 +257,7 @@ class TextHeap:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         positions = np.full(len(array), NULL_POSITION, np.int64)
         wide = array.drop_null().cast(self._wide)
-        if self._newest.length and self._newest.size_bytes + wide.nbytes > CHUNK_BYTES:
+        if self._newest.size_bytes + wide.nbytes > CHUNK_BYTES:
             self._begin_chunk()
         first = (self._number << CHUNK_BITS) + self._newest.length
         positions[valid] = first + np.arange(len(wide))
@@ -262,25 +270,24 @@ class TextHeap:
     def take(self, positions: Positions) -> pa.Array:
         return self.freeze().take(positions)
 
-    def emptiest(self, positions: Positions) -> int | None:
-        """The chunk of whose values the fewest are at `positions`, if that is at most half."""
-        numbers, counts = np.unique(positions >> CHUNK_BITS, return_counts=True)
-        used = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        shares = {
-            number: used.get(number, 0) / chunk.length
-            for number, chunk in self.freeze().chunks.items()
-            if chunk.length
-        }
-        number = min(shares, key=lambda each: shares[each], default=None)
-        return number if number is not None and shares[number] <= 0.5 else None
+    def wasteful(self, numbers: ChunkNumbers) -> list[int]:
+        """The chunks that are used for at most half of their values, the emptiest first. No value
+        is appended to them any more.
+
+        `numbers`: the chunk of each value that is in use.
+        """
+        self._begin_chunk()
+        used = np.bincount(numbers[numbers >= 0], minlength=self._number + 1)
+        shares = {number: used[number] / chunk.length for number, chunk in self._full.items()}
+        return sorted((n for n, share in shares.items() if share <= 0.5), key=shares.__getitem__)
 
     def drop(self, number: int) -> None:
         """Frozen heaps keep that chunk."""
-        if number == self._number:
-            self._begin_chunk()
         del self._full[number]
 
     def _begin_chunk(self) -> None:
+        if not self._newest.length:
+            return
         self._full[self._number] = self._newest.freeze(self._wide)
         self._number += 1
         self._newest = TextChunk()

@@ -19,14 +19,15 @@ from pipelines.state.arrow_types import as_numbers, storage_dtype, to_arrow, val
 from pipelines.state.backend import Default
 from pipelines.state.hashing import as_integers, is_bytes_like
 from pipelines.state.in_memory.columns import (
-    CHUNK_BITS,
     NULL_POSITION,
+    ChunkNumbers,
     Column,
     FrozenColumn,
     FrozenHeap,
     Rows,
     TextHeap,
     Values,
+    chunks_of,
     equal,
 )
 
@@ -160,6 +161,7 @@ class TextKeys:
         self._positions = Column(np.int64, NULL_POSITION, lock)
         self._tidy_at = _GARBAGE_MIN
         self._tidy_at_bytes = _GARBAGE_MIN_BYTES
+        self._moving: _Moving | None = None
 
     @property
     def heap_bytes(self) -> int:
@@ -186,27 +188,42 @@ class TextKeys:
         return list(array.to_pylist())
 
     def tidy(self, live: LiveMask) -> None:
-        """Move the live keys out of the chunk with most garbage, once most of the heap is garbage.
-
-        The next call goes on with another chunk.
-        """
-        if len(self._heap) < self._tidy_at and self._heap.size_bytes < self._tidy_at_bytes:
-            return
-        rows = np.flatnonzero(live())
-        positions = self._positions.read(rows)
-        number = self._heap.emptiest(positions)
-        if number is None:
+        """Move the live keys out of wasteful chunks once most of the heap is garbage: out of one
+        chunk at each call, and the rows are looked through only once for all of them."""
+        if self._moving is None:
+            if len(self._heap) < self._tidy_at and self._heap.size_bytes < self._tidy_at_bytes:
+                return
+            self._moving = self._begin_moving(np.flatnonzero(live()))
+        if self._moving.wasteful:
+            self._move_out_of(self._moving.wasteful.pop(0), self._moving)
+        if not self._moving.wasteful:
+            self._moving = None
             self._tidy_at = _GARBAGE_MIN + 2 * len(self._heap)
             self._tidy_at_bytes = _GARBAGE_MIN_BYTES + 2 * self._heap.size_bytes
-            return
-        moved = rows[positions >> CHUNK_BITS == number]
-        texts = self.get(moved)
+
+    def _begin_moving(self, rows: Rows) -> "_Moving":
+        numbers = chunks_of(self._positions.read(rows))
+        wasteful = self._heap.wasteful(numbers)
+        is_due = np.isin(numbers, wasteful)
+        return _Moving(wasteful, rows[is_due], numbers[is_due])
+
+    def _move_out_of(self, number: int, moving: "_Moving") -> None:
+        rows = moving.rows[moving.numbers == number]
+        rows = rows[chunks_of(self._positions.read(rows)) == number]  # not overwritten since
+        texts = self.get(rows)
         # A frozen table keeps the chunk, and the old positions as pre-images.
         self._heap.drop(number)
-        self.put(moved, texts)
+        self.put(rows, texts)
 
     def freeze(self, length: int) -> FrozenArrays:
         return FrozenTextKeys(self._heap.freeze(), self._positions.freeze(length))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    wasteful: list[int]  # chunks that are still to be emptied
+    rows: Rows
+    numbers: ChunkNumbers  # the chunk of each row
 
 
 @dataclass(frozen=True, slots=True)
