@@ -70,8 +70,8 @@ def test_a_damaged_file_of_a_chain_is_written_again_by_the_next_checkpoint(
     with held_run(points.store, root, backend) as run:
         run.take(range(USERS))
         chain = [run.checkpoint(1, NO_CHECKPOINT)]
-        for number in (2, 3):
-            run.take([number])
+        for number, users in ((2, range(USERS // 4)), (3, [3])):  # a much smaller one stays beside
+            run.take(users)
             chain.append(run.checkpoint(number, CheckpointId(number - 1)))
         master, newest = Master(points, root, chain), chain[-1]
         [file, *_] = (f for f in inherited_by(newest) if part in f.name)
