@@ -447,8 +447,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a window's count of distinct values is exact, and its values are gone when it is closed": (
         Mutant(
             "pipelines/operators/windowing/distinct_counts.py",
-            "    seen.rows_for(new)\n",
-            "",
+            "    return values.filter(pa.array(seen.add(values)))",
+            "    return values",
             _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
         ),
         Mutant(
@@ -482,8 +482,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "distinct rows, distinct counts and reduced rows are those of all records so far": (
         Mutant(
             "pipelines/operators/ranking/deduplicate.py",
-            "        seen.rows_for(groups.keys.filter(pa.array(is_new)))\n",
-            "        pass\n",
+            "first[seen.add(pairs, hashes[of_first])]",
+            "first",
             (
                 "tests/unit/operators/test_distinct.py::test_the_first_row_with_a_value_is_marked"
                 "_for_each_key"
