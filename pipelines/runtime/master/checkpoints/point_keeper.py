@@ -173,6 +173,7 @@ class PointVerifier:
         whole, damaged = [], []
         for point in points:
             try:
+                check_mounted(self._store, point.location)
                 damages = self._store.verify(point.location)
                 if damages:
                     check_mounted(self._store, point.location)

@@ -133,7 +133,9 @@ def _check_newest_is_there(context: RunContext, own: Collection[RetainedPoint]) 
     if own or scheme_of(context.places.checkpoints) == MEMORY:
         root = newest.path.rpartition("/")[0]
         is_of_this_disk = Path(root).is_relative_to(context.storage_roots[0])
-        if is_of_this_disk or scheme_of(root) or context.store.names(root):
+        names = context.store.names(root)
+        is_mounted = bool(names) and newest.path.rpartition("/")[2] not in names  # nor only now
+        if is_of_this_disk or scheme_of(root) or is_mounted:
             return  # it is gone for good, which `NextStart` reports
     raise Retryable(
         f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and"

@@ -90,6 +90,7 @@ def verifier(
     """
 
     def problem_of(point: RetainedPoint) -> str | None:
+        check_mounted(store, point.location)
         damages = store.verify(point.location, watch)
         if damages:
             check_mounted(store, point.location)
@@ -107,6 +108,7 @@ def verifier(
 
 def check_mounted(store: CheckpointStore, location: str) -> None:
     """Tells a damaged point from a disk that is not mounted, whose directory is empty or absent.
+    Ask before and after you read the point: the disk may come back meanwhile.
 
     Raises Retryable for the latter: the point may be whole.
     """
@@ -121,6 +123,7 @@ def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | No
     """The point that the run is to start from. Raises CorruptSnapshot if it is damaged."""
     if spec.restore_from is None:
         return None
+    check_mounted(store, spec.restore_from)
     try:
         manifest = store.manifest(spec.restore_from)
     except CorruptSnapshot:

@@ -5,6 +5,7 @@ import shutil
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -536,6 +537,33 @@ def test_a_recovery_waits_for_the_disk_of_the_newest_point(tmp_path: Path) -> No
 
     assert restored_by(run) == [newest.checkpoint_id]
     assert run.of(RestorePointRefused) == []
+
+
+def test_a_disk_that_comes_back_while_its_point_is_read_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount, unmounted = tmp_path / "mount", tmp_path / "unmounted"
+    run = elsewhere(tmp_path)
+    _, newest = checkpoint_and_savepoint(run, ends=False)
+    verify = FileSystemCheckpointStore.verify
+
+    def verify_and_mount(*arguments: Any, **named: Any) -> Any:
+        damages = verify(*arguments, **named)
+        if unmounted.exists():
+            unmounted.rename(mount)
+        return damages
+
+    monkeypatch.setattr(FileSystemCheckpointStore, "verify", verify_and_mount)
+    mount.rename(unmounted)
+
+    run.slots.say(Attempt(1), failure("a slot that failed"))
+    run.wait_for(lambda: any("is mounted" in event.cause for event in run.of(FailureOccurred)))
+    if unmounted.exists():
+        unmounted.rename(mount)
+    run.wait_for(lambda: bool(restored_by(run)))
+    cancel(run)
+
+    assert restored_by(run) == [newest.checkpoint_id]
 
 
 def elsewhere(tmp_path: Path) -> ScriptedRun:
