@@ -170,7 +170,7 @@ GONE_SHARE_MAX = 0.5
 class ListFile:
     file: FileHandle
     rows: Mapping[int, int]  # of each incarnation, those in this file
-    gone: frozenset[int]  # the incarnations of which it has a tombstone
+    gone: frozenset[int]  # the incarnations whose tombstones it holds
 
     def live_rows(self, live: Mapping[int, object]) -> int:
         return sum(count for incarnation, count in self.rows.items() if incarnation in live)

@@ -94,7 +94,7 @@ def test_an_index_waits_for_the_other_thread_before_it_has_too_many_runs(
 
 
 class Merge(Future[Any]):
-    """It is under way until somebody asks for its result."""
+    """Under way until a caller asks for the result."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Merge(Future[Any]):
 
 
 class OtherThread:
-    """An executor that works when it is told to, or when somebody waits for it."""
+    """An executor that works only when the test says so, or when a caller needs a result."""
 
     def __init__(self) -> None:
         self.merges: list[Merge] = []

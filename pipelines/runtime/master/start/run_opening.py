@@ -133,10 +133,13 @@ def _check_newest_is_there(context: RunContext, own: Collection[RetainedPoint]) 
     if own or scheme_of(context.places.checkpoints) == MEMORY:
         root = newest.path.rpartition("/")[0]
         is_of_this_disk = Path(root).is_relative_to(context.storage_roots[0])
-        names = context.store.names(root)
-        is_mounted = bool(names) and newest.path.rpartition("/")[2] not in names  # nor only now
-        if is_of_this_disk or scheme_of(root) or is_mounted:
+        if is_of_this_disk or scheme_of(root):
             return  # it is gone for good, which `NextStart` reports
+        is_mounted = bool(context.store.names(root))
+        # Its disk may have come back after `own` was read.
+        is_back = bool(context.store.published(root, among=[newest.path.rpartition("/")[2]]))
+        if is_mounted and not is_back:
+            return
     raise Retryable(
         f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and"
         f" {'it is not' if own else 'no point of the run is'} there any more: see that the storage"
