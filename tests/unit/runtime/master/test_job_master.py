@@ -4,6 +4,7 @@ import re
 import shutil
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -507,11 +508,42 @@ def test_a_driver_waits_for_the_disk_of_a_savepoint_that_is_newer_than_what_it_f
     assert older.checkpoint_id < newest.checkpoint_id
 
 
-def test_a_driver_says_that_the_newest_point_was_deleted(tmp_path: Path) -> None:
+def test_a_driver_waits_if_the_disk_comes_back_while_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount, unmounted = tmp_path / "mount", tmp_path / "unmounted"
+    run = elsewhere(tmp_path)
+    _, newest = checkpoint_and_savepoint(run)
+    mount.rename(unmounted)
+    names = FileSystemCheckpointStore.names
+    looks: list[str] = []
+
+    def names_and_mount(store: FileSystemCheckpointStore, root: str) -> list[str]:
+        found = names(store, root)
+        looks.append(root)
+        if looks.count(str(mount)) == 1 and unmounted.exists():
+            unmounted.rename(mount)
+        return found
+
+    monkeypatch.setattr(FileSystemCheckpointStore, "names", names_and_mount)
+    with suppress(Retryable):
+        cancel(elsewhere(tmp_path))
+    monkeypatch.undo()
+
+    successor = elsewhere(tmp_path)
+    cancel(successor)
+    assert restored_by(successor) == [newest.checkpoint_id]
+    assert successor.of(RestorePointRefused) == []
+
+
+@pytest.mark.parametrize("left", ["nothing", "its directory"])
+def test_a_driver_says_that_the_newest_point_was_deleted(tmp_path: Path, left: str) -> None:
     run = elsewhere(tmp_path)
     older, newest = checkpoint_and_savepoint(run)
     (tmp_path / "mount" / "savepoint-of-another-run-7").mkdir()
     shutil.rmtree(newest.path)
+    if left == "its directory":
+        Path(newest.path).mkdir()
 
     successor = elsewhere(tmp_path)
     cancel(successor)
