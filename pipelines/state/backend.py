@@ -155,11 +155,11 @@ class Table(Protocol):
         """Row of each key, in order; unseen keys get a fresh row. Repeats allowed."""
         ...
 
-    def add(
+    def enter(
         self, keys: pa.RecordBatch, group_hashes: Hashes | None = None
-    ) -> npt.NDArray[np.bool_]:
-        """Fresh rows for unseen keys, as `rows_for`. True for each key that was unseen; of equal
-        ones, for the first. `group_hashes`: those of the keys, if you have them."""
+    ) -> tuple[Rows, npt.NDArray[np.bool_]]:
+        """As `rows_for`, and True for each key that was unseen; of equal ones, for the first.
+        `group_hashes`: those of the keys, if you have them."""
         ...
 
     def group_hashes(self, rows: pa.RecordBatch) -> Hashes:

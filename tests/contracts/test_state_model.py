@@ -311,7 +311,9 @@ class Owner:
             hashes = self.table.group_hashes(batch) if self.rng.random() < 0.5 else None
             seen = set(self.model)
             unseen = [key not in seen and not seen.add(key) for key in keys]  # type: ignore[func-returns-value]
-            assert self.table.add(batch, hashes).tolist() == unseen
+            entered, is_new = self.table.enter(batch, hashes)
+            assert is_new.tolist() == unseen
+            assert entered.tolist() == self.table.rows_for(batch).tolist()
         rows = self.table.rows_for(batch)
         self._check_values(keys, rows)
         values = [

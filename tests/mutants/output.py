@@ -362,9 +362,21 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "of all rows of a key the chosen ones are left: the first `n`, the first, the last, the best": (
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",
-            "return np.asarray(codes[len(bounds) :] < bound[index])",
-            "return np.asarray(codes[len(bounds) :] < bound[index] - 1)",
+            "self._precedes(of_rows, bound[index])",
+            "self._precedes(of_rows, bound[index] - 1)",
             "tests/unit/operators/test_top_n.py::test_what_is_left_are_the_first_rows_of_each_key",
+        ),
+        Mutant(
+            "pipelines/operators/ranking/ranked_rows.py",
+            "new <= held if self._order.newest_first else new < held",
+            "new < held",
+            "tests/unit/operators/test_deduplicate.py::test_the_last_row_of_each_key_is_left",
+        ),
+        Mutant(
+            "pipelines/operators/ranking/ranked_rows.py",
+            "ordered = equal if newest_first else equal[::-1]",
+            "ordered = equal",
+            ("tests/unit/operators/test_top_n.py::test_the_newest_row_of_a_key_is_its_best_one"),
         ),
         Mutant(
             "pipelines/operators/ranking/ranked_rows.py",
@@ -447,7 +459,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a window's count of distinct values is exact, and its values are gone when it is closed": (
         Mutant(
             "pipelines/operators/windowing/distinct_counts.py",
-            "    return values.filter(pa.array(seen.add(values)))",
+            "    return values.filter(pa.array(is_new))",
             "    return values",
             _VALUES + "each_window_counts_the_values_that_it_holds_over_restores",
         ),
@@ -482,7 +494,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "distinct rows, distinct counts and reduced rows are those of all records so far": (
         Mutant(
             "pipelines/operators/ranking/deduplicate.py",
-            "first[seen.add(pairs, hashes[of_first])]",
+            "first[is_new]",
             "first",
             (
                 "tests/unit/operators/test_distinct.py::test_the_first_row_with_a_value_is_marked"

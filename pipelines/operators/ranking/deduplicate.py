@@ -176,7 +176,8 @@ class MarkFirstValues(Operator):
         columns = [*keys.keys.take(pa.array(of_first)).columns, values.take(pa.array(first))]
         pairs = pa.RecordBatch.from_arrays(columns, names=[*self._keys, column])
         is_first = np.zeros(batch.num_rows, np.bool_)
-        is_first[positions[first[seen.add(pairs, hashes[of_first])]]] = True
+        _, is_new = seen.enter(pairs, hashes[of_first])
+        is_first[positions[first[is_new]]] = True
         return is_first
 
     def _descriptor(self, column: str, schema: pa.Schema) -> TableDescriptor:

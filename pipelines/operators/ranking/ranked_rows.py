@@ -2,7 +2,8 @@
 
 Ranks begin at 0 and have no gaps, so the row at the last rank tells whether a new row can enter at
 all. Most rows cannot, and cost one look-up per key. A batch is ranked as a whole together with what
-its keys hold. A null, and before it NaN, orders behind every value.
+its keys hold; where each key holds one row, the best new row of a key is compared with it, and
+nothing is sorted. A null, and before it NaN, orders behind every value.
 
 Source: Flink SQL's `AppendOnlyTopNFunction`, with one change per key, rank and batch.
 """
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.columns import Longs, field_of, group
+from pipelines.operators.columns import Flags, Groups, Longs, field_of, group, longs
 from pipelines.state.backend import NO_ROW, Rows, StateBackend, TableDescriptor
 from pipelines.state.descriptors import check_table
 from pipelines.state.entries import with_column
@@ -47,7 +48,10 @@ class Order:
         return self.codes(rows.column(self.column))
 
     def codes(self, column: pa.Array) -> Longs:
-        """Small numbers that order as the values do, the best one first."""
+        """Numbers that order as the values do, the best one first."""
+        if _is_whole(column.type) and not column.null_count:
+            values = longs(column)
+            return ~values if self.descending else values
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
         direction = "descending" if self.descending else "ascending"
@@ -97,6 +101,8 @@ class RankedRows:
         """
         rows = rows.select(self._schema.names)
         groups = group(rows, self._keys)
+        if self._n == 1:
+            return self._add_best(rows, groups)
         may_enter = self._may_enter(rows, groups.keys, groups.index)
         if not may_enter.all():
             rows = rows.filter(pa.array(may_enter))
@@ -130,11 +136,38 @@ class RankedRows:
         is_full = worst != NO_ROW
         if not is_full.any():
             return np.ones(rows.num_rows, np.bool_)
-        bounds = self.table.read_arrow(self._order.column, worst[is_full])
-        codes = self._order.codes(pa.concat_arrays([bounds, rows.column(self._order.column)]))
-        bound = np.full(keys.num_rows, np.iinfo(np.int64).max)
-        bound[is_full] = codes[: len(bounds)] + self._order.newest_first
-        return np.asarray(codes[len(bounds) :] < bound[index])
+        codes = self._codes(worst[is_full], rows)
+        bound = np.zeros(keys.num_rows, np.int64)
+        bound[is_full], of_rows = np.split(codes, [len(codes) - rows.num_rows])
+        return np.asarray(self._precedes(of_rows, bound[index]) | ~is_full[index])
+
+    def _precedes(self, new: Longs, held: Longs) -> Flags:
+        """Whether each new row comes before the one that is held."""
+        return np.asarray(new <= held if self._order.newest_first else new < held)
+
+    def _add_best(self, rows: pa.RecordBatch, groups: Groups) -> RankedChanges | None:
+        """Each key holds its best row, so only the best new one of each matters."""
+        first = np.zeros(groups.count, np.int64)
+        numbers, is_fresh = self.table.enter(self._at(groups.keys, first))
+        held = numbers[~is_fresh]
+        codes = self._codes(held, rows)
+        of_held, of_rows = np.split(codes, [len(held)])
+        best = _best_of_groups(of_rows, groups, newest_first=self._order.newest_first)
+        enters = is_fresh.copy()
+        enters[~is_fresh] = self._precedes(of_rows[best[~is_fresh]], of_held)
+        if not enters.any():
+            return None
+        taken = self.rows(numbers[enters & ~is_fresh])
+        put = rows.take(pa.array(best[enters]))
+        self._write(numbers[enters], put)
+        return RankedChanges(
+            taken=taken,
+            taken_ranks=np.zeros(taken.num_rows, np.int64),
+            left=np.ones(taken.num_rows, np.bool_),
+            put=put,
+            put_ranks=np.zeros(put.num_rows, np.int64),
+            entered=np.ones(put.num_rows, np.bool_),
+        )
 
     def _held(self, keys: pa.RecordBatch) -> tuple[Rows, Longs, Longs]:
         """The rows that distinct keys hold: row number, position of the key, rank."""
@@ -177,11 +210,11 @@ class RankedRows:
             after[put],
             before[put] == _NONE,
         )
-        self._write(self._at(keys.take(pa.array(index[put])), after[put]), changes.put)
+        places = self._at(keys.take(pa.array(index[put])), after[put])
+        self._write(self.table.rows_for(places), changes.put)
         return changes
 
-    def _write(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> None:
-        numbers = self.table.rows_for(keys)
+    def _write(self, numbers: Rows, rows: pa.RecordBatch) -> None:
         for name in self._schema.names:
             if name not in self._keys:
                 self.table.write_arrow(name, numbers, rows.column(name))
@@ -208,6 +241,24 @@ def ranked_table(
     descriptor = TableDescriptor(name, key, value, dict.fromkeys(value.names), by)
     check_table(descriptor)
     return descriptor
+
+
+def _is_whole(given: pa.DataType) -> bool:
+    """Values that 64 bits with a sign hold as they are."""
+    is_integer = pa.types.is_integer(given) and given != pa.uint64()
+    return bool(is_integer or pa.types.is_timestamp(given))
+
+
+def _best_of_groups(codes: Longs, groups: Groups, *, newest_first: bool) -> Longs:
+    """The position of the best row of each group."""
+    least = np.full(groups.count, np.iinfo(np.int64).max)
+    np.minimum.at(least, groups.index, codes)
+    equal = np.flatnonzero(codes == least[groups.index])
+    best = np.empty(groups.count, np.int64)
+    # Of several the last one written stays.
+    ordered = equal if newest_first else equal[::-1]
+    best[groups.index[ordered]] = ordered
+    return best
 
 
 def _ranks(ordered: Longs) -> Longs:

@@ -162,7 +162,8 @@ def _with_mark_fields(schema: pa.Schema, columns: list[str]) -> pa.Schema:
 
 def _not_seen(values: pa.RecordBatch, seen: Table) -> pa.RecordBatch:
     """The values that the table did not hold; it holds them now."""
-    return values.filter(pa.array(seen.add(values)))
+    _, is_new = seen.enter(values)
+    return values.filter(pa.array(is_new))
 
 
 def _firsts_of(values: pa.Array) -> pa.Array:

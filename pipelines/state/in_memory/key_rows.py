@@ -89,11 +89,11 @@ class KeyRows:
         """The row of each key; unseen ones get fresh rows."""
         return self._look_up(keys, lambda keys: self._enter(keys)[0])
 
-    def add(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> Mask:
-        """True for each key that had no row; of equal ones, for the first."""
+    def enter(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> tuple[Rows, Mask]:
+        """As `rows_for`, and True for each key that had no row; of equal ones, for the first."""
         if not keys.num_rows:
-            return np.empty(0, np.bool_)
-        return self._enter(self._declared(keys), group_hashes)[1]
+            return np.empty(0, np.int64), np.empty(0, np.bool_)
+        return self._enter(self._declared(keys), group_hashes)
 
     def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
         return self._hash_keys(rows, self._descriptor.key_group_by)

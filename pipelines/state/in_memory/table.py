@@ -195,8 +195,8 @@ class HashMapTable:
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         return self._keys.rows_for(keys)
 
-    def add(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> Mask:
-        return self._keys.add(keys, group_hashes)
+    def enter(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> tuple[Rows, Mask]:
+        return self._keys.enter(keys, group_hashes)
 
     def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
         return self._keys.group_hashes(rows)

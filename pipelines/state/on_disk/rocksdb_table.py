@@ -244,12 +244,13 @@ class RocksDbTable:
             self._count += len(deleted)
         return rows
 
-    def add(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> Mask:
+    def enter(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> tuple[Rows, Mask]:
         is_new = np.zeros(keys.num_rows, np.bool_)
-        unseen = np.flatnonzero(self.find(keys) == NO_ROW)
-        rows = self.rows_for(keys.take(pa.array(unseen)))
-        is_new[unseen[np.unique(rows, return_index=True)[1]]] = True  # the first of equal ones
-        return is_new
+        rows = self.find(keys)
+        unseen = np.flatnonzero(rows == NO_ROW)
+        rows[unseen] = fresh = self.rows_for(keys.take(pa.array(unseen)))
+        is_new[unseen[np.unique(fresh, return_index=True)[1]]] = True  # the first of equal ones
+        return rows, is_new
 
     def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
         return self._hash_keys(rows, self._descriptor.key_group_by)

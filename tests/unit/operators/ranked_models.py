@@ -8,27 +8,48 @@ from functools import cmp_to_key
 import pyarrow as pa
 
 from tests.unit.operators.harness import Row
+from tests.unit.operators.subtasks import Subtasks
 
 SCHEMA = pa.schema(
     [("key", pa.string()), ("id", pa.int64()), ("price", pa.float64()), ("note", pa.string())]
 )
+WHOLE = SCHEMA.set(2, pa.field("price", pa.int64()))
 KEYS = ("key",)
 
 
-def random_batches(rng: random.Random) -> list[list[Row]]:
+def random_batches(rng: random.Random, schema: pa.Schema = SCHEMA) -> list[list[Row]]:
     """The ids tell all rows apart and rise with their arrival; prices repeat and may be null."""
     ids = iter(range(10_000))
     keys = rng.choice([2, 40])
+    prices: list[float | None] = [*map(float, range(-3, 6))]
+    if schema is WHOLE:
+        prices = [*range(-3, 6), -(1 << 63), (1 << 63) - 1]
+    if rng.random() < 0.7:
+        prices.append(None)
     return [
-        [random_row(rng, keys, next(ids)) for _ in range(rng.choice([1, rng.randint(1, 40)]))]
+        [
+            random_row(rng, keys, next(ids), prices)
+            for _ in range(rng.choice([1, rng.randint(1, 40)]))
+        ]
         for _ in range(rng.randint(1, 12))
     ]
 
 
-def random_row(rng: random.Random, keys: int, number: int) -> Row:
+def random_row(rng: random.Random, keys: int, number: int, prices: list[float | None]) -> Row:
     key = rng.choice([None, *(f"k{each}" for each in range(keys))])
-    price = rng.choice([None, *(float(each) for each in range(-3, 6))])
-    return {"key": key, "id": number, "price": price, "note": rng.choice([None, "", "x" * 40])}
+    note = rng.choice([None, "", "x" * 40])
+    return {"key": key, "id": number, "price": rng.choice(prices), "note": note}
+
+
+def send_with_cuts(hosted: Subtasks, rng: random.Random, schema: pa.Schema = SCHEMA) -> list[Row]:
+    """Restores after some of the batches, at any parallelism."""
+    sent = []
+    for batch in random_batches(rng, schema):
+        hosted.send(batch)
+        sent += batch
+        if rng.random() < 0.3:
+            hosted.restore(rng.randint(1, 3))
+    return sent
 
 
 def first_n(

@@ -20,10 +20,11 @@ from tests.unit.operators.harness import Host, Row
 from tests.unit.operators.ranked_models import (
     KEYS,
     SCHEMA,
+    WHOLE,
     applied,
     as_counter,
     first_n,
-    random_batches,
+    send_with_cuts,
 )
 from tests.unit.operators.subtasks import Subtasks
 
@@ -65,9 +66,10 @@ def test_the_last_row_of_each_key_is_left(backends: BackendFactory, seed: int) -
 def test_the_first_or_last_by_a_column_is_left(seed: int, is_last: bool) -> None:
     rng = random.Random(seed)
     order = Order("price", descending=is_last, newest_first=is_last)
-    kept = Subtasks(lambda: KeepBest(KEYS, order), [SCHEMA], [KEYS], 2)
+    schema = rng.choice([SCHEMA, WHOLE])
+    kept = Subtasks(lambda: KeepBest(KEYS, order), [schema], [KEYS], 2)
 
-    rows = send_with_cuts(kept, rng)
+    rows = send_with_cuts(kept, rng, schema)
 
     expected = first_n(rows, 1, descending=is_last, newest_first=is_last)
     assert applied(kept.emitted.rows) == as_counter(list(chain(*expected.values())))
@@ -145,16 +147,6 @@ def test_what_cannot_be_deduplicated_is_refused_by_uid(options: dict, sentence: 
 
 def keyed() -> KeyedStream:
     return Environment().from_rows([], SCHEMA, uid="rows").key_by("key")
-
-
-def send_with_cuts(hosted: Subtasks, rng: random.Random) -> list[Row]:
-    sent = []
-    for batch in random_batches(rng):
-        hosted.send(batch)
-        sent += batch
-        if rng.random() < 0.3:
-            hosted.restore(rng.randint(1, 3))
-    return sent
 
 
 def row(key: str, number: int) -> Row:

@@ -20,11 +20,12 @@ from tests.unit.operators.harness import Row
 from tests.unit.operators.ranked_models import (
     KEYS,
     SCHEMA,
+    WHOLE,
     applied,
     as_counter,
     comparison,
     first_n,
-    random_batches,
+    send_with_cuts,
 )
 from tests.unit.operators.subtasks import Subtasks
 
@@ -42,10 +43,10 @@ def backends(request: pytest.FixtureRequest) -> Iterator[BackendFactory]:
 def test_what_is_left_are_the_first_rows_of_each_key(backends: BackendFactory, seed: int) -> None:
     rng = random.Random(seed)
     n, descending = rng.choice([1, 2, 5, 30]), rng.random() < 0.5
-    order = Order("price", descending)
-    top = Subtasks(lambda: TopN(KEYS, order, n), [SCHEMA], [KEYS], 2, backends=backends)
+    order, schema = Order("price", descending), rng.choice([SCHEMA, WHOLE])
+    top = Subtasks(lambda: TopN(KEYS, order, n), [schema], [KEYS], 2, backends=backends)
 
-    rows = send_with_cuts(top, rng)
+    rows = send_with_cuts(top, rng, schema)
 
     expected = first_n(rows, n, descending=descending)
     assert applied(top.emitted.rows) == as_counter(list(chain(*expected.values())))
@@ -72,10 +73,10 @@ def test_with_a_rank_each_row_that_is_left_has_its_own(seed: int) -> None:
 def test_the_newest_row_of_a_key_is_its_best_one(backends: BackendFactory, seed: int) -> None:
     rng = random.Random(seed)
     descending = rng.random() < 0.5
-    order = Order("price", descending)
-    best = Subtasks(lambda: BestRow(KEYS, order), [SCHEMA], [KEYS], 2, backends=backends)
+    order, schema = Order("price", descending), rng.choice([SCHEMA, WHOLE])
+    best = Subtasks(lambda: BestRow(KEYS, order), [schema], [KEYS], 2, backends=backends)
 
-    rows = send_with_cuts(best, rng)
+    rows = send_with_cuts(best, rng, schema)
 
     expected = {key: of_key[0] for key, of_key in first_n(rows, 1, descending=descending).items()}
     assert {row["key"]: row for row in best.emitted.rows} == expected
@@ -131,16 +132,6 @@ def test_rows_that_state_cannot_hold_are_refused() -> None:
 
     with pytest.raises(Rejected, match="value column 'tags' has type list"):
         TopN(KEYS, Order("price"), 1).output_schema([schema])
-
-
-def send_with_cuts(hosted: Subtasks, rng: random.Random) -> list[Row]:
-    sent = []
-    for batch in random_batches(rng):
-        hosted.send(batch)
-        sent += batch
-        if rng.random() < 0.3:
-            hosted.restore(rng.randint(1, 3))
-    return sent
 
 
 def assert_each_is_better_than_the_one_before(rows: list[Row], descending: bool) -> None:

@@ -34,7 +34,7 @@ def test_a_table_is_a_dictionary_even_if_most_keys_collide(seed: int) -> None:
                 if rng.random() < 0.5:
                     seen = set(model)
                     unseen = [name not in seen and not seen.add(name) for name in names]  # type: ignore[func-returns-value]
-                    assert table.add(batch_of(names)).tolist() == unseen
+                    assert table.enter(batch_of(names))[1].tolist() == unseen
                 table.write("count", rows_of(table, names), np.full(len(names), number))
                 model |= dict.fromkeys(names, number)
             case p if p < 0.9:
