@@ -51,6 +51,7 @@ def test_an_index_finds_each_row_while_another_thread_merges(
     rng = random.Random(seed)
     other_thread = OtherThread()
     monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 20)
+    monkeypatch.setattr(join_state, "JOINED_BYTES", rng.choice([0, 200, 1 << 20]))
     monkeypatch.setattr(join_state, "_MERGER", other_thread)
     index = join_state.RowIndex(("key",))
     kept: list[tuple[int, int]] = []
