@@ -483,8 +483,8 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
         Mutant(
             "pipelines/state/in_memory/chains.py",
-            " and sizes[kept - 1] + merged <= MERGED_ROWS_MAX:",
-            ":",
+            "if again_bytes > MERGED_BYTES_MAX:",
+            "if again_bytes < 0:",
             (
                 f"{INCREMENTS}"
                 "::test_no_checkpoint_of_a_list_that_grows_writes_much_more_than_what_came"

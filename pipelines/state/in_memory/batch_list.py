@@ -292,7 +292,8 @@ def plan_list(files: tuple[ListFile, ...], content: _Content) -> ListPlan:
     rows = {number: sum(b.num_rows for b in batches) for number, (_, batches) in content.items()}
     files = tuple(each for each in files if each.live_rows(rows))
     sizes = [each.live_rows(rows) for each in files]
-    files = files[: kept_beside(sizes, sum(rows.values()) - sum(sizes))]
+    new_rows = sum(rows.values()) - sum(sizes)
+    files = files[: kept_beside([each.file for each in files], sizes, new_rows)]
     held: Counter[int] = Counter()
     for each in files:
         held.update(each.rows)

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pipelines.domain.errors import check
 from pipelines.domain.snapshots import FileHandle
 
-MERGED_ROWS_MAX = 1 << 18
-"""Files are merged only up to this size, which bounds what a checkpoint writes again."""
+MERGED_BYTES_MAX = 32 << 20
+"""The most that a checkpoint writes again to have fewer files; a busy machine writes 100 MB in a
+second or more."""
 
-SLICE_BITS = 17
+SLICE_BITS = 15
 """A slice is 2 ** SLICE_BITS rows of a table, by row number."""
 
 OUTDATED_SHARE_MAX = 0.5
@@ -39,12 +40,15 @@ def rows_of_slice(number: int) -> slice:
     return slice(number << SLICE_BITS, (number + 1) << SLICE_BITS)
 
 
-def kept_beside(sizes: Sequence[int], new_rows: int) -> int:
+def kept_beside(files: Sequence[FileHandle], rows: Sequence[int], new_rows: int) -> int:
     """How many files stay as they are. The later ones are merged with the new rows."""
-    kept, merged = len(sizes), new_rows
-    while kept and sizes[kept - 1] <= 2 * merged and sizes[kept - 1] + merged <= MERGED_ROWS_MAX:
+    kept, merged_rows, again_bytes = len(files), new_rows, 0
+    while kept and rows[kept - 1] <= 2 * merged_rows:
+        again_bytes += files[kept - 1].length
+        if again_bytes > MERGED_BYTES_MAX:
+            break
         kept -= 1
-        merged += sizes[kept]
+        merged_rows += rows[kept]
     return kept
 
 
@@ -99,21 +103,23 @@ def plan_table(
     """`changed_since` counts the rows that changed after a cut; the table has that many slices."""
     if chain is None:
         return TablePlan()
-    new_rows = changed_since(chain.cut)
+    new_rows = written_rows = changed_since(chain.cut)
     fixed = chain.files[: chain.fixed]
     merged = chain.files[chain.fixed :]
-    merged = merged[: kept_beside([each.rows for each in merged], new_rows)]
+    merged = merged[
+        : kept_beside([each.file for each in merged], [each.rows for each in merged], new_rows)
+    ]
     files, since = (*fixed, *merged), chain.cut
     if len(files) < len(chain.files):
         since = files[-1].cut
-        new_rows = changed_since(since)
-    if not _is_worn(files, new_rows, live_rows):
+        written_rows = changed_since(since)
+    if not _is_worn(files, written_rows, live_rows):
         return TablePlan(files, since)
     together = changed_since(fixed[-1].cut)
-    if 2 * together <= new_rows + sum(each.rows for each in merged):
+    if 2 * together <= written_rows + sum(each.rows for each in merged):
         # The same rows change again and again: one file holds them all.
-        files, since, new_rows = fixed, fixed[-1].cut, together
-        if not _is_worn(files, new_rows, live_rows):
+        files, since = fixed, fixed[-1].cut
+        if not _is_worn(files, together, live_rows):
             return TablePlan(files, since)
     rows = max(2 * new_rows, 1 << SLICE_BITS)
     swept_at = chain.swept_at()
@@ -122,8 +128,8 @@ def plan_table(
     return TablePlan(kept, since, swept)
 
 
-def _is_worn(files: Sequence[TableFile], new_rows: int, live_rows: int) -> bool:
-    total = sum(each.rows for each in files) + new_rows
+def _is_worn(files: Sequence[TableFile], written_rows: int, live_rows: int) -> bool:
+    total = sum(each.rows for each in files) + written_rows
     return total > (1 + OUTDATED_SHARE_MAX) * live_rows
 
 
