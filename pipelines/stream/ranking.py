@@ -115,15 +115,14 @@ def distinct_rows(stream: "Stream", columns: tuple[str, ...], uid: str) -> "Stre
 def with_marks(
     stream: "Stream", keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], uid: str
 ) -> "Stream":
-    """The stream, with a mark for each column of which an aggregate counts distinct values."""
-    counted = [each.column for each in aggregates.values() if isinstance(each, CountDistinct)]
-    columns = tuple(dict.fromkeys(counted))
-    if not columns:
+    """The stream, with a mark for each count of distinct values."""
+    counts = [each for each in aggregates.values() if isinstance(each, CountDistinct)]
+    if not counts:
         return stream
     with naming(uid):
         refuse_changelogs([stream.is_changelog])
-        MarkFirstValues(keys, columns).output_schema([stream.schema])
-    create = lambda: MarkFirstValues(keys, columns)  # noqa: E731
+        MarkFirstValues(keys, counts).output_schema([stream.schema])
+    create = lambda: MarkFirstValues(keys, counts)  # noqa: E731
     return _keyed(stream, keys, create, stream.time_column, uid + DISTINCT_SUFFIX)
 
 

@@ -494,11 +494,20 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "distinct rows, distinct counts and reduced rows are those of all records so far": (
         Mutant(
             "pipelines/operators/ranking/deduplicate.py",
-            "first[is_new]",
-            "first",
+            "yield mark_of(column), positions[first[is_new]]",
+            "yield mark_of(column), positions[first]",
             (
                 "tests/unit/operators/test_distinct.py::test_the_first_row_with_a_value_is_marked"
                 "_for_each_key"
+            ),
+        ),
+        Mutant(
+            "pipelines/operators/ranking/deduplicate.py",
+            " & is_unseen[pair_of_rows]",
+            "",
+            (
+                "tests/unit/operators/test_distinct.py::test_the_first_row_with_a_value_is_marked"
+                "_under_each_condition"
             ),
         ),
         Mutant(

@@ -1,5 +1,5 @@
 """The aggregate functions: count, sum, mean, max, min and count_distinct. They leave nulls out, as
-in SQL.
+in SQL. Counts may have a condition, as SQL's `FILTER (WHERE ...)`: a boolean column.
 
 An aggregate turns each row into accumulators (`lift`), and accumulators into a result; it does not
 combine them in between. Without any value, a result is null and a count 0. Accumulators are
@@ -115,11 +115,13 @@ class Count(Aggregate):
     """Counts rows, or the rows in which `column` is not null."""
 
     column: str | None
+    where: str | None = None
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         if self.column is not None:
             field_of(schema, self.column)
-        return _BoundCount(self.column)
+        check_condition(schema, self.where)
+        return _BoundCount(self.column, self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,13 @@ class _BoundCount(BoundAggregate):
     accumulators = (Accumulator(COUNT, pa.int64(), Combine.SUM),)
     output_type = pa.int64()
 
-    def __init__(self, column: str | None) -> None:
+    def __init__(self, column: str | None, where: str | None = None) -> None:
         self._column = column
+        self._where = where
 
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
-        if self._column is None:
-            return [np.ones(batch.num_rows, np.bool_)]
-        return [_is_valid(batch.column(self._column))]
+        counts = holds(batch, self._where)
+        return [counts if self._column is None else counts & _is_valid(batch.column(self._column))]
 
     def result(self, accumulated: list[Values]) -> pa.Array:
         return pa.array(accumulated[0], pa.int64())
@@ -197,9 +199,29 @@ def _is_valid(column: pa.Array) -> Values:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
 
 
-def count(column: str | None = None) -> Aggregate:
-    """Counts the rows of a group; with a column, those in which it is not null."""
-    return Count(column)
+def check_condition(schema: pa.Schema, column: str | None) -> None:
+    """Raises Rejected if there is no such boolean column."""
+    if column is not None and field_of(schema, column).type != pa.bool_():
+        raise Rejected(
+            f"The condition {column!r} is {schema.field(column).type}; `where` takes a boolean"
+            " column."
+        )
+
+
+def holds(batch: pa.RecordBatch, condition: str | None) -> Values:
+    """True in the rows that count; a condition that is null does not hold."""
+    if condition is None:
+        return np.ones(batch.num_rows, np.bool_)
+    column = batch.column(condition).fill_null(False)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
+    """Counts the rows of a group; with a column, those in which it is not null.
+
+    `where` names a boolean column: only rows in which it is true count.
+    """
+    return Count(column, where)
 
 
 def sum(column: str) -> Aggregate:
@@ -220,31 +242,44 @@ def min(column: str) -> Aggregate:
     return Fold("min", column)
 
 
-def mark_of(column: str) -> str:
+def mark_of(column: str, condition: str | None = None) -> str:
     """The column that says which rows bring a new value of `column`."""
-    return f"__first__{column}"
+    return f"__first__{column}" if condition is None else f"__first__{column}__where__{condition}"
 
 
 @dataclass(frozen=True, slots=True)
 class CountDistinct(Aggregate):
     column: str
+    where: str | None = None
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         field_of(schema, self.column)
-        if mark_of(self.column) not in schema.names:
+        if self.mark not in schema.names:
+            if self.where is not None:
+                raise Rejected(NO_CONDITION.format(self.column))
             raise Rejected(
                 f"count_distinct({self.column!r}) counts for running totals and in windows of time,"
                 " not in windows of a number of rows."
             )
-        return _BoundCountDistinct(self.column)
+        return _BoundCountDistinct(self.mark)
+
+    @property
+    def mark(self) -> str:
+        return mark_of(self.column, self.where)
+
+
+NO_CONDITION = (
+    "count_distinct({!r}) with `where` counts for running totals of records. Count another column,"
+    " which is null in the rows that do not count."
+)
 
 
 class _BoundCountDistinct(BoundAggregate):
     accumulators = (Accumulator(COUNT, pa.int64(), Combine.SUM),)
     output_type = pa.int64()
 
-    def __init__(self, column: str) -> None:
-        self._mark = mark_of(column)
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
 
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
         return [np.asarray(batch.column(self._mark).to_numpy(zero_copy_only=False))]
@@ -253,10 +288,13 @@ class _BoundCountDistinct(BoundAggregate):
         return pa.array(accumulated[0], pa.int64())
 
 
-def count_distinct(column: str) -> Aggregate:
+def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     """Counts the distinct values of a column, exactly; a null is no value.
 
     The state holds every value of each key; in windows of time, until the window is closed.
     Sessions keep every row. Not in windows of a number of rows.
+
+    `where` names a boolean column: only rows in which it is true count. Counts of one
+    column under several conditions hold each value once. Only for running totals of records.
     """
-    return CountDistinct(column)
+    return CountDistinct(column, where)

@@ -21,8 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.errors import check
-from pipelines.operators.aggregating.aggregates import Aggregate, CountDistinct, Fold
+from pipelines.domain.errors import Rejected, check
+from pipelines.operators.aggregating.aggregates import (
+    NO_CONDITION,
+    Aggregate,
+    CountDistinct,
+    Fold,
+)
 from pipelines.operators.aggregating.aggregation import Aggregation, check_distinct, refuse_kind_key
 from pipelines.operators.changelog import signs
 from pipelines.operators.columns import Groups, Longs, field_of, group, longs
@@ -332,6 +337,9 @@ class ChangelogAggregate(Operator):
 
     def _counted(self, schema: pa.Schema) -> dict[str, CountedValues]:
         columns = [each.column for each in self._aggregates.values() if needs_values(each)]
+        for each in self._aggregates.values():
+            if isinstance(each, CountDistinct) and each.where is not None:
+                raise Rejected(NO_CONDITION.format(each.column))
         return {each: CountedValues(self._keys, each, schema) for each in dict.fromkeys(columns)}
 
 

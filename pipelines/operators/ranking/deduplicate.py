@@ -10,17 +10,24 @@ taken back.
 Source: Flink SQL's deduplication (`RowTimeDeduplicateFunction`, `ProcTimeDeduplicateKeepFirstRow`).
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.aggregating.aggregates import mark_of
-from pipelines.operators.columns import Flags, Groups, Longs, field_of, group, paired
+from pipelines.operators.aggregating.aggregates import (
+    CountDistinct,
+    check_condition,
+    holds,
+    mark_of,
+)
+from pipelines.operators.columns import Groups, Longs, field_of, group, paired
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.ranking.top_n import TopN
-from pipelines.state.backend import NO_ROW, Rows, ScanPosition, Table, TableDescriptor
+from pipelines.state.backend import NO_ROW, Rows, ScanPosition, TableDescriptor
 from pipelines.state.descriptors import StateDescriptor, check_table
 from pipelines.state.entries import (
     CLEANED_PER_BATCH,
@@ -127,59 +134,86 @@ class DistinctOfBatch(Operator):
 
 
 class MarkFirstValues(Operator):
-    """Adds to each row, for each counted column, whether its key meets that value for the first
-    time; a null is no value. Keeps every value of each key."""
+    """Adds a mark to each row for each count: whether its key meets the value for the first time,
+    in a row in which the condition holds. A null is no value. Keeps every value of each key."""
 
-    def __init__(self, keys: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    def __init__(self, keys: tuple[str, ...], counts: Sequence[CountDistinct]) -> None:
         self._keys = keys
-        self._columns = columns
+        self._counts: dict[str, dict[str, str | None]] = {}  # by column, the conditions by mark
+        for count in counts:
+            self._counts.setdefault(count.column, {})[count.mark] = count.where
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         schema = inputs[0]
-        for column in self._columns:
+        for column, conditions in self._counts.items():
             check_table(self._descriptor(column, inputs[0]))
-            if mark_of(column) in schema.names:
-                raise Rejected(f"The input has a column {mark_of(column)!r}; rename it.")
-            schema = schema.append(pa.field(mark_of(column), pa.bool_()))
+            for mark, condition in conditions.items():
+                check_condition(inputs[0], condition)
+                if mark in schema.names:
+                    raise Rejected(f"The input has a column {mark!r}; rename it.")
+                schema = schema.append(pa.field(mark, pa.bool_()))
         return schema
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
         self._seen = {
             column: context.state.table(self._descriptor(column, inputs[0]))
-            for column in self._columns
+            for column in self._counts
         }
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         marked = batch
         keys = group(batch, list(self._keys))
-        hashes = self._seen[self._columns[0]].group_hashes(keys.keys)
-        for column, seen in self._seen.items():
-            field = pa.field(mark_of(column), pa.bool_())
-            is_first = self._is_first(batch, column, keys, hashes, seen)
-            marked = marked.append_column(field, pa.array(is_first))
+        hashes = next(iter(self._seen.values())).group_hashes(keys.keys)
+        for column in self._counts:
+            for mark, rows in self._firsts(batch, column, keys, hashes):
+                is_first = np.zeros(batch.num_rows, np.bool_)
+                is_first[rows] = True
+                marked = marked.append_column(pa.field(mark, pa.bool_()), pa.array(is_first))
         if self.context.lineage is not None:
             self.context.lineage.descend_from(np.arange(batch.num_rows))
         self.context.collect(marked)
 
-    def _is_first(
-        self, batch: pa.RecordBatch, column: str, keys: Groups, hashes: Hashes, seen: Table
-    ) -> Flags:
-        """`hashes` are those of the keys, which are grouped and hashed once for all columns."""
+    def _firsts(
+        self, batch: pa.RecordBatch, column: str, keys: Groups, hashes: Hashes
+    ) -> Iterator[tuple[str, Longs]]:
+        """Each mark of the column, with the rows that have it. `hashes` are those of the keys,
+        which are grouped and hashed once for all columns."""
+        conditions, seen = self._counts[column], self._seen[column]
         has_value = pc.is_valid(batch.column(column)).to_numpy(zero_copy_only=False)
-        positions = np.flatnonzero(has_value)
+        counts = {mark: has_value & holds(batch, each) for mark, each in conditions.items()}
+        positions = np.flatnonzero(np.logical_or.reduce(list(counts.values())))
         of_rows = keys.index[positions]
         values = batch.column(column).take(pa.array(positions))
         pair_of_rows = paired(of_rows, values)
-        first = firsts(pair_of_rows, int(pair_of_rows.max(initial=-1)) + 1)
+        pair_count = int(pair_of_rows.max(initial=-1)) + 1
+        first = firsts(pair_of_rows, pair_count)
         of_first = of_rows[first]
         columns = [*keys.keys.take(pa.array(of_first)).columns, values.take(pa.array(first))]
         pairs = pa.RecordBatch.from_arrays(columns, names=[*self._keys, column])
-        is_first = np.zeros(batch.num_rows, np.bool_)
-        _, is_new = seen.enter(pairs, hashes[of_first])
-        is_first[positions[first[is_new]]] = True
-        return is_first
+        rows, is_new = seen.enter(pairs, hashes[of_first])
+        if not self._has_conditions(column):
+            yield mark_of(column), positions[first[is_new]]
+            return
+        for mark, is_counted in counts.items():
+            is_unseen = ~seen.read(mark, rows).astype(np.bool_, copy=False)
+            candidates = np.flatnonzero(is_counted[positions] & is_unseen[pair_of_rows])
+            first_met = np.full(pair_count, NO_ROW)
+            first_met[pair_of_rows[candidates[::-1]]] = candidates[::-1]
+            met = np.flatnonzero(first_met != NO_ROW)
+            seen.write(mark, rows[met], np.ones(len(met), np.bool_))
+            yield mark, positions[first_met[met]]
+
+    def _has_conditions(self, column: str) -> bool:
+        return any(each is not None for each in self._counts[column].values())
 
     def _descriptor(self, column: str, schema: pa.Schema) -> TableDescriptor:
+        """With conditions, a value also has a flag for each count that has met it."""
         key = pa.schema([field_of(schema, each) for each in (*self._keys, column)])
-        return TableDescriptor(StateDescriptor(column).name, key, pa.schema([]), {}, self._keys)
+        name = StateDescriptor(column).name
+        if not self._has_conditions(column):
+            return TableDescriptor(name, key, pa.schema([]), {}, self._keys)
+        flags = pa.schema([(mark, pa.bool_()) for mark in self._counts[column]])
+        return TableDescriptor(
+            f"{name}.where", key, flags, dict.fromkeys(flags.names, False), self._keys
+        )

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
+from pipelines.operators.aggregating.aggregates import CountDistinct
 from pipelines.operators.ranking.deduplicate import MarkFirstValues
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import Environment, Stream, count, count_distinct, tumbling
@@ -23,8 +24,10 @@ SCHEMA = pa.schema(
         ("page", pa.string()),
         ("at", pa.timestamp("ms", "UTC")),
         ("price", pa.float64()),
+        ("is_new", pa.bool_()),
     ]
 )
+CONDITIONS = (None, "is_new", "is_old")
 KEYS = ("key",)
 
 
@@ -35,7 +38,7 @@ def test_the_first_row_with_a_value_is_marked_for_each_key(backend: str, seed: i
         backends = HashMapBackend if backend == "hashmap" else rocksdb
         rng = random.Random(seed)
         marking = Subtasks(
-            lambda: MarkFirstValues(KEYS, ("user", "page")),
+            lambda: MarkFirstValues(KEYS, [CountDistinct("user"), CountDistinct("page")]),
             [SCHEMA],
             [KEYS],
             2,
@@ -55,6 +58,72 @@ def test_the_first_row_with_a_value_is_marked_for_each_key(backend: str, seed: i
                 seen |= values
             if rng.random() < 0.3:
                 marking.restore(rng.randint(1, 3))
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("seed", range(15))
+def test_the_first_row_with_a_value_is_marked_under_each_condition(backend: str, seed: int) -> None:
+    with rocksdb_backends(TINY_BYTES) as rocksdb:
+        backends = HashMapBackend if backend == "hashmap" else rocksdb
+        rng = random.Random(seed)
+        conditions = rng.sample(CONDITIONS, rng.randint(1, 3))
+        schema = SCHEMA.append(pa.field("is_old", pa.bool_()))
+        counts = [CountDistinct("user", each) for each in conditions]
+        marking = Subtasks(
+            lambda: MarkFirstValues(KEYS, counts), [schema], [KEYS], 2, backends=backends
+        )
+        seen: dict[str, set[tuple]] = {count.mark: set() for count in counts}
+        for _ in range(rng.randint(1, 8)):
+            rows = [
+                random_row(rng) | {"is_old": rng.choice([True, False, None])}
+                for _ in range(rng.randint(1, 30))
+            ]
+            marking.send(rows)
+
+            marked = marking.emitted.take()
+            assert len(marked) == len(rows)
+            for count in counts:
+                values = {
+                    (row["key"], row["user"])
+                    for row in rows
+                    if row["user"] is not None and (count.where is None or row[count.where])
+                }
+                firsts = [row for row in marked if row[count.mark]]
+                assert all(count.where is None or row[count.where] for row in firsts)
+                met = sorted((row["key"], row["user"]) for row in firsts)
+                assert met == sorted(values - seen[count.mark])
+                seen[count.mark] |= values
+            if rng.random() < 0.3:
+                marking.restore(rng.randint(1, 3))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_under_a_condition_are_those_of_the_rows_in_which_it_holds(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [random_row(rng) for _ in range(rng.randint(1, 400))]
+    events = stream()
+    totals = events.key_by("key").aggregate(
+        n=count(where="is_new"),
+        known=count("user", where="is_new"),
+        users=count_distinct("user", where="is_new"),
+        all_users=count_distinct("user"),
+        uid="totals",
+    )
+    totals.collect(uid="counts")
+
+    run = run_with_kills(events.environment.build(), rows, kills=seed, kill_count=seed)
+
+    newest = {row["key"]: row for row in run.table("counts").to_pylist()}
+    for key in {row["key"] for row in rows}:
+        of_key = [row for row in rows if row["key"] == key]
+        new = [row for row in of_key if row["is_new"]]
+        assert newest[key] == {
+            "key": key,
+            "n": len(new),
+            "known": sum(row["user"] is not None for row in new),
+            "users": len({row["user"] for row in new} - {None}),
+            "all_users": len({row["user"] for row in of_key} - {None}),
+        }
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -93,7 +162,7 @@ def test_without_columns_whole_rows_are_distinct_and_keep_their_event_time() -> 
 
     whole, users = events.distinct(uid="whole"), events.distinct("user", uid="users")
 
-    assert whole.schema.names == ["key", "user", "page", "at"]
+    assert whole.schema.names == ["key", "user", "page", "at", "is_new"]
     assert (whole.time_column, users.time_column) == ("at", None)
 
 
@@ -121,6 +190,31 @@ def test_the_half_before_the_exchange_keeps_nothing() -> None:
         (
             lambda s: s.key_by("key").aggregate(n=count_distinct("price"), uid="next"),
             "key column 'price' has type double",
+        ),
+        (
+            lambda s: s.key_by("key").aggregate(n=count(where="user"), uid="next"),
+            "The condition 'user' is int64; `where` takes a boolean column",
+        ),
+        (
+            lambda s: s.key_by("key").aggregate(n=count_distinct("user", where="cost"), uid="next"),
+            "no column 'cost'",
+        ),
+        (
+            lambda s: (
+                s.key_by("key")
+                .window(tumbling(minutes=1))
+                .aggregate(n=count_distinct("user", where="is_new"), uid="next")
+            ),
+            r"count_distinct\('user'\) with `where` counts for running totals of records",
+        ),
+        (
+            lambda s: (
+                s.key_by("key")
+                .deduplicate(keep="last", uid="newest")
+                .key_by("key")
+                .aggregate(n=count_distinct("user", where="is_new"), uid="next")
+            ),
+            r"count_distinct\('user'\) with `where` counts for running totals of records",
         ),
         (
             lambda s: (
@@ -164,6 +258,7 @@ def random_row(rng: random.Random) -> Row:
         "page": rng.choice([None, "", "x", "y"]),
         "at": datetime(2026, 1, 1, tzinfo=UTC),
         "price": 1.0,
+        "is_new": rng.choice([True, False, None]),
     }
 
 
