@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import range_of
 from pipelines.operators.changelog import pass_changes_on
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.rows import Row, RowOutput, rows_of
 from pipelines.operators.side_outputs import BatchSides, RowSides
+from pipelines.state.hashing import key_groups, key_hashes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -302,6 +304,55 @@ def _refusal(error: Exception, schema: pa.Schema) -> Rejected:
             return named
     reason = str(error).splitlines()[0].strip("'\"")
     return Rejected(f"The filter does not fit its input: {reason}.")
+
+
+class CheckKeys(Operator):
+    """Guarantee: each row that it passes on is in the subtask that owns the row's key.
+
+    Source: Flink's `DataStreamUtils.reinterpretAsKeyedStream`, which does not look.
+    """
+
+    passes_updates = True
+
+    def __init__(self, keys: tuple[str, ...], max_parallelism: int) -> None:
+        self._keys = keys
+        self._max_parallelism = max_parallelism
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        keys = pa.schema([field_of(inputs[0], key) for key in self._keys])
+        if not self._keys:
+            raise Rejected("A key has at least one column.")
+        key_hashes(pa.RecordBatch.from_pylist([], schema=keys), self._keys)
+        return inputs[0]
+
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return any(inputs)
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._own = range_of(context.subtask, context.parallelism, self._max_parallelism)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        strangers = self._strangers(batch)
+        if len(strangers):
+            (row,) = batch.select(list(self._keys)).slice(strangers[0], 1).to_pylist()
+            raise Rejected(
+                f"{self.context.uid!r} has a row with the key {row} in subtask"
+                f" {self.context.subtask}, and another one owns that key. The operator in front has"
+                " to be keyed by the same columns, and to leave them as they are; otherwise use"
+                " key_by."
+            )
+        if self.context.lineage is not None:
+            self.context.lineage.descend_from(np.arange(batch.num_rows))
+        self.context.collect(batch)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return next(iter(self._strangers(batch)), -1)
+
+    def _strangers(self, batch: pa.RecordBatch) -> list[int]:
+        groups = key_groups(key_hashes(batch, self._keys), self._max_parallelism)
+        is_own = (groups >= self._own.first) & (groups <= self._own.last)
+        return [] if is_own.all() else np.flatnonzero(~is_own).tolist()
 
 
 class PassOn(Operator):

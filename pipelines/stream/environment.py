@@ -288,7 +288,7 @@ class Environment:
         the changelogs that it reads, or by the key of the rows from which it makes changes."""
         read = [each for each in inputs if self._is_changelog(each)]
         if not read:
-            return inputs[0].hash_by
+            return inputs[0].hash_by or inputs[0].keeps_order_of or None
         orders = {self._changelogs[each.upstream] for each in read}
         is_kept = all(each.kind is EdgeKind.FORWARD for each in read)
         return orders.pop() if is_kept and len(orders) == 1 else None

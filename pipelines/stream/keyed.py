@@ -430,8 +430,8 @@ class KeyedStream:
 
     def connect(self, other: "Stream") -> ConnectedStreams:
         """Connects this stream, by its key, with another one as it is: `other.broadcast()`."""
-        connections = self.stream.connection(self.keys), other.connection()
-        return ConnectedStreams(self.stream, other, *connections)
+        own = replace(self.stream, dealt_by=())  # of two inputs, a keyed one is an exchange
+        return ConnectedStreams(self.stream, other, own.connection(self.keys), other.connection())
 
     def window(self, windows: Windows | ProcessingTimeWindows) -> "WindowedStream":
         return WindowedStream.of(self.stream, self.keys, windows)
@@ -550,17 +550,22 @@ class KeyedStream:
             aggregation = Aggregation.of(
                 self.keys, every, stream.schema, of_changes=stream.is_changelog
             )
-        local = environment.add_operator(
-            uid + LOCAL_SUFFIX,
-            lambda: LocalAggregate(aggregation),
-            (stream.connection(),),
-            follows_input=stream.unkeyed is EdgeKind.FORWARD,
-        )
-        node = environment.add_operator(
-            uid,
-            lambda: KeyedAggregate(aggregation, merges_partials=True),
-            (Connection(local, self.keys),),
-        )
+        if stream.dealt_by == self.keys:
+            node = environment.add_operator(
+                uid, lambda: KeyedAggregate(aggregation), (stream.connection(self.keys),)
+            )
+        else:
+            local = environment.add_operator(
+                uid + LOCAL_SUFFIX,
+                lambda: LocalAggregate(aggregation),
+                (stream.connection(),),
+                follows_input=stream.unkeyed is EdgeKind.FORWARD,
+            )
+            node = environment.add_operator(
+                uid,
+                lambda: KeyedAggregate(aggregation, merges_partials=True),
+                (Connection(local, self.keys),),
+            )
         environment.note_updates(node, self.keys)
         return self.stream.derived(node, None)
 

@@ -26,6 +26,7 @@ from pipelines.operators.stateless import (
     BatchFunctionWithSides,
     BatchMapping,
     BatchMappingWithSides,
+    CheckKeys,
     Filter,
     FilterRows,
     FlatMapRows,
@@ -72,6 +73,7 @@ class Stream:
     time_column: str | None
     unkeyed: EdgeKind = EdgeKind.FORWARD  # how it reaches a reader that needs no key
     is_anchored: bool = True
+    dealt_by: tuple[str, ...] = ()  # each row is in the subtask that owns the key of these columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -83,12 +85,14 @@ class Stream:
         return self.environment.emits_changes(self.node)
 
     def connection(self, hash_by: tuple[str, ...] | None = None) -> Connection:
+        stays = bool(hash_by) and hash_by == self.dealt_by and self.unkeyed is EdgeKind.FORWARD
         return Connection(
             self.node,
-            hash_by,
+            None if stays else hash_by,
             self.unkeyed,
             is_anchored=self.is_anchored,
             time_column=self.time_column,
+            keeps_order_of=self.dealt_by if stays else (),
         )
 
     def derived(self, node: Uid, time_column: str | None) -> "Stream":
@@ -306,6 +310,23 @@ class Stream:
 
     def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)
+
+    def reinterpret_as_keyed(self, *columns: str, uid: str) -> KeyedStream:
+        """As `key_by`, where each row is already with the owner of its key: no row travels.
+
+        So it is behind a join, a ranking, or another operator keyed by these columns, if what is in
+        between leaves them as they are. Each row is looked at: one with another subtask's key
+        ends the run with an error. Flink's `reinterpretAsKeyedStream`.
+        """
+        environment = self.environment
+        node = environment.add_operator(
+            uid,
+            lambda: CheckKeys(columns, environment.max_parallelism),
+            (self.connection(),),
+            follows_input=True,
+        )
+        checked = self.derived(node, self.time_column)
+        return KeyedStream(replace(checked, dealt_by=columns), columns)
 
     def window_all(self, windows: Windows | ProcessingTimeWindows) -> WindowedStream:
         """Windows over the whole stream: one subtask works on all records, at any parallelism."""

@@ -224,7 +224,8 @@ class OperatorHarness:
         return found
 
     def _owners(self, batch: pa.RecordBatch, port: int) -> list[int]:
-        count, keys = len(self._operators), self._edges[port].hash_by
+        count, edge = len(self._operators), self._edges[port]
+        keys = edge.hash_by or edge.keeps_order_of
         if not keys:
             return [row % count for row in range(batch.num_rows)]
         groups = key_groups(key_hashes(batch, keys), self._maximum)

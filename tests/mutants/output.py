@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _COUNTED = "tests/unit/operators/test_count_windows.py::test_"
 _VALUES = "tests/unit/operators/test_windowed_distinct.py::test_"
 _TRIGGERED = "tests/unit/operators/test_triggers.py::test_"
+_PARALLEL = "tests/unit/stream/test_parallelism.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
 OUTPUT: dict[str, tuple[Mutant, ...]] = {
@@ -489,6 +490,20 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             "self._clock_ms is not None and len(self._open_windows) > 0",
             "False",
             _TRIGGERED + "the_clock_fires_windows_that_have_changed",
+        ),
+    ),
+    "a row that does not travel to a keyed operator is with the owner of its key, or the run ends": (
+        Mutant(
+            "pipelines/operators/stateless.py",
+            "        return [] if is_own.all() else np.flatnonzero(~is_own).tolist()",
+            "        return []",
+            _PARALLEL + "a_row_that_is_not_with_its_key_ends_the_run_and_names_it",
+        ),
+        Mutant(
+            "pipelines/stream/streams.py",
+            "keeps_order_of=self.dealt_by if stays else (),",
+            "",
+            _PARALLEL + "rows_that_are_with_their_key_survive_kills",
         ),
     ),
     "distinct rows, distinct counts and reduced rows are those of all records so far": (

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 from pipelines.connectors import ArrowRows
-from pipelines.stream import Stream, count, max, sum
+from pipelines.stream import Stream, count, sum
 
 from nexmark.columns import AUCTIONS, BIDS, PERSONS, TIME
 from nexmark.tables import Columns, Tables, computed, renamed, selected, with_columns
@@ -36,10 +36,11 @@ def q4(tables: Tables) -> Stream:
     )
     time = pc.field("date_time")
     valid = sold.filter((time >= pc.field("begins")) & (time <= pc.field("expires")), uid="valid")
-    key = ("auction", "category")
-    highest = valid.key_by(*key).aggregate(final=max("price"), uid="highest")
-    finals = highest.key_by(*key).deduplicate(keep="last", uid="finals")
-    totals = finals.key_by("category").aggregate(total=sum("final"), auctions=count(), uid="totals")
+    prices = selected(valid, ["auction", "category", "price"], "prices")
+    of_auctions = prices.reinterpret_as_keyed("auction", uid="of-auctions")
+    highest = of_auctions.top_n(1, order_by="price", uid="highest")
+    sums = {"total": sum("price"), "auctions": count()}
+    totals = highest.key_by("category").aggregate(sums, uid="totals")
     schema = pa.schema([("category", pa.int64()), ("average", pa.int64())])
 
     def average(batch: pa.RecordBatch) -> Columns:
@@ -66,7 +67,8 @@ def q9(tables: Tables) -> Stream:
         return {"order": pc.subtract(pc.shift_left(batch["price"], ORDER_BITS), after)}
 
     ordered = with_columns(valid, {"order": pa.int64()}, order, "ordered")
-    winners = ordered.key_by("auction").top_n(1, order_by="order", uid="winners")
+    of_auctions = ordered.reinterpret_as_keyed("auction", uid="of-auctions")
+    winners = of_auctions.top_n(1, order_by="order", uid="winners")
     return selected(winners, [name for name in pairs.schema.names], "winning-bids")
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pipelines.connectors.in_process import ArrowRows, BlackHole
@@ -95,6 +96,102 @@ def test_mixed_parallelisms_survive_kills(
     pipeline = numbered([], source=source, operator=operator, sink=sink)
 
     assert_exactly_once(pipeline, ROWS, kills=seed)
+
+
+def numbered_twice(rows: list[dict], again: int | None = None) -> Pipeline:
+    """Numbered by a second operator, too, which gets the rows where they are."""
+    env = Environment()
+    table = pa.Table.from_pylist(rows, ORDERS)
+    orders = env.source(ArrowRows(table, "at", splits=3, batch_rows=BATCH_ROWS), uid="orders")
+    numbers = orders.key_by("product").process(Numbering(), NUMBERED, uid="numbering")
+    same = numbers.filter(pc.field("number") > 0, uid="all").reinterpret_as_keyed(
+        "product", uid="same"
+    )
+    twice = same.process(Numbering(), NUMBERED, uid="again")
+    if again is not None:
+        twice.parallelism(again)
+    twice.collect(uid="out")
+    return env.build()
+
+
+def test_rows_that_are_with_their_key_do_not_travel() -> None:
+    pipeline = numbered_twice(ROWS)
+
+    assert pipeline.graph.vertex(Uid("numbering")).nodes[:4] == (
+        "numbering",
+        "all",
+        "same",
+        "again",
+    )
+    assert pairs(run_local(pipeline, parallelism=2).rows()) == EVERY
+
+
+def test_totals_of_rows_that_are_with_their_key_need_no_step_before() -> None:
+    env = Environment()
+    orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at", splits=3)
+    numbers = orders.key_by("product").process(Numbering(), NUMBERED, uid="numbering")
+    same = numbers.reinterpret_as_keyed("product", uid="same")
+    same.aggregate(number=count(), uid="n").collect(uid="out")
+    pipeline = env.build()
+
+    newest = {row["product"]: row for row in run_local(pipeline, parallelism=2).rows()}
+
+    assert pipeline.graph.vertex(Uid("numbering")).nodes[:3] == ("numbering", "same", "n")
+    assert pairs([*newest.values()]) == [(product, 80) for product in "abcde"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("again", [None, 1, 3])
+def test_rows_that_are_with_their_key_survive_kills(seed: int, again: int | None) -> None:
+    """With another parallelism they travel, by their key."""
+    assert_exactly_once(numbered_twice([], again), ROWS, kills=seed)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 1), (1, 3)])
+def test_rows_that_are_with_their_key_are_after_a_rescale(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    many = ROWS * 10
+    first = stopped(tmp_path, numbered_twice(many), before)
+    assert first.savepoint is not None
+
+    second = run_local(
+        numbered_twice(many), parallelism=after, directory=tmp_path, restore_from=first.savepoint
+    )
+
+    assert first.rows()
+    found = pairs([*first.rows(), *second.rows()])
+    assert second.rows()
+    assert found == sorted((p, n) for p in "abcde" for n in range(1, len(many) // 5 + 1))
+
+
+def test_a_row_that_is_not_with_its_key_ends_the_run_and_names_it() -> None:
+    env = Environment()
+    orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at", splits=3)
+    orders.reinterpret_as_keyed("product", uid="same").aggregate(n=count(), uid="n").collect(
+        uid="out"
+    )
+
+    sentence = "'same' has a row with the key {'product': '.'} in subtask"
+    with pytest.raises(Exception, match=sentence.replace("{", "\\{")):
+        run_local(env.build(), parallelism=2)
+
+
+def test_two_inputs_get_the_rows_of_a_key_over_an_exchange() -> None:
+    env = Environment()
+    orders = env.from_rows(ROWS, ORDERS, uid="orders", timestamp_column="at")
+    numbers = orders.key_by("product").process(Numbering(), NUMBERED, uid="numbering")
+    connected = numbers.reinterpret_as_keyed("product", uid="same").connect(orders.broadcast())
+
+    assert connected.first_input.kind is EdgeKind.HASH
+
+
+@pytest.mark.parametrize("columns", [("price",), ()])
+def test_the_columns_of_such_a_key_have_to_exist(columns: tuple[str, ...]) -> None:
+    orders = Environment().from_rows(ROWS, ORDERS, uid="orders")
+
+    with pytest.raises(Rejected, match="'same' cannot be built"):
+        orders.reinterpret_as_keyed(*columns, uid="same")
 
 
 @pytest.mark.parametrize("seed", range(4))
