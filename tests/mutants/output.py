@@ -492,7 +492,8 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             _TRIGGERED + "the_clock_fires_windows_that_have_changed",
         ),
     ),
-    "a row that does not travel to a keyed operator is with the owner of its key, or the run ends": (
+    "a row that does not travel to a keyed operator is with the owner of its key, or the run"
+    " ends": (
         Mutant(
             "pipelines/operators/stateless.py",
             "        return [] if is_own.all() else np.flatnonzero(~is_own).tolist()",

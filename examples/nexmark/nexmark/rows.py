@@ -107,8 +107,8 @@ def _time_of_day(hours: pa.Array) -> pa.Array:
 
 def _channel_ids(batch: pa.RecordBatch) -> pa.Array:
     """Of a known channel its number; otherwise what the address says, or null."""
-    named = pc.index_in(pc.utf8_lower(batch["channel"]), pa.array(list(CHANNEL_IDS)))
-    in_address = pc.extract_regex(batch["url"], r"(?:&|^)channel_id=(?P<id>[^&]*)")
-    return pc.coalesce(
-        pa.array(list(CHANNEL_IDS.values())).take(named), pc.struct_field(in_address, "id")
-    )
+    number = pc.index_in(pc.utf8_lower(batch["channel"]), pa.array(list(CHANNEL_IDS)))
+    is_unknown = number.is_null()
+    found = pc.extract_regex(batch["url"].filter(is_unknown), r"(?:&|^)channel_id=(?P<id>[^&]*)")
+    known = pa.array(list(CHANNEL_IDS.values())).take(number)
+    return pc.replace_with_mask(known, is_unknown, pc.struct_field(found, "id"))

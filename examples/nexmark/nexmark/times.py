@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
-MINUTES = DAY_MS // MINUTE_MS
+TEXTS = pa.array([f"{hour:02d}:{minute:02d}" for hour in range(24) for minute in range(60)])
 
 
 def day(times: pa.Array) -> pa.Array:
@@ -25,8 +25,7 @@ def hour(times: pa.Array) -> pa.Array:
 
 def formatted(minutes: pa.Array) -> pa.Array:
     """Minutes since midnight as a time, such as 07:05."""
-    texts = pa.array([f"{number // 60:02d}:{number % 60:02d}" for number in range(MINUTES)])
-    return texts.take(minutes)
+    return TEXTS.take(minutes)
 
 
 def _since_midnight_ms(times: pa.Array) -> pa.Array:
