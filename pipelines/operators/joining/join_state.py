@@ -163,7 +163,7 @@ JOINED_BYTES = 32 << 20
 """Batches are joined up to this size; a look-up takes the rows of each batch by itself."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Run:
     """Positions are those of the sorted rows.
 
