@@ -154,7 +154,7 @@ class RowIndex:
             if np.count_nonzero(is_old) * 2 <= len(run):
                 kept.append(run)  # not worth the copy yet
             elif not is_old.all():
-                kept.append(run.of_positions(np.flatnonzero(~is_old), self._keys))
+                kept.append(run.of_positions(np.flatnonzero(~is_old)))
         self._runs = kept
 
 
@@ -214,10 +214,16 @@ class _Run:
             oldest_ms=int(times.min()),
         )
 
-    def of_positions(self, positions: Longs, keys: list[str]) -> "_Run":
+    def of_positions(self, positions: Longs) -> "_Run":
         """With copies of these rows alone."""
-        order, rows = self._rows(positions)
-        return _Run.of(rows, self.times[positions[order]], keys)
+        order, batches = self._by_batch(positions)
+        kept = positions[order]
+        places = [
+            np.arange(batch.num_rows) + (number << _ROW_BITS)
+            for number, batch in enumerate(batches)
+        ]
+        hashes, times = self._hash_of_each()[kept], self.times[kept]
+        return self._sorted(tuple(batches), hashes, times, np.concatenate(places))
 
     def __len__(self) -> int:
         return len(self.times)
@@ -271,14 +277,17 @@ class _Run:
 
     def _rows(self, positions: Longs) -> tuple[Longs, pa.RecordBatch]:
         """These rows, in an order in which those of each batch are neighbours; and that order."""
+        order, taken = self._by_batch(positions)
+        return order, pa.concat_batches(taken or [self.batches[0].slice(0, 0)])
+
+    def _by_batch(self, positions: Longs) -> tuple[Longs, list[pa.RecordBatch]]:
         places = self.places[positions]
         numbers = (places >> _ROW_BITS).astype(np.uint16)
         order = np.argsort(numbers, kind="stable")
         within = pa.array(places[order] & ((1 << _ROW_BITS) - 1))
         ends = np.cumsum(np.bincount(numbers, minlength=len(self.batches))).tolist()
         parts = zip(self.batches, [0, *ends], ends, strict=False)
-        taken = [batch.take(within[begin:end]) for batch, begin, end in parts if end > begin]
-        return order, pa.concat_batches(taken or [self.batches[0].slice(0, 0)])
+        return order, [batch.take(within[begin:end]) for batch, begin, end in parts if end > begin]
 
     def _hash_of_each(self) -> Hashes:
         return np.repeat(self.hashes, self.ends - self.begins)

@@ -1,5 +1,6 @@
 """Windows of processing time and windows over whole streams, against plain Python."""
 
+import builtins
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -354,3 +355,34 @@ def test_a_size_is_a_timedelta_or_units() -> None:
     assert session(timedelta(minutes=2)) == session(minutes=1, seconds=60)
     with pytest.raises(Rejected, match="must be positive"):
         tumbling(timedelta(0))
+
+
+@pytest.mark.parametrize("windows", EVERY_KIND, ids=str)
+def test_a_condition_counts_what_a_null_in_its_place_leaves_out(windows: Windows) -> None:
+    rng = random.Random(1)
+    rows = [
+        {
+            "key": rng.choice("ab"),
+            "at": BEGIN + rng.randrange(200) * MS,
+            "value": None if (is_even := rng.choice([True, False, None])) is not True else 1,
+            "is_even": is_even,
+        }
+        for _ in range(300)
+    ]
+    env = Environment()
+    schema = TIMED.append(pa.field("is_even", pa.bool_()))
+    stream = env.from_rows(
+        rows, schema, uid="in", timestamp_column="at", out_of_orderness=timedelta(seconds=1)
+    )
+    windowed = stream.key_by("key").window(windows)
+    counts = windowed.aggregate(
+        all=count(), some=count(where="is_even"), same=count("value"), uid="n"
+    )
+    counts.collect(uid="out")
+
+    found = run_local(env.build(), parallelism=2).rows()
+
+    assert [row["some"] for row in found] == [row["same"] for row in found]
+    assert (
+        0 < builtins.sum(row["some"] for row in found) < builtins.sum(row["all"] for row in found)
+    )
