@@ -64,6 +64,11 @@ def in_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, MAX_OUTPUT_ROWS)
 
 
+def rows_with(rows: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
+    """The rows with a flag; where all have one, the batch itself, without copying."""
+    return rows if flags.all() else rows.filter(pa.array(flags))
+
+
 def by_value(rows: pa.RecordBatch, values: Longs) -> list[tuple[int, pa.RecordBatch]]:
     """One batch per distinct value, ascending, each in order of arrival."""
     if len(values) == 0:

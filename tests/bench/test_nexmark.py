@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from nexmark.queries import QUERIES
 
-from bench.nexmark import check, kills, nexmark, speed
+from bench.nexmark import check, kills, nexmark, page, speed
 from bench.nexmark.check import Printed, difference, printed_changes
 from bench.nexmark.kills import DRIVER, SLOTS, Kills
 from bench.nexmark.peers import Flink, NotMeasured
@@ -154,3 +154,31 @@ def test_a_query_that_there_is_not_is_refused_by_name(
 
     assert "there is no query q6; choose from q0, q1" in capsys.readouterr().err
     assert known_queries(None) == list(QUERIES)
+
+
+def test_the_table_and_the_chart_of_the_page_have_each_query_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(name: str, events: int, ratios: dict[str, float]) -> Path:
+        fields = {"records_per_s": 1_234_567, "cpu_ratio": 3.0, "checkpoint_ms_p99": 90}
+        by_query = {query: {**fields, "ratio": ratio} for query, ratio in ratios.items()}
+        by_query["q2"]["structured"] = {"ratio": 11.5}
+        file = tmp_path / name
+        file.write_text(f"progress\n{json.dumps({'events': events, 'by_query': by_query})}\n")
+        return file
+
+    older = printed("older", 10_000_000, {"q10": 1.0, "q2": 4.0})
+    newer = printed("newer", 2_000_000, {"q2": 8.0, "q5": 2.0})
+    monkeypatch.setattr("sys.argv", ["page", str(older), str(newer)])
+
+    page.main()
+
+    _, _, *rows, summary = capsys.readouterr().out.splitlines()
+    assert rows == [
+        "| q2 | 2 million | 1,234,567 | 8.0 | 3.0 | 0.09 s | 11.5 |",
+        "| q5 | 2 million | 1,234,567 | 2.0 | 3.0 | 0.09 s | - |",
+        "| q10 | 10 million | 1,234,567 | 1.0 | 3.0 | 0.09 s | - |",
+    ]
+    assert "geometric mean 2.52, of the stateful ones 2.00; least 1.00 (q10)" in summary
+    (bars,) = page.chart(page.measured_in([older, newer])).data
+    assert (list(bars.x), list(bars.y)) == (["q2", "q5", "q10"], [8.0, 2.0, 1.0])

@@ -38,6 +38,7 @@ from pipelines.operators.columns import (
     group,
     in_slices,
     longs,
+    rows_with,
     timestamps,
 )
 from pipelines.operators.event_time import KeyedTime
@@ -100,7 +101,7 @@ class StreamJoin(Operator):
         for side in self._sides:
             side.drop_expired()
         is_null = has_null(batch, self._on)
-        keyed = batch.filter(pa.array(~is_null))
+        keyed = rows_with(batch, ~is_null)
         if self._kind.keeps(1 - port):
             self._take_back(port, keyed)
         has_partner = np.zeros(batch.num_rows, np.bool_)
@@ -220,12 +221,12 @@ class IntervalJoin(Operator):
             self.context, rows, times, times < self._time.of(rows), side=LATE_SIDES[port]
         )
         has_key = ~has_null(rows, self._on)
-        rows, times = rows.filter(pa.array(has_key)), times[has_key]
+        rows, times = rows_with(rows, has_key), times[has_key]
         earliest, latest = self._interval.partners(port, times)
         for matches in self._sides[1 - port].index.match(rows, earliest, latest):
             self._emit(port, rows.take(pa.array(matches.asked)), matches.found)
         may_match = times >= self._interval.oldest_useful(port, self._time.watermark_ms)
-        self._sides[port].add(rows.filter(pa.array(may_match)), times[may_match])
+        self._sides[port].add(rows_with(rows, may_match), times[may_match])
 
     def on_watermark(self, timestamp_ms: int) -> None:
         self._time.advance(timestamp_ms)

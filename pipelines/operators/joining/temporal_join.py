@@ -24,6 +24,7 @@ from pipelines.operators.columns import (
     group,
     in_slices,
     longs,
+    rows_with,
 )
 from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.joining.window_join import (
@@ -136,7 +137,7 @@ class TemporalJoin(Operator):
 
     def _without_null_keys(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         is_null = has_null(rows, self._on)
-        return rows.filter(pa.array(~is_null)) if is_null.any() else rows
+        return rows_with(rows, ~is_null)
 
     def _emit(self, left: pa.RecordBatch, versions: pa.RecordBatch, chosen: Longs) -> None:
         """`chosen`: the position of each left row's version, _NO_VERSION if it has none."""
@@ -237,7 +238,7 @@ class EventTimeTemporalJoin(TemporalJoin):
     def _wait(self, rows: pa.RecordBatch, times: Longs) -> None:
         if self._kind is JoinKind.INNER:
             has_key = ~has_null(rows, self._on)
-            rows, times = rows.filter(pa.array(has_key)), times[has_key]
+            rows, times = rows_with(rows, has_key), times[has_key]
         self._waiting.add(rows, panes_ahead(times, self._time.watermark_ms))
 
     def _take_due(self, watermark_ms: int) -> pa.RecordBatch:

@@ -69,10 +69,10 @@ class RankedChanges:
 
     taken: pa.RecordBatch
     taken_ranks: Longs
-    left: Longs
+    left: Flags
     put: pa.RecordBatch
     put_ranks: Longs
-    entered: Longs
+    entered: Flags
 
 
 class RankedRows:

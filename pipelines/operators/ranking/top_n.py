@@ -26,7 +26,7 @@ from pipelines.operators.changelog import (
     refuse_changelogs,
     with_row_kind,
 )
-from pipelines.operators.columns import Longs, in_slices, longs, timestamps
+from pipelines.operators.columns import Flags, Longs, in_slices, longs, rows_with, timestamps
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.ranking.ranked_rows import RANK, Order, RankedRows, ranked_table
 from pipelines.operators.windowing.lateness import AlignedOperator
@@ -98,9 +98,9 @@ class TopN(RankedOperator):
         self._emit(changed.taken, changed.taken_ranks, changed.left, DELETE)
         self._emit(changed.put, changed.put_ranks, changed.entered, INSERT)
 
-    def _emit(self, rows: pa.RecordBatch, ranks: Longs, is_new: Longs, row_kind: str) -> None:
+    def _emit(self, rows: pa.RecordBatch, ranks: Longs, is_new: Flags, row_kind: str) -> None:
         if self._rank_column is None:
-            rows = rows.filter(pa.array(is_new))
+            rows = rows_with(rows, is_new)
         else:
             rows = ranked(rows, ranks, self._rank_column)
         for piece in in_slices(changes(rows, row_kind, self._schema)):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.operators.columns import Longs, check_event_time, field_of, longs
+from pipelines.operators.columns import Longs, check_event_time, field_of, longs, rows_with
 from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 from pipelines.operators.windowing.windows import AlignedWindows
@@ -72,7 +72,7 @@ class WindowEntry:
         positions, starts = self.windows.assign(times)
         of_windows = rows.take(pa.array(positions))
         is_open = self.is_open(starts, of_windows)
-        return of_windows.filter(pa.array(is_open)), starts[is_open]
+        return rows_with(of_windows, is_open), starts[is_open]
 
     def _within_windows(
         self, rows: pa.RecordBatch, times: Longs, newest: Longs
