@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pipelines.operators.columns import Flags, Longs, by_value, longs
 from pipelines.operators.rows import row_list
 from pipelines.state.backend import StateBackend
-from pipelines.state.hashing import Hashes, key_hashes
+from pipelines.state.hashing import Hashes, is_bijective, key_hashes
 
 MAX_PAIRS = 1 << 20
 """How many pairs are handled together, unless one row alone has more partners."""
@@ -59,6 +59,18 @@ class _Asked:
     def only(self, rows: Longs) -> "_Asked":
         keys, hashes = self.keys.take(pa.array(rows)), self.hashes[rows]
         return _Asked.of(keys, hashes, _at(self.earliest, rows), _at(self.latest, rows))
+
+    def equals(self, rows: Longs, found: pa.RecordBatch) -> Flags:
+        """Whether each of these rows, in order, has the key of the one found by its hash."""
+        names, keys = self.keys.schema.names, self.keys
+        columns = [keys.column(0), found.column(names[0])]
+        if is_bijective(keys.schema) and not any(column.null_count for column in columns):
+            return np.ones(len(rows), np.bool_)
+        same, keys = np.ones(len(rows), np.bool_), keys.take(pa.array(rows))
+        for name in names:
+            equal = pc.fill_null(pc.equal(keys.column(name), found.column(name)), False)
+            same &= equal.to_numpy(zero_copy_only=False)
+        return same
 
 
 def _at(times: Longs | None, rows: Longs) -> Longs | None:
@@ -129,14 +141,14 @@ class RowIndex:
         """All partners of each key with a time between the two, both included."""
         asked = self._asked(keys, earliest, latest)
         for run in self._runs:
-            yield from run.match(asked, self._keys)
+            yield from run.match(asked)
 
     def contains(self, keys: pa.RecordBatch) -> Flags:
         """True for each key that has any row."""
         asked = self._asked(keys, None, None)
         is_known = np.zeros(keys.num_rows, np.bool_)
         for run in self._runs:
-            is_known |= run.contains(asked, self._keys)
+            is_known |= run.contains(asked)
         return is_known
 
     def _asked(self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None) -> _Asked:
@@ -228,20 +240,20 @@ class _Run:
     def __len__(self) -> int:
         return len(self.times)
 
-    def contains(self, asked: _Asked, keys: list[str]) -> Flags:
+    def contains(self, asked: _Asked) -> Flags:
         """Compares the first row of each hash; the others only if that one has another key."""
         is_known = np.zeros(len(asked.hashes), np.bool_)
         rows, place = self._of_equal_hash(asked)
         order, first = self._rows(self.begins[place])
         rows = rows[order]
-        is_known[rows] = _same_keys(asked.keys.take(pa.array(rows)), first, keys)
+        is_known[rows] = asked.equals(rows, first)
         collided = rows[~is_known[rows]]
         if len(collided):
-            for matches in self.match(asked.only(collided), keys):
+            for matches in self.match(asked.only(collided)):
                 is_known[collided[matches.asked]] = True
         return is_known
 
-    def match(self, asked: _Asked, keys: list[str]) -> Iterator[Matches]:
+    def match(self, asked: _Asked) -> Iterator[Matches]:
         rows, place = self._of_equal_hash(asked)
         if len(rows) == 0:
             return
@@ -250,7 +262,7 @@ class _Run:
             of_asked, positions = _spread(rows[part], first[part], end[part])
             order, found = self._rows(positions)
             of_asked = of_asked[order]
-            same = _same_keys(asked.keys.take(pa.array(of_asked)), found, keys)
+            same = asked.equals(of_asked, found)
             if same.all():
                 yield Matches(of_asked, found)
             else:
@@ -327,14 +339,6 @@ def _spread(rows: Longs, first: Longs, end: Longs) -> tuple[Longs, Longs]:
     offsets = np.cumsum(counts) - counts
     asked = np.repeat(rows, counts)
     return asked, np.arange(len(asked)) - np.repeat(offsets - first, counts)
-
-
-def _same_keys(asked: pa.RecordBatch, found: pa.RecordBatch, keys: list[str]) -> Flags:
-    same = np.ones(asked.num_rows, np.bool_)
-    for key in keys:
-        equal = pc.fill_null(pc.equal(asked.column(key), found.column(key)), False)
-        same &= equal.to_numpy(zero_copy_only=False)
-    return same
 
 
 class TimedSide:
