@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _COUNTED = "tests/unit/operators/test_count_windows.py::test_"
 _VALUES = "tests/unit/operators/test_windowed_distinct.py::test_"
 _TRIGGERED = "tests/unit/operators/test_triggers.py::test_"
+_JOINED = "tests/unit/operators/test_joins.py::test_"
 _PARALLEL = "tests/unit/stream/test_parallelism.py::test_"
 _COMBINED = "tests/unit/operators/test_combining.py::test_"
 
@@ -185,6 +186,39 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
                 "tests/unit/stream/test_changelogs.py::test_what_would_count_a_row_that_is_taken"
                 "_back_is_refused_by_uid"
             ),
+        ),
+    ),
+    "a join finds each row of the other side with the same key, and no other row, while rows come,"
+    " are merged and are dropped": (
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "moved_by = batches[0].num_rows",
+            "moved_by = 0",
+            _JOINED + "an_index_finds_each_row_while_another_thread_merges",
+        ),
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "(number << _ROW_BITS)\n            for number, batch",
+            "0\n            for number, batch",
+            _JOINED + "an_index_finds_each_row_while_another_thread_merges",
+        ),
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "self._runs[place : place + 2] = [merged]",
+            "self._runs[place : place + 1] = [merged]",
+            _JOINED + "an_index_finds_each_row_while_another_thread_merges",
+        ),
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "same &= equal.to_numpy(zero_copy_only=False)",
+            "pass",
+            _JOINED + "rows_whose_keys_share_a_hash_are_told_apart",
+        ),
+        Mutant(
+            "pipelines/operators/joining/stream_join.py",
+            "keyed = rows_with(batch, ~is_null)",
+            "keyed = batch",
+            _JOINED + "a_join_without_windows_is_at_any_time_the_join_of_all_input_so_far",
         ),
     ),
     "a row gets the version of its key that is valid at its event time, whatever arrives first": (
