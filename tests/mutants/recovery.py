@@ -333,6 +333,15 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "the number of records to replay is a difference of positions": (
         Mutant(
+            "pipelines/runtime/subtask/sources/spout_reader.py",
+            'SPOUT_ACKED: self._counts["acked_count"] - before,',
+            "SPOUT_ACKED: 0,",
+            (
+                "tests/unit/runtime/subtask/test_acked_positions.py"
+                "::test_what_was_emitted_less_what_lies_beyond_is_the_position"
+            ),
+        ),
+        Mutant(
             "pipelines/runtime/master/slots/metrics_board.py",
             "self._reached_records = max(before, restored_records)",
             "self._reached_records = before + restored_records",

@@ -170,8 +170,9 @@ class Feed(Protocol):
 
     def positions(self) -> Json: ...
 
-    def records_beyond_positions(self) -> int:
-        """Records emitted and counted, which a recovery to these positions reads again."""
+    def counts_beyond_positions(self) -> Mapping[str, int]:
+        """By counter, what was counted of records that a recovery to these positions reads again;
+        negative: what was not counted yet of those before them."""
         ...
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:

@@ -1,7 +1,7 @@
 """Feeds a subtask from its input gate: records, event time, and barriers to its `GateAlignment`."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -94,8 +94,8 @@ class GateFeed:
     def positions(self) -> Json:
         return None
 
-    def records_beyond_positions(self) -> int:
-        return 0
+    def counts_beyond_positions(self) -> Mapping[str, int]:
+        return {}
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         return None

@@ -14,7 +14,7 @@ from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.settings import BarrierOptions
 from pipelines.protocol.fencing import CommitPermit
 from pipelines.runtime.subtask.chains.chain import OperatorChain
-from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ, ChainPlace
+from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.feed import (
     CheckpointStep,
     Cut,
@@ -184,9 +184,10 @@ class SubtaskCheckpoints:
     def _frozen(self, barrier: Barrier) -> SubtaskCut:
         watermark_ms = self._chain.watermark_behind(self._feed.watermark_ms())
         operators = self._chain.cut(barrier)
-        beyond = self._feed.records_beyond_positions()
-        if beyond:
-            operators[0].counters[RECORDS_READ] -= beyond
+        counters = operators[0].counters
+        for name, count in self._feed.counts_beyond_positions().items():
+            if count:
+                counters[name] = counters.get(name, 0) - count
         return SubtaskCut(
             place=self._place,
             operators=operators,

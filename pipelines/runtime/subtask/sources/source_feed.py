@@ -153,8 +153,8 @@ class SourceFeed:
     def positions(self) -> Json:
         return self._reader.positions()
 
-    def records_beyond_positions(self) -> int:
-        return self._reader.records_beyond_positions()
+    def counts_beyond_positions(self) -> Mapping[str, int]:
+        return self._reader.counts_beyond_positions()
 
     def close(self) -> None:
         self._reader.close()

@@ -90,9 +90,9 @@ class SourceReader(Protocol):
 
     def positions(self) -> Json: ...
 
-    def records_beyond_positions(self) -> int:
-        """Records handed out and counted, which a recovery to these positions reads again."""
-        return 0
+    def counts_beyond_positions(self) -> Mapping[str, int]:
+        """As of a feed."""
+        return {}
 
     def confirm(self) -> None:
         """Call at a cut. Raises Rejected if a name stands for another split than the one read."""

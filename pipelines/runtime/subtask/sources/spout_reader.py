@@ -33,6 +33,7 @@ FAILED_PAUSE_MS = 100.0
 _ACTIVE = WatermarkStatus(is_idle=False)
 _NOTHING_READ = BatchNumber(-1)
 _NAMES = ("emitted", "replayed", "acked", "failed", "timed_out")
+SPOUT_ACKED = "spout_acked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +120,16 @@ class SpoutReader(SourceReader):
         oldest = self._spout.oldest_open
         return self._reader.positions() if oldest is None else self._kept[oldest].positions
 
-    def records_beyond_positions(self) -> int:
-        """Counts each emitted record once."""
+    def counts_beyond_positions(self) -> Mapping[str, int]:
+        """Of each emitted record once. Records may be acked before those in front of them are, and
+        what was acked since `take_counts` is not counted yet."""
         oldest, counts = self._spout.oldest_open, self._spout.statistics()
-        if oldest is None:
-            return 0
         emitted = counts.emitted_count - counts.replayed_count
-        return max(0, emitted - self._kept[oldest].records_before)
+        before = emitted if oldest is None else self._kept[oldest].records_before
+        return {
+            RECORDS_READ: max(0, emitted - before),
+            SPOUT_ACKED: self._counts["acked_count"] - before,
+        }
 
     def next(self) -> pa.RecordBatch | None:
         """What to emit next; None: nothing is there, nothing is due or enough is in flight."""

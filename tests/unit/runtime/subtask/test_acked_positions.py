@@ -1,4 +1,4 @@
-"""In mode ACKED a cut counts as many records as lie before its position, not those in flight."""
+"""In mode ACKED a cut counts as many records as lie before its position: as read, and as acked."""
 
 import random
 from collections import deque
@@ -48,14 +48,16 @@ def test_what_was_emitted_less_what_lies_beyond_is_the_position(seed: int) -> No
     options = AckingOptions(acker_count=1, timeout_ms=30_000, pending_max=25)
     spout = SpoutReader(reader, Spout(0, in_flight_max=25), options, verdicts, clock)  # type: ignore[arg-type]
     in_flight: list[Any] = []
-    emitted = 0
+    emitted = acked = 0
 
     for _ in range(400):
         if rng.random() < 0.5:
             batch = spout.next()
             if batch is not None:
                 in_flight += numbers_of(spout.trees).tolist()  # type: ignore[arg-type]
-                emitted += spout.take_counts().get("records_read", 0)
+                counts = spout.take_counts()
+                emitted += counts.get("records_read", 0)
+                acked += counts.get("spout_acked", 0)
         elif in_flight:
             rng.shuffle(in_flight)
             said, in_flight = in_flight[:5], in_flight[5:]
@@ -68,6 +70,8 @@ def test_what_was_emitted_less_what_lies_beyond_is_the_position(seed: int) -> No
 
         position = SplitPositions.from_json(spout.positions())
         before = TOTAL if position.frontier > 0 and not position.backlog else position.current()[1]
-        assert emitted - spout.records_beyond_positions() == before
+        beyond = spout.counts_beyond_positions()
+        assert emitted - beyond["records_read"] == before
+        assert acked - beyond["spout_acked"] == before
 
     assert emitted == TOTAL
