@@ -48,6 +48,12 @@ def longs(column: pa.Array) -> Longs:
     return np.asarray(whole.to_numpy(zero_copy_only=False))
 
 
+def is_whole(given: pa.DataType) -> bool:
+    """Integers and timestamps, whose order is that of their 64 bits; uint64 does not fit."""
+    is_integer = pa.types.is_integer(given) and given != pa.uint64()
+    return bool(is_integer or pa.types.is_timestamp(given))
+
+
 def timestamps(values_ms: Longs) -> pa.Array:
     return pa.array(values_ms, pa.int64()).view(EVENT_TIME)
 

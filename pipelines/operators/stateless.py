@@ -309,7 +309,7 @@ def _refusal(error: Exception, schema: pa.Schema) -> Rejected:
 class CheckKeys(Operator):
     """Guarantee: each row that it passes on is in the subtask that owns the row's key.
 
-    Source: Flink's `DataStreamUtils.reinterpretAsKeyedStream`, which does not look.
+    Source: Flink's `DataStreamUtils.reinterpretAsKeyedStream`, which does not check.
     """
 
     passes_updates = True

@@ -312,11 +312,11 @@ class Stream:
         return KeyedStream(self, columns)
 
     def reinterpret_as_keyed(self, *columns: str, uid: str) -> KeyedStream:
-        """As `key_by`, where each row is already with the owner of its key: no row travels.
+        """As `key_by`, for rows that are already in the subtask that owns their key: none travels.
 
-        So it is behind a join, a ranking, or another operator keyed by these columns, if what is in
-        between leaves them as they are. Each row is looked at: one with another subtask's key
-        ends the run with an error. Flink's `reinterpretAsKeyedStream`.
+        Use it behind a join, a ranking or another operator that is keyed by these columns, if the
+        steps in between leave them as they are. Each row is checked: one whose key belongs to
+        another subtask ends the run with an error. Flink's `reinterpretAsKeyedStream`.
         """
         environment = self.environment
         node = environment.add_operator(

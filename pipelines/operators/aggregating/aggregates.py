@@ -269,8 +269,8 @@ class CountDistinct(Aggregate):
 
 
 NO_CONDITION = (
-    "count_distinct({!r}) with `where` counts for running totals of records. Count another column,"
-    " which is null in the rows that do not count."
+    "count_distinct({!r}) takes `where` only for running totals of records. Here, count another"
+    " column, one that is null in the rows that do not count."
 )
 
 

@@ -188,6 +188,9 @@ class KeyedAggregate(Operator):
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         return self._aggregation.output_schema
 
+    def emits_changes(self, inputs: list[bool]) -> bool:
+        return False if self._aggregation.of_changes else refuse_changelogs(inputs)
+
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
         keys = tuple(self._aggregation.key_names)

@@ -30,7 +30,7 @@ from pipelines.operators.aggregating.aggregates import (
 )
 from pipelines.operators.aggregating.aggregation import Aggregation, check_distinct, refuse_kind_key
 from pipelines.operators.changelog import signs
-from pipelines.operators.columns import Groups, Longs, field_of, group, longs
+from pipelines.operators.columns import Groups, Longs, field_of, group, is_whole, longs
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.state.backend import NO_ROW, Default, Rows, StateBackend, Table, TableDescriptor
 from pipelines.state.descriptors import StateDescriptor, check_table
@@ -240,8 +240,7 @@ class CountedValues:
 
 def has_order(given: pa.DataType) -> bool:
     """Numbers and timestamps; uint64 does not fit the 64 bits in which values are kept."""
-    is_integer = pa.types.is_integer(given) and given != pa.uint64()
-    return bool(is_integer or pa.types.is_floating(given) or pa.types.is_timestamp(given))
+    return is_whole(given) or bool(pa.types.is_floating(given))
 
 
 def no_ends(given: pa.DataType) -> tuple[int | float, int | float]:

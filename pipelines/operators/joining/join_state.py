@@ -180,7 +180,7 @@ class _Run:
     """Positions are those of the sorted rows.
 
     `hashes` are distinct and ascend; `begins` and `ends` bound the positions of each, by time.
-    `places` says for each position which row of which batch it is.
+    `places` has, by position, the number of the batch and the number of the row in it.
     """
 
     batches: tuple[pa.RecordBatch, ...]

@@ -198,9 +198,9 @@ class MarkFirstValues(Operator):
         for mark, is_counted in counts.items():
             is_unseen = ~seen.read(mark, rows).astype(np.bool_, copy=False)
             candidates = np.flatnonzero(is_counted[positions] & is_unseen[pair_of_rows])
-            first_met = np.full(pair_count, NO_ROW)
+            first_met = np.full(pair_count, -1)
             first_met[pair_of_rows[candidates[::-1]]] = candidates[::-1]
-            met = np.flatnonzero(first_met != NO_ROW)
+            met = np.flatnonzero(first_met >= 0)
             seen.write(mark, rows[met], np.ones(len(met), np.bool_))
             yield mark, positions[first_met[met]]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.columns import Flags, Groups, Longs, field_of, group, longs
+from pipelines.operators.columns import Flags, Groups, Longs, field_of, group, is_whole, longs
 from pipelines.state.backend import NO_ROW, Rows, StateBackend, TableDescriptor
 from pipelines.state.descriptors import check_table
 from pipelines.state.entries import with_column
@@ -49,7 +49,7 @@ class Order:
 
     def codes(self, column: pa.Array) -> Longs:
         """Numbers that order as the values do, the best one first."""
-        if _is_whole(column.type) and not column.null_count:
+        if is_whole(column.type) and not column.null_count:
             values = longs(column)
             return ~values if self.descending else values
         if pa.types.is_boolean(column.type):
@@ -241,12 +241,6 @@ def ranked_table(
     descriptor = TableDescriptor(name, key, value, dict.fromkeys(value.names), by)
     check_table(descriptor)
     return descriptor
-
-
-def _is_whole(given: pa.DataType) -> bool:
-    """Values that 64 bits with a sign hold as they are."""
-    is_integer = pa.types.is_integer(given) and given != pa.uint64()
-    return bool(is_integer or pa.types.is_timestamp(given))
 
 
 def _best_of_groups(codes: Longs, groups: Groups, *, newest_first: bool) -> Longs:

@@ -205,7 +205,7 @@ def test_the_half_before_the_exchange_keeps_nothing() -> None:
                 .window(tumbling(minutes=1))
                 .aggregate(n=count_distinct("user", where="is_new"), uid="next")
             ),
-            r"count_distinct\('user'\) with `where` counts for running totals of records",
+            r"count_distinct\('user'\) takes `where` only for running totals of records",
         ),
         (
             lambda s: (
@@ -214,7 +214,7 @@ def test_the_half_before_the_exchange_keeps_nothing() -> None:
                 .key_by("key")
                 .aggregate(n=count_distinct("user", where="is_new"), uid="next")
             ),
-            r"count_distinct\('user'\) with `where` counts for running totals of records",
+            r"count_distinct\('user'\) takes `where` only for running totals of records",
         ),
         (
             lambda s: (

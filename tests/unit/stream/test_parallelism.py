@@ -140,6 +140,16 @@ def test_totals_of_rows_that_are_with_their_key_need_no_step_before() -> None:
     assert pairs([*newest.values()]) == [(product, 80) for product in "abcde"]
 
 
+def test_a_changelog_whose_rows_are_with_their_key_is_totalled() -> None:
+    env = Environment()
+    same = changes(env).reinterpret_as_keyed("product", uid="same")
+    same.aggregate(number=count(), uid="n").collect(uid="out")
+
+    newest = {row["product"]: row for row in run_local(env.build(), parallelism=2).rows()}
+
+    assert pairs([*newest.values()]) == [(product, 1) for product in "abcde"]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("again", [None, 1, 3])
 def test_rows_that_are_with_their_key_survive_kills(seed: int, again: int | None) -> None:
