@@ -26,6 +26,7 @@ from pipelines.domain.elements import (
     WatermarkStatus,
 )
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.operators.changelog import refuse_changelogs
 from pipelines.operators.columns import Longs
 from pipelines.operators.user_metrics import OperatorMetrics
@@ -88,6 +89,7 @@ class OperatorContext:
     parallelism: int
     state: StateBackend
     collect: Collector
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM  # of the run, which need not be the flow's
     counters: dict[str, int] = field(default_factory=dict)
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)  # in no snapshot
     collect_side: SideCollector = lambda name, batch: None

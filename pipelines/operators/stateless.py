@@ -314,9 +314,8 @@ class CheckKeys(Operator):
 
     passes_updates = True
 
-    def __init__(self, keys: tuple[str, ...], max_parallelism: int) -> None:
+    def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = keys
-        self._max_parallelism = max_parallelism
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         keys = pa.schema([field_of(inputs[0], key) for key in self._keys])
@@ -330,7 +329,7 @@ class CheckKeys(Operator):
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._own = range_of(context.subtask, context.parallelism, self._max_parallelism)
+        self._own = range_of(context.subtask, context.parallelism, context.max_parallelism)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         strangers = self._strangers(batch)
@@ -350,7 +349,7 @@ class CheckKeys(Operator):
         return next(iter(self._strangers(batch)), -1)
 
     def _strangers(self, batch: pa.RecordBatch) -> list[int]:
-        groups = key_groups(key_hashes(batch, self._keys), self._max_parallelism)
+        groups = key_groups(key_hashes(batch, self._keys), self.context.max_parallelism)
         is_own = (groups >= self._own.first) & (groups <= self._own.last)
         return [] if is_own.all() else np.flatnonzero(~is_own).tolist()
 

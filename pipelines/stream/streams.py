@@ -318,12 +318,8 @@ class Stream:
         steps in between leave them as they are. Each row is checked: one whose key belongs to
         another subtask ends the run with an error. Flink's `reinterpretAsKeyedStream`.
         """
-        environment = self.environment
-        node = environment.add_operator(
-            uid,
-            lambda: CheckKeys(columns, environment.max_parallelism),
-            (self.connection(),),
-            follows_input=True,
+        node = self.environment.add_operator(
+            uid, lambda: CheckKeys(columns), (self.connection(),), follows_input=True
         )
         checked = self.derived(node, self.time_column)
         return KeyedStream(replace(checked, dealt_by=columns), columns)

@@ -240,6 +240,7 @@ class OperatorHarness:
             uid=self._node,
             subtask=subtask,
             parallelism=parallelism,
+            max_parallelism=self._maximum,
             state=HashMapBackend(own, self._maximum),
             collect=lambda batch: self._rows.extend(batch.to_pylist()),
             collect_side=lambda name, batch: self._sides.setdefault(name, []).extend(

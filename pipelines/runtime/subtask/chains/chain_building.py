@@ -95,6 +95,7 @@ class ChainBuilder:
             uid=uid,
             subtask=place.subtask,
             parallelism=place.parallelism,
+            max_parallelism=place.max_parallelism,
             state=self._backends(place.key_groups, place.max_parallelism),
             collect=self._collector(uid, None, self._exchanges_of(uid)),
             collect_side=side_collector({side: self._collector(uid, side, []) for side in sides}),
