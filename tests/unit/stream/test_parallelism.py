@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -173,6 +174,15 @@ def test_rows_that_are_with_their_key_are_after_a_rescale(
     found = pairs([*first.rows(), *second.rows()])
     assert second.rows()
     assert found == sorted((p, n) for p in "abcde" for n in range(1, len(many) // 5 + 1))
+
+
+def test_rows_are_with_their_key_at_the_maximum_parallelism_of_the_run(tmp_path: Path) -> None:
+    """That of the flow may be another one."""
+    spec = msgspec.structs.replace(local_spec(tmp_path, 3, None, None), max_parallelism=7)
+
+    result = host(tmp_path, spec, numbered_twice(ROWS), FastTime())
+
+    assert pairs(result.rows()) == EVERY
 
 
 def test_a_row_that_is_not_with_its_key_ends_the_run_and_names_it() -> None:
