@@ -9,7 +9,7 @@
 
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const config = { displayModeBar: false, displaylogo: false, doubleClick: "reset" };
+  const config = { displayModeBar: false, displaylogo: false, doubleClick: false };
   const drawn = new WeakMap(); // chart -> the values it shows
   const near = new WeakSet(); // charts that are in sight, or less than half a window away
   const family = getComputedStyle(document.body).fontFamily;
@@ -17,6 +17,7 @@
   const [NARROW_PX, ROW_PX, SIGN_PX] = [480, 19, 60]; // of a legend
   const SETTLED_MS = 100; // a window is pulled in many steps
   let [width, pulled] = [innerWidth, 0];
+  let zoomedOut = 0; // how often: another number, and Plotly forgets how far one had zoomed in
 
   function draw(chart) {
     const values = document.getElementById(chart.dataset.values);
@@ -94,11 +95,21 @@
   // A person has zoomed into a chart, or out again: the others follow.
   function zoomed(plot, change) {
     if (plot.layout.xaxis.type !== "date") return;
-    if (change["xaxis.autorange"]) keepRange({});
-    else if ("xaxis.range[0]" in change) {
+    if ("xaxis.range[0]" in change) {
       const [from, to] = plot.layout.xaxis.range.map(timeAxes.instant);
       keepRange({ from: Math.round(from), to: Math.round(to) });
     }
+  }
+
+  // Whether two presses are a double click is for the browser to say: Plotly looks at the clock when it
+  // comes to the second one, which is late on a busy page.
+  function zoomOutAfter(press, plot) {
+    if (press.detail !== 2 || !press.target.closest(".nsewdrag")) return;
+    addEventListener("mouseup", () => {
+      zoomedOut += 1;
+      if (plot.layout.xaxis.type === "date") keepRange({});
+      else drawAnew();
+    }, { once: true });
   }
 
   // What was deployed or changed: a line at its time, its words in the hover label and in the text.
@@ -130,29 +141,32 @@
     return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
   }
 
+  function withZoom(layout) {
+    const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name));
+    return { ...layout, ...Object.fromEntries(axes.map(([name, axis]) => [name, { ...axis, uirevision: zoomedOut }])) };
+  }
+
   function onTime(data, layout) {
     if (layout.xaxis?.type !== "date") return layout;
     const range = chosenRange();
     const chosen = range ? { range: range.map(timeAxes.utc), autorange: false } : {};
-    const xaxis = { ...layout.xaxis, ...chosen, uirevision: location.search };
+    const xaxis = { ...layout.xaxis, ...chosen, uirevision: `${zoomedOut} ${location.search}` };
     return { ...withMarks(data, layout, range), xaxis };
   }
 
   async function show(plot, { data, layout: sent }) {
     const isNew = !plot.on;
-    const layout = onTime(data, sent);
+    const layout = onTime(data, withZoom(sent));
     const height = layout.height + heightOfLegend(plot, data, layout);
     const width = plot.clientWidth || undefined; // said anew: drawn again, it keeps the one it had
     await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family } }, config);
     timeAxes.fit(plot);
     if (!isNew) return;
-    let zoomsOut = false; // Plotly only goes back to the range that it was first drawn with
-    plot.on("plotly_doubleclick", () => { zoomsOut = true; });
+    plot.addEventListener("mousedown", (press) => zoomOutAfter(press, plot), true);
     plot.on("plotly_relayout", (change) => {
       if ("xaxis.tickvals" in change) return; // the ticks that follow from what is shown
       timeAxes.fit(plot);
-      zoomed(plot, zoomsOut ? { "xaxis.autorange": true } : change);
-      zoomsOut = false;
+      zoomed(plot, change);
     });
   }
 

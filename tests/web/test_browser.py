@@ -52,6 +52,8 @@ PRESS_BOTH = """(keys) => keys.forEach((key) =>
   document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))"""
 """At once, however busy the machine is: the second key counts for a second and a half."""
 
+BUSY = "() => { for (const until = Date.now() + 700; Date.now() < until;); }"
+
 STEPS_MAX = 200
 FIVE_SECONDS_MS = 5_000
 ASKS_WITHIN_MS = 3_250  # by itself
@@ -408,8 +410,9 @@ def test_a_server_that_is_only_slow_is_not_called_away(
     page.clock.install()
     page.add_init_script(CUTS_PATIENCE_SHORT)
     open_pipeline(page, dashboard)
-    page.route(asks_at, lambda _: None)
     stop_the_clock(page)
+    answers_now(page)
+    page.route(asks_at, lambda _: None)
     page.evaluate("window.isHurried = true")
     banner = page.locator("#offline")
 
@@ -789,7 +792,12 @@ def zoom_in(page: Page, chart: str) -> None:
 
 
 def zoom_out(page: Page, chart: str) -> None:
-    page.locator(f"{chart} .nsewdrag").first.dblclick()
+    """By a double click whose second half the page, which is busy, sees late."""
+    page.locator(f"{chart} .nsewdrag").first.hover()
+    for count in (1, 2):
+        page.mouse.down(click_count=count)
+        page.mouse.up(click_count=count)
+        page.evaluate(BUSY)
     page.mouse.move(0, 0)
 
 
@@ -817,6 +825,13 @@ def is_told(page: Page, figure: str, milliseconds: int) -> None:
     page.route(asks_at, lambda route: route.fulfill(body=body, content_type="text/html"))
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # it asks
     expect(page.locator("#pulse")).to_have_attribute(f"data-{figure}", str(milliseconds))
+    expect(page.locator(".htmx-request")).to_have_count(0)
+
+
+def answers_now(page: Page) -> None:
+    """While its clock stands still: it counts from here on."""
+    with page.expect_response(asks, timeout=PATIENCE_MS):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # it asks
     expect(page.locator(".htmx-request")).to_have_count(0)
 
 

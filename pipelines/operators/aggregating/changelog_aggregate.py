@@ -252,8 +252,9 @@ def no_ends(given: pa.DataType) -> tuple[int | float, int | float]:
 
 
 def _widen(least: Ends, greatest: Ends, keys: Longs, values: Ends) -> None:
-    np.minimum.at(least, keys, values)
-    np.maximum.at(greatest, keys, values)
+    with np.errstate(invalid="ignore"):  # NaN is the end, as it is without a changelog
+        np.minimum.at(least, keys, values)
+        np.maximum.at(greatest, keys, values)
 
 
 def _members(by_key: Groups, chosen: Flags) -> Longs:
