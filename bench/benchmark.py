@@ -7,6 +7,7 @@ is each benchmark's own.
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,9 +59,11 @@ def undecided(fields: Mapping[str, object], bars: Sequence[Bar]) -> list[str]:
 
 
 class Benchmark:
-    """One benchmark under its name on the command line."""
+    """One benchmark under its name on the command line. SIGTERM ends it as Ctrl-C does, so that
+    what it has started ends with it."""
 
     def __init__(self, name: str, question: str | None) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.options = OptionParser(name, question)
         self._name = name
         self._load = round(os.getloadavg()[0], 2)  # what others do on this machine

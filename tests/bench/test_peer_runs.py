@@ -1,5 +1,8 @@
 """Peers run in Pythons of their own; where one is missing or fails, the output says so."""
 
+import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +31,17 @@ pathlib.Path(__file__).with_name("child").write_text(str(child.pid))
 """
     + COUNTS_LINES
 )
+
+RUNS_A_CHILD = """
+import sys
+from pathlib import Path
+from bench.benchmark import Benchmark
+from bench.peers.peer_runs import run_program
+scratch = Path(sys.argv[1])
+Benchmark("speed", "how fast?")
+run_program(["sh", "-c", "touch child-$$; exec sleep 1000"], scratch)
+"""
+PATIENCE_S = 60.0
 
 
 def test_a_peer_reads_all_files_as_often_as_it_should(tmp_path: Path) -> None:
@@ -85,6 +99,22 @@ def test_what_a_peer_leaves_running_is_not_waited_for_and_ended(tmp_path: Path) 
     finally:
         with suppress(psutil.NoSuchProcess):  # as it should be
             psutil.Process(left).kill()
+
+
+def test_a_peer_ends_with_the_benchmark_that_a_signal_ends(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", RUNS_A_CHILD, str(tmp_path)]
+    benchmark = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: any(tmp_path.glob("child-*")))
+        [child] = (int(path.name.removeprefix("child-")) for path in tmp_path.glob("child-*"))
+
+        benchmark.terminate()
+
+        assert benchmark.wait(PATIENCE_S) == -signal.SIGINT
+        wait_until(lambda: not psutil.pid_exists(child))
+    finally:
+        benchmark.kill()
+        benchmark.wait()
 
 
 def fake_peer(directory: Path, program: str) -> Peer:
