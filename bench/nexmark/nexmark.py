@@ -27,6 +27,7 @@ def main() -> None:
     options.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap")
     options.add_argument("--host", choices=HOSTS, default="spark", help="of slots and driver")
     options.add_argument("--pairs", type=int, default=3, help="runs of ours, or pairs with Flink")
+    options.add_argument("--least-s", type=float, help="seconds that our run takes at least")
     options.add_argument("--with-peers", action="store_true", help="also run peers")
     options.add_argument("--check", action="store_true", help="compare the answers with Flink's")
     options.add_argument("--kills", nargs="?", type=int, const=5, help="kill -9 so many processes")
@@ -53,7 +54,8 @@ def main() -> None:
         fields = kills.measure(queries, asked, begin)
         benchmark.report({**fields, "host": given.host}, kills.BARS)
     else:
-        work = speed.Work(events(SPEED), backend, given.pairs, given.with_peers)
+        least_s = speed.LEAST_S if given.least_s is None else given.least_s
+        work = speed.Work(events(SPEED), backend, given.pairs, given.with_peers, least_s)
         fields = speed.measure(queries, work, begin)
         benchmark.report({**fields, "host": given.host}, speed.BARS[backend])
 

@@ -47,7 +47,7 @@ def measured_in(files: Sequence[Path]) -> Measured:
     for file in files:
         answer = json.loads(file.read_text().splitlines()[-1])
         for query, fields in answer["by_query"].items():
-            found[query] = {**fields, "events": answer["events"]}
+            found[query] = {"events": answer["events"], **fields}
     return {query: found[query] for query in sorted(found, key=lambda name: int(name[1:]))}
 
 

@@ -3,19 +3,22 @@
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from nexmark.generator import Model
+from nexmark.generator import EPOCH_EVENTS, KINDS, Kind, Model
 from nexmark.queries import QUERIES
+from nexmark.sources import generated
+from nexmark.tables import Source, Tables
 from nexmark.writing import write_parquet
 
 from bench import EXAMPLES
 from pipelines.domain.ids import RunId
+from pipelines.stream import Environment
 from tests.driven_run import StartedRun, started_run
 from tests.processes.host import hosted_run
 
@@ -33,26 +36,44 @@ Begin = Callable[[Path, dict[str, str], dict[str, str], RunId], AbstractContextM
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The first `count` events, and how many of them are in a second of event time."""
+    """The first `count` events, and how many of them are in a second of event time. `rounds`: how
+    often each file is there, for queries to which an event that comes again is like any other."""
 
     count: int
     per_s: int
+    rounds: int = 1
+
+    @property
+    def read(self) -> int:
+        """How many of them a run reads."""
+        return self.count * self.rounds
 
     @property
     def model(self) -> Model:
         return Model(SEED, self.per_s)
 
-    def files(self) -> Path:
-        """A directory with a directory of Parquet files for each kind, written once."""
-        name = f"ftdash-nexmark-{self.count}-{self.per_s}-{SEED}"
-        directory = Path(tempfile.gettempdir()) / name
-        if not directory.is_dir():
-            partial = Path(tempfile.mkdtemp(dir=directory.parent))
-            write_parquet(partial, self.model, events=self.count, files=FILES)
-            partial.rename(directory)
-        for path in directory.rglob("*.parquet"):
-            path.read_bytes()  # so that the page cache is warm before any clock starts
+    def files(self, kinds: Sequence[Kind] = KINDS) -> Path:
+        """A directory with a directory of Parquet files for each of these kinds, written once."""
+        place = Path(tempfile.gettempdir())
+        directory = place / f"ftdash-nexmark-{self.count}-{self.per_s}-{SEED}-x{self.rounds}"
+        for kind in (each for each in kinds if not (directory / each.name).is_dir()):
+            directory.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place) as partial:
+                self._write(Path(partial), kind)
+                (Path(partial) / kind.name).rename(directory / kind.name)
+        for kind in kinds:
+            for path in (directory / kind.name).iterdir():
+                path.read_bytes()  # so that the page cache is warm before any clock starts
         return directory
+
+    def _write(self, directory: Path, kind: Kind) -> None:
+        if self.rounds == 1:
+            write_parquet(directory, self.model, events=self.count, files=FILES, kinds=[kind])
+            return
+        (directory / kind.name).mkdir()
+        for path in (replace(self, rounds=1).files([kind]) / kind.name).iterdir():
+            for number in range(self.rounds):
+                os.link(path, directory / kind.name / f"{number}-{path.name}")
 
     def made(self, splits: int = FILES) -> dict[str, str]:
         """The parameters of a run that makes them."""
@@ -85,6 +106,18 @@ def known_queries(names: list[str] | None) -> list[str]:
     if unknown:
         raise ValueError(f"there is no query {unknown[0]}; choose from {', '.join(QUERIES)}")
     return [name for name in QUERIES if names is None or name in names]
+
+
+def kinds_of(query: str) -> list[Kind]:
+    """The kinds of events that the query reads."""
+    read: list[Kind] = []
+
+    def source(kind: Kind, columns: Sequence[str]) -> Source:
+        read.append(kind)
+        return generated(kind, Model(SEED, 1), events=EPOCH_EVENTS, splits=1, columns=columns)
+
+    QUERIES[query].build(Tables(Environment(), source))
+    return read
 
 
 def committed(output: Path) -> pa.Table:

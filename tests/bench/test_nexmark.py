@@ -6,15 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from nexmark.generator import AUCTION, BID, PERSON
 from nexmark.queries import QUERIES
 
 from bench.nexmark import check, kills, nexmark, page, speed
 from bench.nexmark.check import Printed, difference, printed_changes
 from bench.nexmark.kills import DRIVER, SLOTS, Kills
 from bench.nexmark.peers import Flink, NotMeasured
-from bench.nexmark.runs import Events, known_queries, on_processes
-from bench.nexmark.speed import Work, of_query
+from bench.nexmark.runs import Begin, Events, kinds_of, known_queries, on_processes
+from bench.nexmark.speed import OurRun, Work, of_query
 from bench.peers.peer_runs import PROGRAMS
 from tests.unit.nexmark.answers import decided
 
@@ -60,7 +62,7 @@ def test_events_that_end_before_the_last_kill_are_an_error() -> None:
 
 
 def test_the_speed_of_a_query_has_all_its_figures() -> None:
-    found = speed.measure(["q18"], Work(FEW, pairs=1), on_processes)
+    found = speed.measure(["q18"], Work(FEW, pairs=1, least_s=0), on_processes)
 
     fields = found["by_query"]["q18"]
     assert found["geometric_mean"] is None
@@ -70,13 +72,43 @@ def test_the_speed_of_a_query_has_all_its_figures() -> None:
     assert fields["checkpoint_ms_p99"] == found["checkpoint_ms_p99_max"] > 0
 
 
+@pytest.mark.parametrize("query", ["q2", "q5"])
+def test_a_query_that_is_over_too_soon_gets_more_events(
+    query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run of half a second, the half is its start, which more events do not make longer."""
+
+    def run_once(query: str, work: Work, begin: Begin) -> OurRun:
+        took_s = 0.25 + work.events.read / 160_000
+        return OurRun(work.events.read / took_s, took_s, 0.1, 1, 10.0, 0, 1, 1)
+
+    monkeypatch.setattr(speed, "run_once", run_once)
+
+    found = of_query(query, Work(Events(40_000, 500), pairs=1, least_s=2.0), on_processes)
+
+    assert (found["events"], found["seconds"]) == (400_000, 2.8)
+
+
+def test_files_that_are_read_again_have_the_same_rows_as_often() -> None:
+    names = [path / BID.name for path in (FEW.files([BID]), replace(FEW, rounds=3).files([BID]))]
+
+    once, thrice = (pq.read_table(name).num_rows for name in names)
+
+    assert (once, thrice) == (18_400, 3 * 18_400)
+
+
+def test_only_the_kinds_that_a_query_reads_are_written() -> None:
+    assert kinds_of("q2") == [BID]
+    assert set(kinds_of("q3")) == {AUCTION, PERSON}
+
+
 def test_without_flink_the_figures_of_ours_are_there_and_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for peer in ("FLINK", "STRUCTURED"):
         monkeypatch.setenv(f"FTDASH_BENCH_{peer}_PYTHON", "/nowhere/python")
 
-    fields = of_query("q2", Work(FEW, pairs=1, with_peers=True), on_processes)
+    fields = of_query("q2", Work(FEW, pairs=1, with_peers=True, least_s=0), on_processes)
 
     assert fields["ratio"] is None
     assert fields["records_per_s"] > 0

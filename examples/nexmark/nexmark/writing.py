@@ -4,7 +4,7 @@ The files of a kind overlap in event time: each has every so manieth fifty of al
 Lines of CSV have no names, and times are milliseconds since 1970.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,10 @@ BATCH_ROWS = 65_536
 KAFKA_SPLITS = 2
 
 
-def write_parquet(directory: Path, model: Model, *, events: int, files: int) -> None:
-    for kind, split, path in _files(directory, "parquet", events, files):
+def write_parquet(
+    directory: Path, model: Model, *, events: int, files: int, kinds: Sequence[Kind] = KINDS
+) -> None:
+    for kind, split, path in _files(directory, "parquet", events, files, kinds):
         with pq.ParquetWriter(path, kind.schema) as writer:
             for batch in _batches(kind, model, split, events, files):
                 writer.write_batch(batch, row_group_size=BATCH_ROWS)
@@ -57,7 +59,7 @@ def with_integer_times(schema: pa.Schema) -> pa.Schema:
 
 
 def _files(
-    directory: Path, ending: str, events: int, files: int
+    directory: Path, ending: str, events: int, files: int, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[tuple[Kind, int, Path]]:
     """Each file appears whole: it is written under a hidden name."""
     if events < EPOCH_EVENTS * files or events % (EPOCH_EVENTS * files):
@@ -65,7 +67,7 @@ def _files(
             f"{events} events cannot be dealt to {files} files; give a multiple of"
             f" {EPOCH_EVENTS * files}."
         )
-    for kind in KINDS:
+    for kind in kinds:
         (directory / kind.name).mkdir(parents=True, exist_ok=True)
         for split in range(files):
             path = directory / kind.name / f"{kind.name}-{split:03d}.{ending}"
