@@ -32,6 +32,7 @@ from pipelines.domain.status import JobStatus
 from tests.brokers.kafka_broker import KafkaBroker, kafka_broker
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.java_programs import ProgramMissing
+from tests.object_server import ObjectServer, object_server
 from tests.own_flows import declare
 from tests.postgres_server import PostgresServer, postgres_server
 
@@ -52,6 +53,7 @@ class Servers:
     redis: RedisBroker | None = None
     postgres: PostgresServer | None = None
     kafka: KafkaBroker | None = None
+    objects: ObjectServer | None = None
     missing: dict[str, str] = field(default_factory=dict)  # why a server could not be had
 
 
@@ -124,7 +126,12 @@ def _kafka(stack: ExitStack, home: Path, found: Servers) -> None:
     os.environ[KAFKA] = found.kafka.bootstrap_servers
 
 
-_STARTS = {"redis": _redis, "postgres": _postgres, "kafka": _kafka}
+def _objects(stack: ExitStack, home: Path, found: Servers) -> None:
+    found.objects = stack.enter_context(object_server())
+    os.environ.update(found.objects.environment)
+
+
+_STARTS = {"redis": _redis, "postgres": _postgres, "kafka": _kafka, "objects": _objects}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from bench.drill.__main__ import OWN_SETTINGS
 from ftdash.embedded.installation import environment_of
 from ftdash.embedded.outcome import end_when_asked
 from ftdash.embedded.supervisor import LEDGER_NAME, end_all
+from tests.object_server import BUCKET
 
 HOURS = 1.5
 
@@ -53,10 +54,9 @@ def main() -> int:
         print(f"Everything is kept in {home}.", file=sys.stderr)
     # Settings are read once, when Django loads: the home comes first.
     os.environ |= environment_of(home, os.getpid(), os.environ)
-    os.environ["FTDASH_STORAGE_ROOTS"] = str(home)
+    os.environ["FTDASH_STORAGE_ROOTS"] = f"{home},s3://{BUCKET}"
     left_out = {
-        "partitions, slow links": "hosts are needed that a network lies between",
-        "object store": "checkpoints are on a file system",
+        "slow disks": "nothing here slows a disk down; the object store is slow instead",
         "clocks of C": "libfaketime makes Python's sleep fail, so only Python's clock is stepped",
     }
     if not given.spark:

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
 from bench.drill import incidents
 from bench.drill.flow import CLOCK
 from bench.drill.staging import STARTED_WITHIN_S, Servers, Staged
-from bench.soak.flow import REDIS_POSTGRES
+from bench.soak import network
+from bench.soak.flow import COUNTS_POSTGRES, REDIS_POSTGRES, VERSION, Code
 from bench.soak.schedule import Fault, Planned
 from ftdash.checkpoints.queries.checkpoints import recovery_points
 from ftdash.embedded.supervisor import wait_until
@@ -27,14 +30,23 @@ from ftdash.points.services.restore import Restore, restore
 from ftdash.requests import services
 from pipelines.domain.commands import RunCommand, StopWithSavepoint, TakeSavepoint
 from pipelines.domain.errors import Rejected
+from tests import object_server
 
 WHO = "soak"
 ENDED_WITHIN_S = 300.0
 DISK = "points"
 """In the place of the pipeline whose checkpoints have a small disk of their own."""
 
-ON_DISK = REDIS_POSTGRES
-SETTINGS_WITH_DISK = {"execution.checkpointing.dir": "{place}/" + DISK}
+ON_DISK, IN_OBJECTS = REDIS_POSTGRES, COUNTS_POSTGRES
+"""The pipelines whose checkpoints have a small disk, and an object store."""
+
+FAULTY = (
+    object_server.Fault.SERVER_ERROR,
+    object_server.Fault.SLOW_DOWN,
+    object_server.Fault.LOST_ANSWER,
+    object_server.Fault.CUT_ANSWER,
+    object_server.Fault.ALTERED,
+)
 PARALLELISMS = (1, 2, 3)
 CHANGES = tuple(
     {
@@ -44,6 +56,7 @@ CHANGES = tuple(
     for interval in ("500 ms", "1 s", "2 s")
     for unaligned in ("true", "false")
 )
+LOST_SHARE = 0.2  # of all packets
 STEPS_S = (-600, -60, 60, 3600)
 
 
@@ -130,6 +143,54 @@ def kafka_hung(doing: Doing) -> None:
             time.sleep(doing.length_s)
 
 
+def objects_away(doing: Doing) -> None:
+    """Connections break."""
+    _objects_do(doing, lambda _: object_server.Fault.CUT_UPLOAD)
+
+
+def objects_faulty(doing: Doing) -> None:
+    """Of three requests one fails, each time in another way."""
+    ways = [way for fault in FAULTY for way in (fault, None, None)]
+    _objects_do(doing, lambda request: ways[request.number % len(ways)])
+
+
+def objects_slow(doing: Doing) -> None:
+    _objects_do(doing, lambda _: object_server.Fault.SLOW)
+
+
+def _objects_do(doing: Doing, plan: object_server.Plan) -> None:
+    if (server := doing.staged.site.servers.objects) is not None:
+        server.plan(plan)
+        time.sleep(doing.length_s)
+        server.plan(object_server.never)
+
+
+def servers_cut_off(doing: Doing) -> None:
+    """Redis, PostgreSQL and Kafka: no packet gets to or from them."""
+    with network.lossy(_ports_of(doing.staged.site.servers)):
+        time.sleep(doing.length_s)
+
+
+def slot_cut_off(doing: Doing) -> None:
+    """From its driver, the other slots and the servers, as far as it is connected."""
+    with network.lossy(network.ports_in_use(_slot(doing))):
+        time.sleep(doing.length_s)
+
+
+def bad_lines(doing: Doing) -> None:
+    """To the servers, so that what is sent arrives late."""
+    with network.lossy(_ports_of(doing.staged.site.servers), LOST_SHARE):
+        time.sleep(doing.length_s)
+
+
+def _ports_of(servers: Servers) -> set[int]:
+    """Those at which clients reach the servers of the pipelines' ends."""
+    addresses = [server.url for server in (servers.redis, servers.postgres) if server is not None]
+    if servers.kafka is not None:
+        addresses.append(f"kafka://{servers.kafka.bootstrap_servers}")
+    return {port for address in addresses if (port := urlsplit(address).port) is not None}
+
+
 def disk_full(doing: Doing) -> None:
     doing.for_its_length(partial(incidents.filled_disk, DISK))
 
@@ -172,6 +233,14 @@ def settings(doing: Doing) -> None:
     _restored(doing.staged, settings=doing.rng.choice(others))
 
 
+def code(doing: Doing) -> None:
+    """The other version of the pipeline's code goes on from a savepoint."""
+    parameters = doing.staged.run.parameters
+    now, kind = Code(int(parameters[VERSION])), parameters["kind"]
+    renamed = now.renamed_to(now.other, kind)
+    _restored(doing.staged, parameters={VERSION: str(now.other.version)}, renamed=renamed)
+
+
 DO: Mapping[Fault, Callable[[Doing], None]] = {
     Fault.SLOT_KILLED: slot_killed,
     Fault.DRIVER_KILLED: driver_killed,
@@ -183,6 +252,12 @@ DO: Mapping[Fault, Callable[[Doing], None]] = {
     Fault.REDIS_HUNG: redis_hung,
     Fault.POSTGRES_HUNG: postgres_hung,
     Fault.KAFKA_HUNG: kafka_hung,
+    Fault.OBJECTS_AWAY: objects_away,
+    Fault.OBJECTS_FAULTY: objects_faulty,
+    Fault.OBJECTS_SLOW: objects_slow,
+    Fault.SERVERS_CUT_OFF: servers_cut_off,
+    Fault.SLOT_CUT_OFF: slot_cut_off,
+    Fault.BAD_LINES: bad_lines,
     Fault.DISK_FULL: disk_full,
     Fault.DISK_READ_ONLY: disk_read_only,
     Fault.CLOCK_STEP: clock_step,
@@ -190,6 +265,7 @@ DO: Mapping[Fault, Callable[[Doing], None]] = {
     Fault.STOP_AND_RESTORE: stop_and_restore,
     Fault.RESCALE: rescale,
     Fault.SETTINGS: settings,
+    Fault.CODE: code,
 }
 
 
@@ -197,6 +273,7 @@ OF_SERVERS: Mapping[str, tuple[Fault, ...]] = {
     "redis": (Fault.REDIS_AWAY, Fault.REDIS_HUNG),
     "postgres": (Fault.POSTGRES_AWAY, Fault.POSTGRES_HUNG),
     "kafka": (Fault.KAFKA_AWAY, Fault.KAFKA_HUNG),
+    "objects": (Fault.OBJECTS_AWAY, Fault.OBJECTS_FAULTY, Fault.OBJECTS_SLOW),
 }
 """By their names in `Servers`."""
 
@@ -212,6 +289,7 @@ def targets(
 ) -> dict[Fault, Sequence[str]]:
     """What can be done here, and to which pipelines; adds to `left_out` what cannot, and why."""
     shared = {Fault.WORKER_KILLED: ""}
+    shared |= dict.fromkeys((Fault.SERVERS_CUT_OFF, Fault.BAD_LINES), network.why_not())
     for server, of_server in OF_SERVERS.items():
         why = servers.missing.get(server, "no chosen pipeline uses it")
         shared |= dict.fromkeys(of_server, "" if getattr(servers, server) else why)
@@ -222,6 +300,9 @@ def targets(
     of_disk = (Fault.DISK_FULL, Fault.DISK_READ_ONLY)
     for fault in set(Fault) - shared.keys() - set(of_disk):
         found[fault] = pipelines
+    if why := shared[Fault.BAD_LINES]:
+        left_out[Fault.SLOT_CUT_OFF] = why
+        del found[Fault.SLOT_CUT_OFF]
     why = _why_no_disk(pipelines)
     for fault in of_disk:
         if why:
@@ -229,6 +310,18 @@ def targets(
         else:
             found[fault] = (ON_DISK,)
     return found
+
+
+def checkpoints_of(
+    pipeline: str, place: Path, servers: Servers, left_out: Mapping[str, str]
+) -> dict[str, str]:
+    """Where its checkpoints are, if they are not where those of the others are: a setting."""
+    setting = "execution.checkpointing.dir"
+    if pipeline == ON_DISK and Fault.DISK_FULL not in left_out:
+        return {setting: f"{place}/{DISK}"}
+    if pipeline == IN_OBJECTS and servers.objects is not None:
+        return {setting: servers.objects.new_root()}
+    return {}
 
 
 def _why_no_disk(pipelines: Sequence[str]) -> str:
@@ -265,12 +358,10 @@ def stop(staged: Staged, command: StopWithSavepoint) -> str:
     return ended.path
 
 
-def _restored(
-    staged: Staged, parallelism: int | None = None, settings: dict[str, str] | None = None
-) -> None:
+def _restored(staged: Staged, **others: Any) -> None:
+    """`others`: what of `Restore` is not as the pipeline has it."""
     path = stop(staged, StopWithSavepoint())
-    how = Restore(pipeline=staged.name, path=path, parallelism=parallelism, settings=settings)
-    _start(staged, how)
+    _start(staged, Restore(pipeline=staged.name, path=path, **others))
 
 
 def _start(staged: Staged, how: Restore) -> None:

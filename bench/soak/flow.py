@@ -5,9 +5,11 @@ Their right output is in `answers`, which knows nothing of this.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +37,7 @@ from pipelines.stream import (
     Pipeline,
     RowContext,
     RuntimeContext,
+    Stream,
     ValueStateDescriptor,
     count,
     sum,
@@ -45,6 +48,7 @@ REDIS_POSTGRES, WINDOWS_FILES = "redis-postgres", "windows-files"
 FILES_FILES, COUNTS_POSTGRES = "files-files", "counts-postgres"
 KAFKA_POSTGRES, REDIS_KAFKA = "kafka-postgres", "redis-kafka"
 
+VERSION = "version"
 OF_A_RUN = "FTDASH_RUN_ID"
 """In the environment of drivers and slots, as `ftdash.supervision.launcher` puts it there; slots
 do not load Django."""
@@ -113,16 +117,40 @@ class Count(KeyedProcessFunction):
         yield {"n": row["n"], "nth": nth}
 
 
-def redis_postgres(env: Environment, name: str, place: Path) -> None:
-    numbers = env.source(_redis(name, REDIS_POSTGRES, NUMBERS), uid="numbers")
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One of the two versions of the code: their sources have other uids, so a change of the code
+    maps the positions of the one to the other, and the second one has an operator more."""
+
+    version: int
+
+    @property
+    def other(self) -> "Code":
+        return Code(3 - self.version)
+
+    def source(self, env: Environment, source: Any, uid: str) -> Stream:
+        stream = env.source(source, uid=self.uid(uid))
+        if self.version == 1:
+            return stream
+        return stream.map_batches(lambda batch: batch, stream.schema, uid=f"same-{uid}")
+
+    def uid(self, source: str) -> str:
+        return source if self.version == 1 else f"{source}-{self.version}"
+
+    def renamed_to(self, other: "Code", kind: str) -> dict[str, str]:
+        return {self.uid(uid): other.uid(uid) for uid in SOURCES[kind]}
+
+
+def redis_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
+    numbers = code.source(env, _redis(name, REDIS_POSTGRES, NUMBERS), "numbers")
     amounts = numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
     sink = PostgresTwoPhase(os.environ[POSTGRES], table_of(name), pipeline=name)
     amounts.sink(sink, uid="rows")
 
 
-def windows_files(env: Environment, name: str, place: Path) -> None:
+def windows_files(env: Environment, name: str, place: Path, code: Code) -> None:
     """Both sides of the join come from one reader, so neither is late for the other."""
-    numbers = env.source(_redis(name, WINDOWS_FILES, TIMED, timestamp_column="at"), uid="numbers")
+    numbers = code.source(env, _redis(name, WINDOWS_FILES, TIMED, timestamp_column="at"), "numbers")
     left = numbers.map_batches(keyed, KEYED, uid="left")
     right = numbers.map_batches(with_price, OTHERS, uid="right")
     window = tumbling(WINDOW)
@@ -136,16 +164,16 @@ def windows_files(env: Environment, name: str, place: Path) -> None:
     plain.sink(ExactlyOnceFiles(place / "output", pipeline=name, format=JSON_LINES), uid="files")
 
 
-def files_files(env: Environment, name: str, place: Path) -> None:
-    left = env.source(_files(place / "left", NUMBERS), uid="left")
-    right = env.source(_files(place / "right", PRICED), uid="right")
+def files_files(env: Environment, name: str, place: Path, code: Code) -> None:
+    left = code.source(env, _files(place / "left", NUMBERS), "left")
+    right = code.source(env, _files(place / "right", PRICED), "right")
     amounts = left.map_batches(with_amount, AMOUNTS, uid="amounts")
     pairs = amounts.join(right, on=["n"], uid="pairs")
     pairs.sink(ExactlyOnceFiles(place / "output", pipeline=name, format=JSON_LINES), uid="files")
 
 
-def counts_postgres(env: Environment, name: str, place: Path) -> None:
-    numbers = env.source(_redis(name, COUNTS_POSTGRES, NUMBERS), uid="numbers")
+def counts_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
+    numbers = code.source(env, _redis(name, COUNTS_POSTGRES, NUMBERS), "numbers")
 
     def keyed_by_visit(batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = pc.divide(batch.column("n"), VISITS)
@@ -157,15 +185,15 @@ def counts_postgres(env: Environment, name: str, place: Path) -> None:
     counted.sink(PostgresInsert(os.environ[POSTGRES], table_of(name), pipeline=name), uid="rows")
 
 
-def kafka_postgres(env: Environment, name: str, place: Path) -> None:
+def kafka_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
     address = KafkaAddress(os.environ[KAFKA])
     source = KafkaTopics(address, (name,), format=JsonValues(NUMBERS))
-    amounts = env.source(source, uid="numbers").map_batches(with_amount, AMOUNTS, uid="amounts")
+    amounts = code.source(env, source, "numbers").map_batches(with_amount, AMOUNTS, uid="amounts")
     amounts.sink(PostgresInsert(os.environ[POSTGRES], table_of(name), pipeline=name), uid="rows")
 
 
-def redis_kafka(env: Environment, name: str, place: Path) -> None:
-    numbers = env.source(_redis(name, REDIS_KAFKA, NUMBERS), uid="numbers")
+def redis_kafka(env: Environment, name: str, place: Path, code: Code) -> None:
+    numbers = code.source(env, _redis(name, REDIS_KAFKA, NUMBERS), "numbers")
     amounts = numbers.map_batches(with_amount, AMOUNTS, uid="amounts")
     sink = ExactlyOnceKafka(
         KafkaAddress(os.environ[KAFKA]),
@@ -192,7 +220,7 @@ def _files(directory: Path, schema: pa.Schema) -> GrowingDirectory:
     return json_lines_directory(directory, schema=schema, look_every=LOOK_EVERY)
 
 
-Assembled = Callable[[Environment, str, Path], None]
+Assembled = Callable[[Environment, str, Path, Code], None]
 
 KINDS: Mapping[str, Assembled] = {
     REDIS_POSTGRES: redis_postgres,
@@ -202,6 +230,7 @@ KINDS: Mapping[str, Assembled] = {
     KAFKA_POSTGRES: kafka_postgres,
     REDIS_KAFKA: redis_kafka,
 }
+SOURCES = dict.fromkeys(KINDS, ("numbers",)) | {FILES_FILES: ("left", "right")}
 
 
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
@@ -209,7 +238,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     if OF_A_RUN in os.environ:  # else the control plane, which checks, would follow it too
         _follow_clock_once(place / CLOCK)
     env = Environment()
-    KINDS[parameters["kind"]](env, place.name, place)
+    KINDS[parameters["kind"]](env, place.name, place, Code(int(parameters[VERSION])))
     return env.build()
 
 
@@ -224,6 +253,7 @@ FLOW = Flow(
     parameters=(
         Parameter("kind", None, ", ".join(KINDS)),
         Parameter("place", None, "directory of its input and its output, named as the pipeline"),
+        Parameter(VERSION, "1", "1 or 2: of the code"),
     ),
     assemble=assemble,
 )

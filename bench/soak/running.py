@@ -55,7 +55,7 @@ SETTINGS = {
     "restart-strategy.exponential-delay.max-backoff": "2 s",
 }
 NEEDS = {flow.KAFKA_POSTGRES: "kafka", flow.REDIS_KAFKA: "kafka"}
-
+"""What a pipeline cannot do without."""
 
 Check = Callable[[], None]
 
@@ -97,6 +97,7 @@ def soak(home: Path, soaked: Soaked, chosen: Sequence[str], seed: int, length: L
     """Fills `soaked` as it goes, so that something is known whenever it ends."""
     declare(flow.FLOW.name, "bench.soak.flow")
     needs = {"redis", "postgres", *(NEEDS[name] for name in chosen if name in NEEDS)}
+    needs |= {"objects"} if faults.IN_OBJECTS in chosen else set()
     with installation(home, needs) as site, ExitStack() as stack:
         names = _possible(chosen, site.servers, soaked.left_out)
         targets = faults.targets(names, site.servers, soaked.left_out)
@@ -141,7 +142,7 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
 def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterator[Staged]:
     staged = Staged(line.name, line.place, site)
     has_disk = line.name == faults.ON_DISK and Fault.DISK_FULL not in left_out
-    given = faults.SETTINGS_WITH_DISK if has_disk else {}
+    where = faults.checkpoints_of(line.name, line.place, site.servers, left_out)
     with small_disk(line.place / faults.DISK if has_disk else None):
         services.submit_pipeline(
             name=line.name,
@@ -149,8 +150,8 @@ def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterat
             requester=faults.WHO,
             reason="the soak",
             parallelism=PARALLELISM,
-            parameters={"kind": line.kind, "place": str(line.place)},
-            settings={**SETTINGS, **{k: v.format(place=line.place) for k, v in given.items()}},
+            parameters={"kind": line.kind, "place": str(line.place), flow.VERSION: "1"},
+            settings={**SETTINGS, **where},
             allows_faults=True,
         )
         try:

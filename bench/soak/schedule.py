@@ -24,6 +24,12 @@ class Fault(StrEnum):
     REDIS_HUNG = "redis-hung"
     POSTGRES_HUNG = "postgres-hung"
     KAFKA_HUNG = "kafka-hung"
+    OBJECTS_AWAY = "object-store-away"
+    OBJECTS_FAULTY = "object-store-faulty"
+    OBJECTS_SLOW = "object-store-slow"
+    SERVERS_CUT_OFF = "servers-cut-off"
+    SLOT_CUT_OFF = "slot-cut-off"
+    BAD_LINES = "bad-lines"
     DISK_FULL = "disk-full"
     DISK_READ_ONLY = "disk-read-only"
     CLOCK_STEP = "clock-step"
@@ -31,6 +37,7 @@ class Fault(StrEnum):
     STOP_AND_RESTORE = "stop-and-restore"
     RESCALE = "rescale"
     SETTINGS = "settings"
+    CODE = "code"
 
 
 LENGTHS_S: Mapping[Fault, tuple[float, float]] = {
@@ -41,6 +48,12 @@ LENGTHS_S: Mapping[Fault, tuple[float, float]] = {
     Fault.REDIS_HUNG: (1.0, 12.0),  # beyond the 5 s that a client waits for an answer
     Fault.POSTGRES_HUNG: (1.0, 12.0),
     Fault.KAFKA_HUNG: (1.0, 12.0),
+    Fault.OBJECTS_AWAY: (0.5, 8.0),
+    Fault.OBJECTS_FAULTY: (2.0, 12.0),
+    Fault.OBJECTS_SLOW: (2.0, 12.0),  # a checkpoint gives up after 10 s
+    Fault.SERVERS_CUT_OFF: (1.0, 12.0),
+    Fault.SLOT_CUT_OFF: (1.0, 12.0),
+    Fault.BAD_LINES: (3.0, 15.0),
     Fault.DISK_FULL: (1.0, 6.0),
     Fault.DISK_READ_ONLY: (1.0, 6.0),
     Fault.CLOCK_STEP: (2.0, 8.0),
