@@ -126,10 +126,19 @@ def _check_whole(values: list[Any]) -> None:
 
 
 def row_list(
-    name: str, schema: pa.Schema, keys: tuple[str, ...], time_column: str | None = None
+    name: str,
+    schema: pa.Schema,
+    keys: tuple[str, ...],
+    time_column: str | None = None,
+    *,
+    stays_in_memory: bool = False,
 ) -> BatchListDescriptor:
     """A column that the input has gained since is null in older rows."""
     gained = [column for column in schema.names if column not in (*keys, time_column)]
     return BatchListDescriptor(
-        name=name, schema=schema, key_group_by=keys, defaults=dict.fromkeys(gained)
+        name=name,
+        schema=schema,
+        key_group_by=keys,
+        defaults=dict.fromkeys(gained),
+        stays_in_memory=stays_in_memory,
     )

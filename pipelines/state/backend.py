@@ -11,7 +11,7 @@ Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised 
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -138,13 +138,14 @@ class BatchListDescriptor:
     """An append-only list of rows per namespace (such as a window), in order of arrival.
 
     `defaults` gives the value of a column in rows that were stored before it was declared; a column
-    without a default must be in the snapshot.
+    without a default must be in the snapshot. `stays_in_memory`: the rows are also read in place.
     """
 
     name: str
     schema: pa.Schema
     key_group_by: tuple[str, ...]
     defaults: dict[str, int | float | bool | str | None] = field(default_factory=dict)
+    stays_in_memory: bool = False
 
 
 class Table(Protocol):
@@ -221,6 +222,11 @@ class BatchList(Protocol):
 
     def pop(self, namespace: int) -> list[pa.RecordBatch]:
         """Remove and return a namespace's batches, in order of arrival."""
+        ...
+
+    def batches(self, namespace: int) -> Sequence[pa.RecordBatch]:
+        """A namespace's rows in order of arrival, of a list that stays in memory. The next call of
+        `append` or `pop` may change what is returned."""
         ...
 
     def __len__(self) -> int:

@@ -192,15 +192,33 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     " are merged and are dropped": (
         Mutant(
             "pipelines/operators/joining/join_state.py",
-            "moved_by = batches[0].num_rows",
-            "moved_by = 0",
+            "return begins[bucket] + ranks(bucket)",
+            "return ranks(bucket)",
             _JOINED + "an_index_finds_each_row_while_another_thread_merges",
         ),
         Mutant(
             "pipelines/operators/joining/join_state.py",
-            "(number << _ROW_BITS)\n            for number, batch",
-            "0\n            for number, batch",
+            'np.searchsorted(ends, numbers, side="right")',
+            "np.searchsorted(ends, numbers)",
             _JOINED + "an_index_finds_each_row_while_another_thread_merges",
+        ),
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "r if r.oldest_ms >= time_ms else r.only(r.times >= time_ms) for r in self._runs",
+            "r for r in self._runs",
+            _JOINED + "after_the_clock_was_set_back_new_rows_are_found_and_not_those_dropped",
+        ),
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "            self._numbered.pop(bucket, None)",
+            "            pass",
+            _JOINED + "after_the_clock_was_set_back_new_rows_are_found_and_not_those_dropped",
+        ),
+        Mutant(
+            "pipelines/operators/joining/join_state.py",
+            "others += self._rows.pop(bucket)",
+            "pass",
+            _JOINED + "rows_in_buckets_of_another_width_are_found_after_a_restore",
         ),
         Mutant(
             "pipelines/operators/joining/join_state.py",

@@ -1,18 +1,17 @@
 """One side of a join: its rows as durable state, and an index of them by key and by time.
 
-The index is built when the first element arrives, after a restore has loaded the rows. It is in
-memory in addition to the state, so a join needs about twice the memory of its rows. It consists of
-runs, each sorted by the hash of the key and then by time, so a few binary searches look up a whole
-batch of keys. What is sorted are numbers: the rows stay in the batches in which they came, and a
-run says where each is. Runs of similar size are merged, so that there are few runs and each number
-moves a logarithmic number of times. Large runs are merged by another thread, so that barriers pass
-meanwhile. Rows of equal hash are compared by key; null equals nothing.
+The index is built when the first element arrives, after a restore has loaded the rows. It consists
+of runs, each sorted by the hash of the key and then by time, so a few binary searches look up a
+whole batch of keys. A run holds numbers only: the rows are read where the state has them, which is
+in memory with every backend. Runs of similar size are merged, so that there are few runs and each
+number moves a logarithmic number of times. Large runs are merged by another thread, so that
+barriers pass meanwhile. Rows of equal hash are compared by key; null equals nothing.
 
 Source: O'Neil et al., "The log-structured merge-tree" (1996), for the runs.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.domain.errors import check
 from pipelines.operators.columns import Flags, Longs, by_value, longs
 from pipelines.operators.rows import row_list
-from pipelines.state.backend import StateBackend
+from pipelines.state.backend import BatchList, StateBackend
+from pipelines.state.entries import ranks
 from pipelines.state.hashing import Hashes, is_bijective, key_hashes
 
 MAX_PAIRS = 1 << 20
@@ -86,11 +87,72 @@ RUNS_MAX = 64
 _MERGER = ThreadPoolExecutor(1, thread_name_prefix="join-index")
 
 
-class RowIndex:
-    """Owns a copy of the rows; `join_state` keeps the durable one."""
+class RowsInPlace:
+    """The rows of a state, each known by its time and by its number among those of its bucket.
 
-    def __init__(self, keys: tuple[str, ...]) -> None:
+    A bucket of `width_ms` is a namespace of the state, and numbers are in order of arrival.
+    """
+
+    def __init__(self, rows: BatchList, width_ms: int) -> None:
+        self._rows = rows
+        self._width_ms = width_ms
+        self._numbered: dict[int, int] = {}  # by bucket: how many rows have a number
+
+    def buckets(self, times: Longs) -> Longs:
+        return times - times % self._width_ms
+
+    def next_numbers(self, times: Longs) -> Longs:
+        """Of rows that are just being added to the state, in their order."""
+        distinct, bucket = np.unique(self.buckets(times), return_inverse=True)
+        begins = np.array([self._numbered.get(each, 0) for each in distinct.tolist()], np.int64)
+        counts = np.bincount(bucket)
+        for each, begin, count in zip(distinct.tolist(), begins.tolist(), counts, strict=True):
+            self._numbered[each] = begin + int(count)
+        return begins[bucket] + ranks(bucket)
+
+    def pop(self, buckets: Iterable[int]) -> None:
+        """A bucket that comes again begins to number its rows anew."""
+        for bucket in buckets:
+            self._rows.pop(bucket)
+            self._numbered.pop(bucket, None)
+
+    def take(self, times: Longs, numbers: Longs) -> tuple[Longs, pa.RecordBatch]:
+        """These rows, in an order in which those of each batch are neighbours; and that order."""
+        order, taken = self._by_batch(times, numbers)
+        return order, pa.concat_batches(taken)
+
+    def _by_batch(self, times: Longs, numbers: Longs) -> tuple[Longs, list[pa.RecordBatch]]:
+        buckets = self.buckets(times)
+        if len(buckets) and (buckets == buckets[0]).all():
+            return self._of_bucket(int(buckets[0]), numbers)
+        orders, taken = [], []
+        for bucket in np.unique(buckets).tolist():
+            rows = np.flatnonzero(buckets == bucket)
+            order, batches = self._of_bucket(bucket, numbers[rows])
+            orders.append(rows[order])
+            taken += batches
+        return np.concatenate(orders), taken
+
+    def _of_bucket(self, bucket: int, numbers: Longs) -> tuple[Longs, list[pa.RecordBatch]]:
+        batches = self._rows.batches(bucket)
+        ends = np.cumsum([each.num_rows for each in batches])
+        of_batch = np.searchsorted(ends, numbers, side="right").astype(np.uint16)  # sorted fast
+        check(len(batches) <= np.iinfo(np.uint16).max, "a bucket has few batches", bucket=bucket)
+        order = np.argsort(of_batch, kind="stable")
+        counts = np.bincount(of_batch, minlength=len(batches))
+        within = numbers[order] - np.repeat(np.append(0, ends[:-1]), counts)
+        part_ends = np.cumsum(counts).tolist()
+        parts = zip(batches, [0, *part_ends], part_ends, strict=False)
+        wanted = pa.array(within)
+        return order, [each.take(wanted[begin:end]) for each, begin, end in parts if end > begin]
+
+
+class RowIndex:
+    """Finds rows of a state; whoever adds rows to the index adds them to the state as well."""
+
+    def __init__(self, keys: tuple[str, ...], rows: RowsInPlace) -> None:
         self._keys = list(keys)
+        self._rows = rows
         self._runs: list[_Run] = []
         self._merging: _Merging | None = None
 
@@ -98,7 +160,8 @@ class RowIndex:
         if rows.num_rows == 0:
             return
         self._take_merged()
-        self._runs.append(_Run.of(rows, times, self._keys))
+        numbers = self._rows.next_numbers(times)
+        self._runs.append(_Run.sorted(key_hashes(rows, self._keys), times, numbers))
         while self._may_merge(len(self._runs) - 2, MERGED_AT_ONCE):
             before, last = self._runs[-2:]
             self._runs[-2:] = [_Run.merged(before, last)]
@@ -141,14 +204,14 @@ class RowIndex:
         """All partners of each key with a time between the two, both included."""
         asked = self._asked(keys, earliest, latest)
         for run in self._runs:
-            yield from run.match(asked)
+            yield from run.match(asked, self._rows)
 
     def contains(self, keys: pa.RecordBatch) -> Flags:
         """True for each key that has any row."""
         asked = self._asked(keys, None, None)
         is_known = np.zeros(keys.num_rows, np.bool_)
         for run in self._runs:
-            is_known |= run.contains(asked)
+            is_known |= run.contains(asked, self._rows)
         return is_known
 
     def _asked(self, keys: pa.RecordBatch, earliest: Longs | None, latest: Longs | None) -> _Asked:
@@ -156,111 +219,72 @@ class RowIndex:
         return _Asked.of(keys, key_hashes(keys, self._keys), earliest, latest)
 
     def drop_before(self, time_ms: int) -> None:
-        """Drop older rows; some stay until more of their neighbours are that old."""
-        kept = []
-        for run in self._runs:
-            if run.oldest_ms >= time_ms:
-                kept.append(run)
-                continue
-            is_old = run.times < time_ms
-            if np.count_nonzero(is_old) * 2 <= len(run):
-                kept.append(run)  # not worth the copy yet
-            elif not is_old.all():
-                kept.append(run.of_positions(np.flatnonzero(~is_old)))
-        self._runs = kept
+        """Forget older rows, which leave the state."""
+        runs = [r if r.oldest_ms >= time_ms else r.only(r.times >= time_ms) for r in self._runs]
+        self._runs = [run for run in runs if len(run)]
 
 
-_ROW_BITS = 32
-JOINED_BYTES = 32 << 20
-"""Batches are joined up to this size; a look-up takes the rows of each batch by itself."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Run:
     """Positions are those of the sorted rows.
 
     `hashes` are distinct and ascend; `begins` and `ends` bound the positions of each, by time.
-    `places` has, by position, the number of the batch and the number of the row in it.
+    `times` and `numbers`, by position, say which row it is.
     """
 
-    batches: tuple[pa.RecordBatch, ...]
-    places: Longs
-    times: Longs
     hashes: Hashes
     begins: Longs
     ends: Longs
+    times: Longs
+    numbers: Longs
     oldest_ms: int
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, times: Longs, keys: list[str]) -> "_Run":
-        return cls._sorted((rows,), key_hashes(rows, keys), times, np.arange(rows.num_rows))
+    def sorted(cls, hashes: Hashes, times: Longs, numbers: Longs) -> "_Run":
+        order = np.lexsort((times, hashes))
+        ordered = hashes[order]
+        begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(order)])
+        ends = np.append(begins[1:], len(order))
+        oldest_ms = int(times.min(initial=_EVER))
+        return cls(ordered[begins], begins, ends, times[order], numbers[order], oldest_ms)
 
     @classmethod
     def merged(cls, older: "_Run", younger: "_Run") -> "_Run":
-        batches, moved_by = (*older.batches, *younger.batches), len(older.batches) << _ROW_BITS
-        if len(batches) == 2 and sum(each.nbytes for each in batches) <= JOINED_BYTES:
-            moved_by = batches[0].num_rows
-            batches = (pa.concat_batches(batches),)
-        return cls._sorted(
-            batches,
+        return cls.sorted(
             np.concatenate([older._hash_of_each(), younger._hash_of_each()]),
             np.concatenate([older.times, younger.times]),
-            np.concatenate([older.places, younger.places + moved_by]),
+            np.concatenate([older.numbers, younger.numbers]),
         )
 
-    @classmethod
-    def _sorted(
-        cls, batches: tuple[pa.RecordBatch, ...], hashes: Hashes, times: Longs, places: Longs
-    ) -> "_Run":
-        order = np.lexsort((times, hashes))
-        ordered = hashes[order]
-        is_first = np.append(True, ordered[1:] != ordered[:-1])
-        begins = np.flatnonzero(is_first)
-        return cls(
-            batches=batches,
-            places=places[order],
-            times=times[order],
-            hashes=ordered[begins],
-            begins=begins,
-            ends=np.append(begins[1:], len(order)),
-            oldest_ms=int(times.min()),
-        )
-
-    def of_positions(self, positions: Longs) -> "_Run":
-        """With copies of these rows alone."""
-        order, batches = self._by_batch(positions)
-        kept = positions[order]
-        places = [
-            np.arange(batch.num_rows) + (number << _ROW_BITS)
-            for number, batch in enumerate(batches)
-        ]
-        hashes, times = self._hash_of_each()[kept], self.times[kept]
-        return self._sorted(tuple(batches), hashes, times, np.concatenate(places))
+    def only(self, kept: Flags) -> "_Run":
+        return self.sorted(self._hash_of_each()[kept], self.times[kept], self.numbers[kept])
 
     def __len__(self) -> int:
         return len(self.times)
 
-    def contains(self, asked: _Asked) -> Flags:
+    def contains(self, asked: _Asked, stored: RowsInPlace) -> Flags:
         """Compares the first row of each hash; the others only if that one has another key."""
         is_known = np.zeros(len(asked.hashes), np.bool_)
         rows, place = self._of_equal_hash(asked)
-        order, first = self._rows(self.begins[place])
+        if len(rows) == 0:
+            return is_known
+        order, first = self._taken(self.begins[place], stored)
         rows = rows[order]
         is_known[rows] = asked.equals(rows, first)
         collided = rows[~is_known[rows]]
         if len(collided):
-            for matches in self.match(asked.only(collided)):
+            for matches in self.match(asked.only(collided), stored):
                 is_known[collided[matches.asked]] = True
         return is_known
 
-    def match(self, asked: _Asked) -> Iterator[Matches]:
+    def match(self, asked: _Asked, stored: RowsInPlace) -> Iterator[Matches]:
         rows, place = self._of_equal_hash(asked)
-        if len(rows) == 0:
-            return
         first, end = self._within(place, _at(asked.earliest, rows), _at(asked.latest, rows))
         for part in _parts(end - first):
             of_asked, positions = _spread(rows[part], first[part], end[part])
-            order, found = self._rows(positions)
+            if len(positions) == 0:
+                continue
+            order, found = self._taken(positions, stored)
             of_asked = of_asked[order]
             same = asked.equals(of_asked, found)
             if same.all():
@@ -287,19 +311,8 @@ class _Run:
             end = _search(self.times, first, end, latest + 1)
         return first, end
 
-    def _rows(self, positions: Longs) -> tuple[Longs, pa.RecordBatch]:
-        """These rows, in an order in which those of each batch are neighbours; and that order."""
-        order, taken = self._by_batch(positions)
-        return order, pa.concat_batches(taken or [self.batches[0].slice(0, 0)])
-
-    def _by_batch(self, positions: Longs) -> tuple[Longs, list[pa.RecordBatch]]:
-        places = self.places[positions]
-        numbers = (places >> _ROW_BITS).astype(np.uint16)
-        order = np.argsort(numbers, kind="stable")
-        within = pa.array(places[order] & ((1 << _ROW_BITS) - 1))
-        ends = np.cumsum(np.bincount(numbers, minlength=len(self.batches))).tolist()
-        parts = zip(self.batches, [0, *ends], ends, strict=False)
-        return order, [batch.take(within[begin:end]) for batch, begin, end in parts if end > begin]
+    def _taken(self, positions: Longs, stored: RowsInPlace) -> tuple[Longs, pa.RecordBatch]:
+        return stored.take(self.times[positions], self.numbers[positions])
 
     def _hash_of_each(self) -> Hashes:
         return np.repeat(self.hashes, self.ends - self.begins)
@@ -356,29 +369,42 @@ class TimedSide:
         self._keys = keys
         self._time_column = time_column
         self._bucket_ms = bucket_ms
-        self._rows = state.batch_list(row_list(name, schema, keys, time_column))
+        described = row_list(name, schema, keys, time_column, stays_in_memory=True)
+        self._rows = state.batch_list(described)
+        self._in_place = RowsInPlace(self._rows, bucket_ms)
         self._index: RowIndex | None = None
 
     @property
     def index(self) -> RowIndex:
+        """Rows in buckets of another width, which an older version made, go into this one's."""
         if self._index is None:
-            self._index = RowIndex(self._keys)
-            for namespace in self._rows.namespaces_at_most(_EVER):
-                for batch in self._rows.pop(namespace):
-                    self._rows.append(namespace, batch)
-                    self._index.add(batch, longs(batch.column(self._time_column)))
+            self._index = RowIndex(self._keys, self._in_place)
+            others: list[pa.RecordBatch] = []
+            for bucket in self._rows.namespaces_at_most(_EVER):
+                times = [self._times(batch) for batch in self._rows.batches(bucket)]
+                if any((self._in_place.buckets(each) != bucket).any() for each in times):
+                    others += self._rows.pop(bucket)
+            for bucket in self._rows.namespaces_at_most(_EVER):
+                for batch in self._rows.batches(bucket):
+                    self._index.add(batch, self._times(batch))
+            for batch in others:
+                self.add(batch, self._times(batch))
         return self._index
+
+    def _times(self, rows: pa.RecordBatch) -> Longs:
+        return longs(rows.column(self._time_column))
 
     def add(self, rows: pa.RecordBatch, times_ms: Longs) -> None:
         self.index.add(rows, times_ms)
-        for bucket, of_bucket in by_value(rows, times_ms - times_ms % self._bucket_ms):
+        for bucket, of_bucket in by_value(rows, self._in_place.buckets(times_ms)):
             self._rows.append(bucket, of_bucket)
 
     def drop_before(self, time_ms: int) -> None:
-        """Drop rows older than that; other rows of the bucket that contains it stay for a while."""
-        self.index.drop_before(time_ms)
-        for bucket in self._rows.namespaces_at_most(time_ms - self._bucket_ms):
-            self._rows.pop(bucket)
+        """Drop rows older than that; those of the bucket that contains it stay for a while."""
+        gone = self._rows.namespaces_at_most(time_ms - self._bucket_ms)
+        if gone:
+            self.index.drop_before(gone[-1] + self._bucket_ms)
+        self._in_place.pop(gone)
 
 
 class KeptSide:
@@ -400,20 +426,28 @@ class KeptSide:
         self._keys = keys
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
-        self._rows = state.batch_list(row_list(name, schema, keys))
+        self._rows = state.batch_list(row_list(name, schema, keys, stays_in_memory=True))
+        self._in_place = RowsInPlace(self._rows, _EACH_ITS_OWN)
         self._index: RowIndex | None = None
 
     @property
     def index(self) -> RowIndex:
         """If there was no time-to-live before, rows begin to age when it first applies."""
         if self._index is None:
-            self._index = RowIndex(self._keys)
-            for bucket, rows in self._taken():
-                self._keep(self._index, bucket, rows)
+            self._index = RowIndex(self._keys, self._in_place)
+            if self._ttl_ms is not None:
+                bucket = self._bucket()
+                for rows in self._rows.pop(_KEPT_FOR_EVER):
+                    self._rows.append(bucket, rows)
+            for bucket in self._rows.namespaces_at_most(_EVER):
+                for rows in self._rows.batches(bucket):
+                    self._index.add(rows, np.full(rows.num_rows, bucket, np.int64))
         return self._index
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._keep(self.index, self._bucket(), rows)
+        bucket = self._bucket()
+        self.index.add(rows, np.full(rows.num_rows, bucket, np.int64))
+        self._rows.append(bucket, rows)
 
     def match(self, keys: pa.RecordBatch) -> Iterator[Matches]:
         if self._ttl_ms is None:
@@ -424,23 +458,10 @@ class KeptSide:
     def drop_expired(self) -> None:
         if self._ttl_ms is None:
             return
-        expired = self._newest_expired(self._ttl_ms)
-        self.index.drop_before(expired + 1)
-        for bucket in self._rows.namespaces_at_most(expired):
-            self._rows.pop(bucket)
-
-    def _taken(self) -> list[tuple[int, pa.RecordBatch]]:
-        """All rows, with the bucket into which each belongs."""
-        namespaces = self._rows.namespaces_at_most(_EVER)
-        return [
-            (namespace or self._bucket(), rows)
-            for namespace in namespaces
-            for rows in self._rows.pop(namespace)
-        ]
-
-    def _keep(self, index: RowIndex, bucket: int, rows: pa.RecordBatch) -> None:
-        self._rows.append(bucket, rows)
-        index.add(rows, np.full(rows.num_rows, bucket, np.int64))
+        gone = self._rows.namespaces_at_most(self._newest_expired(self._ttl_ms))
+        if gone:
+            self.index.drop_before(gone[-1] + 1)
+        self._in_place.pop(gone)
 
     def _bucket(self) -> int:
         if self._ttl_ms is None:
@@ -459,4 +480,5 @@ class KeptSide:
 
 _EVER = 2**62
 _KEPT_FOR_EVER = 0
+_EACH_ITS_OWN = 1  # the time of a row is its bucket
 _BUCKETS = 16

@@ -1,7 +1,7 @@
 """Append-only rows per namespace, kept as the Arrow batches in which they came.
 
-Small batches are merged as they come, so that a namespace of n rows holds about n / 32,768 batches.
-A cut copies the list of batches but no row, so it stays cheap.
+Small batches are merged as they come, so that a namespace has few: most are of 16 MiB or more. A
+cut copies the list of batches but no row, so it stays cheap.
 
 `IncrementalBatchList` can write only what was appended since a checkpoint. Then a checkpoint is a
 chain of files (`chains`). A namespace gets a new incarnation number whenever it comes into being.
@@ -10,7 +10,7 @@ files that held its rows are dropped.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +33,10 @@ from pipelines.state.in_memory.chains import kept_beside
 from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import DELETED_COLUMN
 
-_MERGED_ROWS = 32_768
+MERGED_BYTES = 16 << 20
+"""From this size on a batch is not merged with younger ones. Whoever reads rows in place takes
+those of each batch by themselves."""
+
 _SNAPSHOT_ROWS = 65_536
 
 
@@ -73,6 +76,9 @@ class HashMapBatchList:
 
     def namespaces_at_most(self, bound: int) -> list[int]:
         return sorted(namespace for namespace in self._batches if namespace <= bound)
+
+    def batches(self, namespace: int) -> Sequence[pa.RecordBatch]:
+        return self._batches.get(namespace, ())
 
     def batches_by_namespace(self) -> Iterable[tuple[int, list[pa.RecordBatch]]]:
         return self._batches.items()
@@ -150,8 +156,8 @@ def _is_worth_merging(batches: list[pa.RecordBatch]) -> bool:
     """Equal powers of two merge, so that each row is copied a logarithmic number of times."""
     if len(batches) < 2:
         return False
-    before, last = batches[-2].num_rows, batches[-1].num_rows
-    return bool(before < _MERGED_ROWS and last >= before)
+    before, last = batches[-2:]
+    return bool(last.num_rows >= before.num_rows and before.nbytes < MERGED_BYTES)
 
 
 def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:

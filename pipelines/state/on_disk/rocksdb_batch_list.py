@@ -2,11 +2,12 @@
 
 Every batch is one entry of the database; memory holds which entries each namespace has. The key is
 the namespace and a number that grows with each append, so that key order is order of arrival. The
-value is an Arrow stream of the rows and their key groups.
+value is an Arrow stream of the rows and their key groups. A list that stays in memory has all of
+its rows there as well.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,6 +101,11 @@ class RocksDbBatchList:
     ) -> None:
         self._descriptor = descriptor
         self._newer = HashMapBatchList(descriptor, max_parallelism, hash_keys)
+        self._all = (
+            HashMapBatchList(descriptor, max_parallelism, hash_keys)
+            if descriptor.stays_in_memory
+            else None
+        )
         self._files = files
         self._memory = memory
         self._scratch = scratch
@@ -124,6 +130,8 @@ class RocksDbBatchList:
 
     def append(self, namespace: int, batch: pa.RecordBatch) -> None:
         self._newer.append(namespace, batch)
+        if self._all is not None:
+            self._all.append(namespace, batch)
 
     def namespaces_at_most(self, bound: int) -> list[int]:
         stored = {namespace for namespace in self._stored if namespace <= bound}
@@ -131,8 +139,16 @@ class RocksDbBatchList:
 
     def pop(self, namespace: int) -> list[pa.RecordBatch]:
         stored = self._stored.pop(namespace, None)
+        newer = self._newer.pop(namespace)
+        if self._all is not None:
+            self._removed += [] if stored is None else stored.entries
+            return self._all.pop(namespace)
         older = [] if stored is None else self._read(stored.entries)
-        return [*older, *self._newer.pop(namespace)]
+        return [*older, *newer]
+
+    def batches(self, namespace: int) -> Sequence[pa.RecordBatch]:
+        check(self._all is not None, "the list stays in memory", state=self._descriptor.name)
+        return () if self._all is None else self._all.batches(namespace)
 
     def key_groups_of(self, rows: pa.RecordBatch) -> KeyGroups:
         return self._newer.key_groups_of(rows)
@@ -175,8 +191,10 @@ class RocksDbBatchList:
         self._files, self._flushes = files, Flushes(files)
         self.log = IncrementLog(reusable)
         for key, content in files.scan():
-            entry = decoded_entry(key)
-            self._note(entry, decoded_batch(content)[0])
+            entry, (batch, _) = decoded_entry(key), decoded_batch(content)
+            self._note(entry, batch)
+            if self._all is not None:
+                self._all.append(entry[0], batch)
             self._next_number = max(self._next_number, entry[1])
         check(len(self) == rows, "a list has the rows that its snapshot names", rows=rows)
 

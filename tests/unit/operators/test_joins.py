@@ -14,12 +14,14 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
+from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.operators.joining import join_state
 from pipelines.operators.joining.stream_join import Interval, IntervalJoin, StreamJoin
 from pipelines.operators.joining.window_join import JoinKind, WindowJoin
 from pipelines.operators.operator import Operator
 from pipelines.operators.windowing.windows import AlignedWindows, SlidingWindows, TumblingWindows
 from pipelines.state.backend import BackendFactory
+from pipelines.state.in_memory import batch_list
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.unit.operators.joined_rows import (
@@ -42,6 +44,8 @@ from tests.unit.operators.joined_rows import (
 )
 from tests.unit.operators.subtasks import Subtasks
 
+KEYED = pa.schema([("key", pa.int64()), ("time", pa.int64())])
+
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_index_finds_each_row_while_another_thread_merges(
@@ -51,27 +55,28 @@ def test_an_index_finds_each_row_while_another_thread_merges(
     rng = random.Random(seed)
     other_thread = OtherThread()
     monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 20)
-    monkeypatch.setattr(join_state, "JOINED_BYTES", rng.choice([0, 200, 1 << 20]))
+    monkeypatch.setattr(batch_list, "MERGED_BYTES", rng.choice([0, 200, 1 << 20]))
     monkeypatch.setattr(join_state, "_MERGER", other_thread)
-    index = join_state.RowIndex(("key",))
+    width = rng.choice([1, 7, 50])
+    side = join_state.TimedSide(in_memory(), "rows", KEYED, ("key",), "time", width)
     kept: list[tuple[int, int]] = []
     for now in range(200):
         rows = [(rng.randrange(9), now - rng.randrange(60)) for _ in range(rng.randrange(8))]
         kept += rows
         columns = {"key": [key for key, _ in rows], "time": [time for _, time in rows]}
-        batch = pa.record_batch(columns, pa.schema([("key", pa.int64()), ("time", pa.int64())]))
-        index.add(batch, batch.column("time").to_numpy())
+        batch = pa.record_batch(columns, KEYED)
+        side.add(batch, batch.column("time").to_numpy())
         if rng.random() < 0.3:
             other_thread.work()
         if rng.random() < 0.1:
             kept = [row for row in kept if row[1] >= now - 30]
-            index.drop_before(now - 30)
+            side.drop_before(now - 30)
 
         keys = pa.record_batch({"key": list(range(9))})
         earliest = np.full(9, now - 30)
         found = [
             tuple(row.values())
-            for matches in index.match(keys, earliest)
+            for matches in side.index.match(keys, earliest)
             for row in matches.found.to_pylist()
         ]
         assert sorted(found) == sorted(row for row in kept if row[1] >= now - 30)
@@ -85,13 +90,18 @@ def test_an_index_waits_for_the_other_thread_before_it_has_too_many_runs(
     monkeypatch.setattr(join_state, "MERGED_AT_ONCE", 4)
     monkeypatch.setattr(join_state, "RUNS_MAX", 12)
     monkeypatch.setattr(join_state, "_MERGER", OtherThread())
-    index = join_state.RowIndex(("key",))
+    side = join_state.TimedSide(in_memory(), "rows", KEYED, ("key",), "time", 1)
     for key in range(200):
-        index.add(pa.record_batch({"key": [key] * 4}), np.zeros(4, np.int64))
-        assert len(index._runs) <= 12
+        rows = pa.record_batch({"key": [key] * 4, "time": [0] * 4}, KEYED)
+        side.add(rows, np.zeros(4, np.int64))
+        assert len(side.index._runs) <= 12
 
-    matches = list(index.match(pa.record_batch({"key": [7]})))
+    matches = list(side.index.match(pa.record_batch({"key": [7]})))
     assert sum(len(each.asked) for each in matches) == 4
+
+
+def in_memory() -> HashMapBackend:
+    return HashMapBackend(KeyGroupRange(0, 127), 128)
 
 
 class Merge(Future[Any]):
@@ -318,6 +328,39 @@ def test_rows_kept_without_a_time_to_live_begin_to_age_when_it_is_given() -> Non
     joined.send([row(1, ("a", 1, 0, 3))], 1)
 
     assert [as_pair(out) for out in joined.emitted.rows] == [(1, 2)]
+
+
+def test_rows_in_buckets_of_another_width_are_found_after_a_restore() -> None:
+    """Another version of the code has another interval."""
+    intervals = [Interval(-8, 8), Interval(-80, 80)]
+    joined = Subtasks(lambda: IntervalJoin(ON, TIMES, intervals[0]), [LEFT, RIGHT], [ON, ON])
+    joined.send([row(0, ("a", 1, time, time)) for time in range(20)])
+    intervals.pop(0)
+    joined.restore(1)
+    joined.send([row(0, ("a", 1, time, time)) for time in range(20, 40)])
+
+    joined.send([row(1, ("a", 1, 20, 9))], 1)
+
+    assert sorted(as_pair(out) for out in joined.emitted.rows) == [(n, 9) for n in range(40)]
+
+
+def test_after_the_clock_was_set_back_new_rows_are_found_and_not_those_dropped() -> None:
+    now = [1_000_000]
+    joined = Subtasks(
+        lambda: StreamJoin(ON, JoinKind.INNER, 1_600),
+        [LEFT, RIGHT],
+        [ON, ON],
+        now_ms=lambda: now[0],
+    )
+    joined.send([row(0, ("a", 1, 0, 1)), row(0, ("a", 1, 0, 2))])
+    now[0] += 3_000
+    joined.send([row(0, ("a", 1, 0, n)) for n in (3, 4, 5)])
+    now[0] -= 3_000
+    joined.send([row(0, ("a", 1, 0, 6))])
+
+    joined.send([row(1, ("a", 1, 0, 9))], 1)
+
+    assert sorted(as_pair(out) for out in joined.emitted.rows) == [(3, 9), (4, 9), (5, 9), (6, 9)]
 
 
 def test_rows_whose_keys_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
