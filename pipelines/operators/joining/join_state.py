@@ -103,7 +103,12 @@ class RowsInPlace:
 
     def next_numbers(self, times: Longs) -> Longs:
         """Of rows that are just being added to the state, in their order."""
-        distinct, bucket = np.unique(self.buckets(times), return_inverse=True)
+        buckets = self.buckets(times)
+        if (buckets == buckets[0]).all():
+            begin = self._numbered.get(int(buckets[0]), 0)
+            self._numbered[int(buckets[0])] = end = begin + len(buckets)
+            return np.arange(begin, end)
+        distinct, bucket = np.unique(buckets, return_inverse=True)
         begins = np.array([self._numbered.get(each, 0) for each in distinct.tolist()], np.int64)
         counts = np.bincount(bucket)
         for each, begin, count in zip(distinct.tolist(), begins.tolist(), counts, strict=True):
@@ -135,9 +140,9 @@ class RowsInPlace:
 
     def _of_bucket(self, bucket: int, numbers: Longs) -> tuple[Longs, list[pa.RecordBatch]]:
         batches = self._rows.batches(bucket)
+        check(len(batches) < 1 << 16, "a bucket has few batches", bucket=bucket)
         ends = np.cumsum([each.num_rows for each in batches])
         of_batch = np.searchsorted(ends, numbers, side="right").astype(np.uint16)  # sorted fast
-        check(len(batches) <= np.iinfo(np.uint16).max, "a bucket has few batches", bucket=bucket)
         order = np.argsort(of_batch, kind="stable")
         counts = np.bincount(of_batch, minlength=len(batches))
         within = numbers[order] - np.repeat(np.append(0, ends[:-1]), counts)
