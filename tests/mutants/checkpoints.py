@@ -3,8 +3,45 @@
 from tests.mutants.mutant import Mutant
 
 INCREMENTS = "tests/contracts/test_state_increments.py"
+ON_DISK = "tests/unit/state/test_rocksdb_memory.py"
 
 CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
+    "a row that has left the memory for RocksDB is found again, and few keys that are not on disk"
+    " are looked for there": (
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "            self._room -= len(now)",
+            "            self._room -= len(now)\n            now = now[1:]",
+            f"{ON_DISK}::test_a_filter_names_each_key_that_was_added_and_few_others",
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "return positions[self._filter.may_hold(hashes)]",
+            "return positions",
+            f"{ON_DISK}::test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on"
+            "_disk",
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "        self._filter.add(self._hash_keys(keys, tuple(self._descriptor.key.names)))",
+            "        pass",
+            f"{ON_DISK}::test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on"
+            "_disk",
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "        self._filter.on_unknown()",
+            "        pass",
+            f"{INCREMENTS}::test_a_database_is_taken_over_as_it_is_and_goes_on",
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "at = order[[value is not None for value in found]]",
+            "at = np.flatnonzero([value is not None for value in found])",
+            f"{ON_DISK}::test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on"
+            "_disk",
+        ),
+    ),
     "an asynchronous request in flight is in the snapshot, and event time waits for its result": (
         Mutant(
             "pipelines/operators/asynchronous/async_map.py",

@@ -1,13 +1,15 @@
 """What a RocksDB table reads where: rows that all lie in memory never pass through the database."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.backend import StateBackend, Table, TableDescriptor
+from pipelines.state.backend import NO_ROW, StateBackend, Table, TableDescriptor
+from pipelines.state.on_disk.rocksdb_table import KeyFilter
+from pipelines.state.on_disk.sorted_files import SortedFiles
 from tests.contracts.rocksdb_slots import TINY_BYTES, RocksDbBackends, rocksdb_backends
 
 COUNTS = TableDescriptor(
@@ -63,6 +65,59 @@ def test_rows_that_have_left_the_memory_are_in_the_snapshot() -> None:
         assert snapshot(backend) == dict.fromkeys(range(100), 1)
 
 
+def test_what_left_the_memory_is_found_and_what_never_was_there_is_not_looked_up_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    get = SortedFiles.get
+
+    def counted(files: SortedFiles, keys: Sequence[bytes]) -> list[bytes | None]:
+        asked.append(len(keys))
+        return get(files, keys)
+
+    monkeypatch.setattr(SortedFiles, "get", counted)
+    users_max = 20_000
+    with rocksdb_backends(1 << 20) as small:
+        backend = backend_of(small)
+        table = backend.table(COUNTS)
+        for begin in range(0, users_max, 1_000):
+            add(table, np.arange(begin, begin + 1_000), np.arange(begin, begin + 1_000))
+            backend.settle()
+        assert sum(asked) < 0.2 * users_max  # each was new
+
+        add(table, np.random.default_rng(1).permutation(users_max), 1)
+        new = np.arange(users_max, 2 * users_max)
+        asked.clear()
+        assert (table.find(users(new)) == NO_ROW).all()
+
+        assert sum(asked) < 0.2 * users_max
+        assert snapshot(backend) == {user: user + 1 for user in range(users_max)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_filter_names_each_key_that_was_added_and_few_others(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    found = KeyFilter(1 << 20)
+    added = draws.integers(0, 1 << 64, 40_000, np.uint64)
+    for part in np.array_split(added, draws.integers(1, 20)):
+        found.add(part)
+        found.add(part[:100])
+
+    assert found.may_hold(added).all()
+    assert found.may_hold(draws.integers(0, 1 << 64, 40_000, np.uint64)).mean() < 0.1
+
+
+def test_a_filter_with_more_keys_than_it_has_room_for_names_every_key() -> None:
+    found = KeyFilter(100_000)
+    hashes = np.random.default_rng(1).integers(0, 1 << 64, 100_000, np.uint64)
+
+    found.add(hashes)
+
+    assert found.may_hold(hashes + np.uint64(1)).all()
+    found.clear()
+    assert not found.may_hold(hashes).any()
+
+
 def test_deleted_rows_of_which_the_database_knows_are_in_no_snapshot() -> None:
     with rocksdb_backends(is_incremental=True) as backends:
         backend = backend_of(backends)
@@ -84,7 +139,7 @@ def users(numbers: np.ndarray) -> pa.RecordBatch:
     return pa.record_batch([numbers], schema=COUNTS.key)
 
 
-def add(table: Table, numbers: np.ndarray, increment: int) -> None:
+def add(table: Table, numbers: np.ndarray, increment: int | np.ndarray) -> None:
     rows = table.rows_for(users(numbers))
     table.write("count", rows, np.asarray(table.read("count", rows)) + increment)
 
