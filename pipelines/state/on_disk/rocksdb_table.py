@@ -263,8 +263,8 @@ class KeyFilter:
 
 
 def _places(hashes: Hashes, words: int) -> tuple[npt.NDArray[np.int64], Words]:
-    """The word of each key, and its bits there."""
-    mixed = (hashes ^ (hashes >> np.uint64(33))) * _MIXED_BY  # its low bits are those of a product
+    """The word of each key, by the high bits of its hash, and its bits there, by some low ones."""
+    mixed = (hashes ^ (hashes >> np.uint64(33))) * _MIXED_BY
     places = (mixed >> np.uint64(64 - words.bit_length() + 1)).astype(np.int64)
     one, choice = np.uint64(1), np.uint64((1 << _WORD_BITS) - 1)
     bits = np.zeros(len(hashes), np.uint64)
