@@ -22,7 +22,9 @@ PORTS_MAX = 15  # of one rule
 @contextmanager
 def lossy(ports: Collection[int], share: float = 1.0) -> Iterator[None]:
     """So much of what goes to or comes from these ports is lost. Raises Rejected if it cannot be
-    done here."""
+    done here, or there are no ports, as of a process that has ended."""
+    if not ports:
+        raise Rejected("nothing is cut off: the process has no connections, or has ended")
     with ExitStack() as undo:
         ordered = sorted(ports)
         for begin in range(0, len(ordered), PORTS_MAX):
@@ -65,7 +67,7 @@ def _iptables(*words: str) -> str:
     try:
         done = subprocess.run(["iptables", "-w", *words], capture_output=True, text=True)
     except OSError as error:
-        raise Rejected(f"iptables is missing: {error}") from error
+        raise Rejected(f"lost packets need iptables; install it: {error}") from error
     if done.returncode:
-        raise Rejected(f"iptables: {done.stderr.strip().splitlines()[0]}")
+        raise Rejected(f"lost packets need root and iptables: {done.stderr.strip()}")
     return done.stdout

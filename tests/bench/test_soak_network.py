@@ -10,10 +10,12 @@ import psutil
 import pytest
 
 from bench.soak import network
+from pipelines.domain.errors import Rejected
 
 LOSES = """
 import sys, time
 from bench.soak import network
+from pipelines.domain.errors import Rejected
 with network.lossy([int(sys.argv[1]), *range(1, 20)]):
     print(flush=True)
     time.sleep(1000)
@@ -58,6 +60,11 @@ def test_other_ports_lose_nothing(ends: tuple[socket.socket, socket.socket]) -> 
     with network.lossy([1]):
         client.sendall(b"a")
         assert accepted.recv(1) == b"a"
+
+
+def test_without_a_port_nothing_is_called_cut_off() -> None:
+    with pytest.raises(Rejected, match="nothing is cut off"), network.lossy(set()):
+        pass
 
 
 def test_a_process_hears_others_at_the_ports_of_its_connections(

@@ -153,7 +153,7 @@ class RowsInPlace:
 
 
 class RowIndex:
-    """Finds rows of a state; whoever adds rows to the index adds them to the state as well."""
+    """Finds rows of a state. The side that adds rows here adds them to the state as well."""
 
     def __init__(self, keys: tuple[str, ...], rows: RowsInPlace) -> None:
         self._keys = list(keys)

@@ -34,8 +34,8 @@ from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import DELETED_COLUMN
 
 MERGED_BYTES = 16 << 20
-"""From this size on a batch is not merged with younger ones. Whoever reads rows in place takes
-those of each batch by themselves."""
+"""From this size on a batch is not merged with younger ones. A reader of rows in place copies once
+per batch, so few large ones cost it less."""
 
 _SNAPSHOT_ROWS = 65_536
 
