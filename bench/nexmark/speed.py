@@ -103,7 +103,7 @@ def of_query(query: str, work: Work, begin: Begin) -> Fields:
     """With the sentence that says why, where a peer measured nothing."""
     work = _long_enough(query, work, begin)
     directory = _directory(query, work)
-    ours = partial(run_once, query, work, begin)
+    ours = partial(_seen, query, work, begin)
     if not work.with_peers:
         runs = [ours() for _ in range(work.pairs)]
         return {"ratio": None, "cpu_ratio": None, **_of_runs(work, runs)}
@@ -137,6 +137,17 @@ def _long_enough(query: str, work: Work, begin: Begin) -> Work:
 
 def _directory(query: str, work: Work) -> Path:
     return work.events.files(kinds_of(query))
+
+
+def _seen(query: str, work: Work, begin: Begin) -> OurRun:
+    """Raises RuntimeError if the run was over before its processes could be looked at twice."""
+    run = run_once(query, work, begin)
+    if not run.cpu_s:
+        raise RuntimeError(
+            f"{query}: the run was over in {run.took_s:.1f} s, before its processor time could be "
+            "measured. Give it more events (--events), or leave --least-s as it is."
+        )
+    return run
 
 
 def run_once(query: str, work: Work, begin: Begin) -> OurRun:

@@ -27,6 +27,8 @@ KILLED = ("q4", "q5", "q19")
 
 KILLS = Kills(Events(90_000, 3_000), rate=10_000, count=3, interval_ms=200, between_s=(0.05, 0.3))
 FEW = Events(20_000, 500)
+SEEN = speed.Work(FEW, pairs=1, least_s=1.0)
+"""A run of a tenth of a second is over before anybody has looked at its processes."""
 
 
 @pytest.mark.parametrize("query", KILLED)
@@ -62,7 +64,7 @@ def test_events_that_end_before_the_last_kill_are_an_error() -> None:
 
 
 def test_the_speed_of_a_query_has_all_its_figures() -> None:
-    found = speed.measure(["q18"], Work(FEW, pairs=1, least_s=0), on_processes)
+    found = speed.measure(["q18"], SEEN, on_processes)
 
     fields = found["by_query"]["q18"]
     assert found["geometric_mean"] is None
@@ -89,6 +91,16 @@ def test_a_query_that_is_over_too_soon_gets_more_events(
     assert (found["events"], found["seconds"]) == (400_000, 2.8)
 
 
+def test_a_run_that_was_over_before_it_was_looked_at_has_no_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unseen = OurRun(200_000.0, 0.1, 0.0, 1, 10.0, 0, 1, 1)
+    monkeypatch.setattr(speed, "run_once", lambda query, work, begin: unseen)
+
+    with pytest.raises(RuntimeError, match="over in 0.1 s, before its processor time"):
+        of_query("q18", Work(FEW, pairs=1, least_s=0), on_processes)
+
+
 def test_files_that_are_read_again_have_the_same_rows_as_often() -> None:
     names = [path / BID.name for path in (FEW.files([BID]), replace(FEW, rounds=3).files([BID]))]
 
@@ -108,7 +120,7 @@ def test_without_flink_the_figures_of_ours_are_there_and_the_next_step(
     for peer in ("FLINK", "STRUCTURED"):
         monkeypatch.setenv(f"FTDASH_BENCH_{peer}_PYTHON", "/nowhere/python")
 
-    fields = of_query("q2", Work(FEW, pairs=1, with_peers=True, least_s=0), on_processes)
+    fields = of_query("q2", replace(SEEN, with_peers=True), on_processes)
 
     assert fields["ratio"] is None
     assert fields["records_per_s"] > 0
