@@ -192,7 +192,7 @@ def points(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoredPoi
 
 
 @pytest.fixture
-def place(points: StoredPoints, tmp_path: Path) -> Place:
+def place(points: StoredPoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     store, root = points.store, f"{points.root}/checkpoints"
     location = f"{root}/chk-1"
     own = store.write_batches(location, "own", SCHEMA, [rows()], open_format=False)
@@ -202,6 +202,8 @@ def place(points: StoredPoints, tmp_path: Path) -> Place:
     store.publish(location, manifest_of([own, shared]))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
+    # where the removal of an upload's spool is made to fail, the spool stays
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     return Place(store, root, location, own, shared, scratch)
 
 
