@@ -17,7 +17,7 @@
   const [NARROW_PX, ROW_PX, SIGN_PX] = [480, 19, 60]; // of a legend
   const SETTLED_MS = 100; // a window is pulled in many steps
   let [width, pulled] = [innerWidth, 0];
-  let zoomedOut = 0; // how often: another number, and Plotly forgets how far one had zoomed in
+  let zoomedOut = 1; // with a new number, or with 0, Plotly forgets how far somebody has zoomed in
 
   function draw(chart) {
     const values = document.getElementById(chart.dataset.values);

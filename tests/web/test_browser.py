@@ -640,6 +640,25 @@ def test_one_time_holds_for_every_chart_over_refreshes_and_in_the_address(page: 
     assert page.evaluate(TIMES) != shown
 
 
+def test_a_chart_without_a_time_axis_stays_zoomed_in_over_refreshes_until_a_double_click(
+    page: Page,
+) -> None:
+    page.set_viewport_size(ALL_IN_SIGHT)
+    is_whole = "() => document.querySelector('#chart-alignment .plot').layout.xaxis.autorange"
+    shown = is_whole.replace("autorange", "range")
+    assert page.evaluate(is_whole)
+
+    zoom_in(page, "#chart-alignment")
+    page.wait_for_function(f"() => !({is_whole})()")
+    chosen = page.evaluate(shown)
+    wait_for_next_checkpoint(page)
+    assert page.evaluate(shown) == chosen
+
+    zoom_out(page, "#chart-alignment")
+    page.wait_for_function(is_whole)
+    assert times_in_address(page) == {}
+
+
 def test_a_copied_link_shows_a_colleague_the_same_time(page: Page, dashboard: Site) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=dashboard.address)
     page.set_viewport_size(ALL_IN_SIGHT)
