@@ -197,6 +197,23 @@ def test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed(seed:
     assert not {file.name for file in base.files} & {file.name for file in handle.files}
 
 
+def test_a_table_of_several_slices_is_whole_when_its_first_files_have_been_replaced() -> None:
+    """With slices and segments as they are in use: how they fit together is part of the rule."""
+    run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
+    users = [f"user {n}" for n in range(4 << chains.SLICE_BITS)]
+    run.put([(user, 0) for user in users])
+    run.complete(run.cut())
+    [base] = run.completed[-1].handles
+
+    for number in range(1, 6):
+        run.put([(user, 0) for user in users[number :: number + 1]])
+        run.complete(run.cut())
+
+    [newest] = run.completed[-1].handles
+    assert {file.name for file in base.files} - {file.name for file in newest.files}
+    assert run.restored(run.completed[-1], HashMapBackend, 1) == run.completed[-1].model
+
+
 def test_a_tombstone_stays_while_an_older_file_does() -> None:
     """The older file may hold the row that the tombstone cancels."""
     file = FileHandle(name="", length=0, digest="")

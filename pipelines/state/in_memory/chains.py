@@ -25,8 +25,9 @@ MERGED_BYTES_MAX = 32 << 20
 """The most that a checkpoint writes again to have fewer files; a busy machine writes 100 MB in a
 second or more."""
 
-SLICE_BITS = 15
-"""A slice is 2 ** SLICE_BITS rows of a table, by row number."""
+SLICE_BITS = 16
+"""A slice is 2 ** SLICE_BITS rows of a table, by row number. It is no smaller than a segment of
+`columns`, because a batch holds rows of one segment and counts as rows of one slice."""
 
 OUTDATED_SHARE_MAX = 0.5
 """The most outdated rows in the files, relative to the rows of the table; a restore reads both."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import StateFormat, StatePart
@@ -216,7 +217,10 @@ class TableIncrement:
 
 def slice_of_batch(batch: pa.RecordBatch) -> int:
     """All rows of a batch are of one segment, and so of one slice."""
-    return slice_of(batch.column(ROW_COLUMN)[0].as_py())
+    rows = batch.column(ROW_COLUMN).to_numpy()
+    first, last = slice_of(int(rows.min())), slice_of(int(rows.max()))
+    check(first == last, "a batch has rows of one slice", first=first, last=last)
+    return first
 
 
 def merged_rows(
