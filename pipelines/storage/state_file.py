@@ -247,8 +247,9 @@ def _parquet_batches(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     if encoded_schema is None:
         raise CorruptSnapshot(f"{name} does not say what types its rows have.")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded_schema)))
-    for batch in file.iter_batches(use_threads=False):
-        yield batch.cast(schema)
+    for group in range(file.num_row_groups):  # all at once, large values would fill the memory
+        for batch in file.iter_batches(row_groups=[group], use_threads=False):
+            yield batch.cast(schema)
 
 
 def handle_of(name: str, pieces: Iterable[bytes | memoryview], like: str = BLAKE3) -> FileHandle:

@@ -70,6 +70,7 @@ def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if "slices" in request.param:
         monkeypatch.setattr(chains, "SLICE_BITS", 3)
         monkeypatch.setattr(chains, "MERGED_BYTES_MAX", 6)
+        monkeypatch.setattr(columns, "PART_BYTES", 10)
     yield lambda groups, most: HashMapBackend(groups, most, is_incremental=True)
 
 

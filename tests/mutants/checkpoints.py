@@ -4,6 +4,10 @@ from tests.mutants.mutant import Mutant
 
 INCREMENTS = "tests/contracts/test_state_increments.py"
 ON_DISK = "tests/unit/state/test_rocksdb_memory.py"
+LARGE_ROWS = (
+    "tests/unit/state/test_row_codec.py"
+    "::test_large_rows_are_read_in_batches_of_some_bytes_and_in_little_more_memory"
+)
 
 CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     "a row that has left the memory for RocksDB is found again, and few keys that are not on disk"
@@ -484,6 +488,15 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     ): (
         Mutant(
             "pipelines/state/in_memory/chains.py",
+            "SLICE_BITS = 16",
+            "SLICE_BITS = 15",
+            (
+                f"{INCREMENTS}"
+                "::test_a_table_of_several_slices_is_whole_when_its_first_files_have_been_replaced"
+            ),
+        ),
+        Mutant(
+            "pipelines/state/in_memory/chains.py",
             "    return all(number in swept",
             "    return any(number in swept",
             f"{INCREMENTS}::test_no_checkpoint_of_a_large_table_writes_much_more_than_what_changed",
@@ -526,6 +539,35 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
                 f"{INCREMENTS}"
                 "::test_no_checkpoint_of_a_list_that_grows_writes_much_more_than_what_came"
             ),
+        ),
+    ),
+    "however large its values are, a state is written and read in parts of bounded size": (
+        Mutant(
+            "pipelines/state/in_memory/columns.py",
+            "np.diff(ends // PART_BYTES)",
+            "np.diff(ends // (1 << 60))",
+            (
+                "tests/unit/state/test_hashmap.py"
+                "::test_large_values_leave_a_table_in_batches_that_an_array_can_hold"
+            ),
+        ),
+        Mutant(
+            "pipelines/state/on_disk/stored_database.py",
+            "if size >= READ_BYTES or len(chunk)",
+            "if len(chunk)",
+            LARGE_ROWS,
+        ),
+        Mutant(
+            "pipelines/state/on_disk/stored_database.py",
+            "if offsets[-1] >= LONG_BYTES * len(lengths):",
+            "if offsets[-1] < 0:",
+            LARGE_ROWS,
+        ),
+        Mutant(
+            "pipelines/state/on_disk/rocksdb_table.py",
+            "rows = self._files.scan_keys()",
+            "rows = (key for key, _ in self._files.scan())",
+            f"{ON_DISK}::test_keys_are_scanned_without_their_values",
         ),
     ),
     "a state on disk has files for its size, not for each of its checkpoints": (

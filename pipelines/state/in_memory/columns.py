@@ -180,6 +180,7 @@ def chunks_of(positions: Positions) -> ChunkNumbers:
 
 CHUNK_BYTES = 32 << 20
 CHUNK_BITS = 32
+PART_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,21 @@ class FrozenHeap:
         if not ((numbers == first) | (numbers == NULL_POSITION)).all():
             return self._gathered(positions, numbers)
         return self.chunks[first].take(positions).cast(self.type)
+
+    def take_parts(self, positions: Positions) -> pa.ChunkedArray:
+        """As `take`, in arrays of some PART_BYTES. A segment of large values has more of them than
+        an array can hold, and than there should be in memory twice."""
+        ends = np.cumsum(self._lengths(positions))
+        bounds = np.flatnonzero(np.diff(ends // PART_BYTES)) + 1
+        parts = [self.take(part) for part in np.split(positions, bounds)]
+        return pa.chunked_array(parts, self.type)
+
+    def _lengths(self, positions: Positions) -> npt.NDArray[np.int64]:
+        numbers, lengths = chunks_of(positions), np.zeros(len(positions), np.int64)
+        for number in np.unique(numbers[numbers != NULL_POSITION]).tolist():
+            at = numbers == number
+            lengths[at] = self.chunks[number].lengths(positions[at])
+        return lengths
 
     def _gathered(self, positions: Positions, numbers: ChunkNumbers) -> pa.Array:
         """From several chunks: taken chunk by chunk, and put back into order."""
@@ -229,6 +245,10 @@ class FrozenChunk:
     @property
     def size_bytes(self) -> int:
         return int(self.offsets[self.length]) + 8 * self.length
+
+    def lengths(self, positions: Positions) -> npt.NDArray[np.int64]:
+        places = positions & ((1 << CHUNK_BITS) - 1)
+        return self.offsets[places + 1] - self.offsets[places]
 
     def take(self, positions: Positions) -> pa.Array:
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.content)]

@@ -41,8 +41,9 @@ _GARBAGE_MIN_BYTES = 16 << 20
 
 
 class FrozenArrays(Protocol):
-    def take(self, segment: int, picked: Rows | slice) -> pa.Array:
-        """The keys of the rows `picked` within one segment, as they were at the cut."""
+    def take(self, segment: int, picked: Rows | slice) -> pa.Array | pa.ChunkedArray:
+        """The keys of the rows `picked` within one segment, as they were at the cut; large ones in
+        several arrays."""
         ...
 
 
@@ -231,9 +232,9 @@ class FrozenTextKeys:
     heap: FrozenHeap
     positions: FrozenColumn
 
-    def take(self, segment: int, picked: Rows | slice) -> pa.Array:
+    def take(self, segment: int, picked: Rows | slice) -> pa.ChunkedArray:
         positions = self.positions.take(segment)[picked].astype(np.int64, copy=False)
-        return self.heap.take(positions)
+        return self.heap.take_parts(positions)
 
 
 _NULLS = "a column holds nulls only if its default is null"

@@ -69,8 +69,7 @@ class FrozenTable:
         for segment, live, wanted in self._segments(only):
             kept = live if wanted is None else live & wanted
             arrays = self._taken(segment, kept)
-            if len(arrays[0]):
-                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            yield from pa.Table.from_arrays(arrays, schema=self.schema).to_batches()
 
     def increment(
         self, only: Mask | None = None, deleted: Mask | None = None
@@ -83,14 +82,13 @@ class FrozenTable:
             gone = _NO_ROWS
             if deleted is not None:
                 gone = np.flatnonzero(segment_of(deleted, segment, self.length) & ~live)
-            tombstones = [pa.nulls(len(gone), column_type) for column_type in self.schema.types]
-            taken = zip(self._taken(segment, kept), tombstones, strict=True)
-            arrays = [pa.concat_arrays(pair) if len(gone) else pair[0] for pair in taken]
+            arrays = self._taken(segment, kept)
+            if len(gone):
+                arrays = [_with_nulls(array, len(gone)) for array in arrays]
             rows = first_row(segment) + np.concatenate([np.flatnonzero(kept), gone])
             is_deleted = np.arange(len(rows)) >= len(rows) - len(gone)
             arrays += [pa.array(rows, pa.int64()), pa.array(is_deleted)]
-            if len(rows):
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
 
     def _segments(self, only: Mask | None) -> Iterator[tuple[int, Mask, Mask | None]]:
         """Number, live rows and wanted rows of each segment that has wanted rows."""
@@ -100,7 +98,8 @@ class FrozenTable:
                 live = self.live.take(segment).astype(np.bool_, copy=False)
                 yield segment, live, wanted
 
-    def _taken(self, segment: int, kept: Mask) -> list[pa.Array]:
+    def _taken(self, segment: int, kept: Mask) -> list[pa.Array | pa.ChunkedArray]:
+        """Large values are in several arrays; a table of them has as many batches."""
         picked = slice(None) if kept.all() else np.flatnonzero(kept)
         arrays = [column.take(segment, picked) for column in (*self.keys, *self.values)]
         arrays.append(to_arrow(self.groups.take(segment)[picked], pa.uint16()))
@@ -108,6 +107,14 @@ class FrozenTable:
 
 
 _NO_ROWS = np.empty(0, np.int64)
+
+
+def _with_nulls(array: pa.Array | pa.ChunkedArray, count: int) -> pa.Array | pa.ChunkedArray:
+    nulls = pa.nulls(count, array.type)
+    if isinstance(array, pa.Array):
+        return pa.concat_arrays([array, nulls])
+    *others, last = array.chunks
+    return pa.chunked_array([*others, pa.concat_arrays([last, nulls])])
 
 
 RowNumbers = npt.NDArray[np.int64]

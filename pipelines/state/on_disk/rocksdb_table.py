@@ -121,17 +121,17 @@ class TableFiles:
 
     def scan_keys(self, after: bytes, limit: int) -> tuple[pa.RecordBatch | None, bytes | None]:
         """The keys of at most `limit` rows from `after` on, and where to go on, None at the end."""
-        chunk = list(islice(self._files.scan(after), limit))
+        chunk = list(islice(self._files.scan_keys(after), limit))
         if not chunk:
             return None, None
-        keys, _ = self._key_codec.decode([key for key, _ in chunk])
-        following = chunk[-1][0] + b"\0"  # the least key above the last one
+        keys, _ = self._key_codec.decode(chunk)
+        following = chunk[-1] + b"\0"  # the least key above the last one
         return keys, following if len(chunk) == limit else None
 
     def all_keys(self) -> Iterator[pa.RecordBatch]:
-        rows = self._files.scan()
+        rows = self._files.scan_keys()
         while chunk := list(islice(rows, SCAN_ROWS)):
-            keys, _ = self._key_codec.decode([key for key, _ in chunk])
+            keys, _ = self._key_codec.decode(chunk)
             yield keys
 
     def in_order(self, changed: pa.RecordBatch, is_deleted: Mask) -> SortedTableRows:

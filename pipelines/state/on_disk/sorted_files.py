@@ -162,6 +162,10 @@ class SortedFiles:
         """All rows from `first` on, as they are at the time of this call."""
         return cast("Iterator[tuple[bytes, bytes]]", self._database.items(from_key=first))
 
+    def scan_keys(self, first: bytes = b"") -> Iterator[bytes]:
+        """As `scan`, without the values: many large ones would not fit into memory together."""
+        return cast("Iterator[bytes]", self._database.keys(from_key=first))
+
     def link_to(self, directory: Path) -> None:
         """Copies the database with hard links; `directory` must not exist."""
         Checkpoint(self._database).create_checkpoint(str(directory))

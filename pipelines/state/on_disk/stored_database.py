@@ -180,13 +180,18 @@ def _texts(
     """Values that are scattered in `content`, as one array."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    if offsets[-1] >= LONG_BYTES * len(lengths):
+        ends = (starts + lengths).tolist()
+        whole = memoryview(content)
+        text = b"".join([whole[a:b] for a, b in zip(starts.tolist(), ends, strict=True)])
+    else:
+        text = content[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
     mask = None
     if not valid.all():
         mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
     is_text = pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
     wide = pa.large_string() if is_text else pa.large_binary()
-    buffers = [mask, pa.py_buffer(offsets), pa.py_buffer(content[places])]
+    buffers = [mask, pa.py_buffer(offsets), pa.py_buffer(text)]
     return pa.Array.from_buffers(wide, len(lengths), buffers).cast(column_type)
 
 
@@ -195,6 +200,13 @@ DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
 
 READ_CACHE_BYTES = 8 << 20
 READ_ROWS = 1 << 14  # each a tuple of bytes: some 150 bytes of Python objects
+READ_BYTES = 8 << 20
+"""Fewer of large rows: they wait in memory, and other threads, such as heartbeats, for the lock."""
+
+FEW_ROWS = 16
+LONG_BYTES = 256
+"""From this mean length on it is faster to copy texts one by one than to index their bytes."""
+
 _GROUP_PREFIX = struct.Struct(">H")
 
 
@@ -300,11 +312,23 @@ def decoded_rows(
     """Turns the rows of a table's database into rows of a snapshot."""
     added = [(KEY_GROUP_COLUMN, pa.uint16())]
     schema = pa.schema([*key_codec.schema, *value_codec.schema, *added])
-    while chunk := list(islice(rows, READ_ROWS)):
+    for chunk in _chunks(rows):
         keys, groups = key_codec.decode([key for key, _ in chunk])
         values, _ = value_codec.decode([value for _, value in chunk])
         arrays = [*keys.columns, *values.columns, pa.array(groups, pa.uint16())]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _chunks(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    chunk, size = list[tuple[bytes, bytes]](), 0
+    while few := list(islice(rows, FEW_ROWS)):
+        chunk += few
+        size += sum([len(value) for _, value in few])
+        if size >= READ_BYTES or len(chunk) >= READ_ROWS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _table_rows(

@@ -279,6 +279,28 @@ def test_many_small_batches_of_a_namespace_are_merged() -> None:
     assert [user for batch in popped for user in batch.column(0).to_pylist()] == list(range(1000))
 
 
+def test_large_values_leave_a_table_in_batches_that_an_array_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A segment has 65,536 rows, and an array of texts at most 2 GiB."""
+    monkeypatch.setattr(columns, "PART_BYTES", 10_000)
+    texts = [None if n == 3 else f"{n}" * (n % 400) for n in range(1_000)]
+    documents = TableDescriptor(
+        "documents", USERS.key, pa.schema([("text", pa.string())]), {"text": None}, ("user",)
+    )
+    table = HashMapBackend(ALL, 128).table(documents)
+    table.write_arrow("text", table.rows_for(users(*range(1_000))), pa.array(texts))
+
+    assert isinstance(table, HashMapTable)
+    batches = list(table.freeze().batches)
+
+    assert [text for batch in batches for text in batch.column("text").to_pylist()] == texts
+    assert [user for batch in batches for user in batch.column("user").to_pylist()] == [
+        *range(1_000)
+    ]
+    assert all(batch.column("text").nbytes < 10_000 + 2_000 + 4_000 for batch in batches)
+
+
 def test_times_are_read_and_written_as_the_integers_behind_them() -> None:
     last = pa.schema([("last", pa.timestamp("ms", "UTC"))])
     table = HashMapBackend(ALL, 128).table(

@@ -129,6 +129,29 @@ def test_deleted_rows_of_which_the_database_knows_are_in_no_snapshot() -> None:
         assert snapshot(backend) == dict.fromkeys(range(90, 100), 1)
 
 
+def test_keys_are_scanned_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that are large would not fit into memory together."""
+
+    def refuse(*_: object) -> Iterator[tuple[bytes, bytes]]:
+        raise AssertionError("the values are read")
+
+    monkeypatch.setattr(SortedFiles, "scan", refuse)
+    with rocksdb_backends(TINY_BYTES) as tiny:
+        backend = backend_of(tiny)
+        table = backend.table(COUNTS)
+        add(table, USERS, 1)
+        backend.settle()
+
+        assert len(table.select_at_most("user", 10)) == 11
+        found, position = list[int](), None
+        while True:
+            rows, position = table.scan(position, 30)
+            found += table.keys(rows).column("user").to_pylist()
+            if position is None:
+                break
+        assert set(found) == set(range(100))
+
+
 def backend_of(backends: RocksDbBackends) -> StateBackend:
     backend = backends(KeyGroupRange(0, 127), 128)
     backend.table(COUNTS)

@@ -1,12 +1,20 @@
 """Rows as bytes: every value comes back, and different rows never share their bytes."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.state.on_disk.stored_database import RowCodec, bytes_list, sort_order, take
+from pipelines.state.on_disk import stored_database
+from pipelines.state.on_disk.stored_database import (
+    RowCodec,
+    bytes_list,
+    decoded_rows,
+    sort_order,
+    take,
+)
 
 FIXED = pa.schema([("a", pa.int64()), ("b", pa.bool_()), ("c", pa.float32()), ("d", pa.date32())])
 MIXED = pa.schema(
@@ -85,3 +93,39 @@ def value(rng: random.Random, column_type: pa.DataType) -> object:
     if pa.types.is_large_binary(column_type):
         return rng.choice([b"", b"\0", b"\xff\0\xff"])
     return rng.choice([0, 1, (1 << 63) - 1])
+
+
+DOCUMENTS = pa.schema([("id", pa.int64()), ("text", pa.binary()), ("note", pa.string())])
+
+
+def test_large_rows_are_read_in_batches_of_some_bytes_and_in_little_more_memory() -> None:
+    """A thousand rows of 64 KiB at once would take gigabytes, and the heartbeats of the slot would
+    wait for the lock for seconds."""
+    count = 1_000
+    texts = [random.Random(number).randbytes(65_536) for number in range(count)]
+    notes = [None if number % 3 else "ä" * number for number in range(count)]
+    columns = [pa.array(range(count)), pa.array(texts, pa.binary()), pa.array(notes)]
+    codec = RowCodec(DOCUMENTS, with_group=False)
+    keys = RowCodec(pa.schema([("key", pa.int64())]), with_group=True)
+    groups = np.zeros(count, np.uint16)
+    rows = [
+        *zip(
+            bytes_list(keys.encode([pa.array(range(count))], count, groups)),
+            bytes_list(codec.encode(columns, count)),
+            strict=True,
+        )
+    ]
+
+    tracemalloc.start()
+    batches, peak_bytes = [], 0
+    for batch in decoded_rows(iter(rows), keys, codec):
+        batches.append((batch.num_rows, batch.column("note").to_pylist()))
+        at = sum(rows for rows, _ in batches)
+        assert batch.column("text").to_pylist() == texts[at - batch.num_rows : at]
+        peak_bytes = max(peak_bytes, tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
+
+    read_bytes = stored_database.READ_BYTES
+    assert [note for _, found in batches for note in found] == notes
+    assert max(rows for rows, _ in batches) * 65_536 < 1.5 * read_bytes
+    assert peak_bytes < 6 * read_bytes
