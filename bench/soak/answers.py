@@ -4,9 +4,12 @@ Shares no code with the engine. The input of every pipeline is the numbers 0, 1,
 batches, so that no window is ever half full.
 """
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from random import Random
 
 Row = tuple[int, ...]
 
@@ -17,6 +20,8 @@ NUMBER_MS = 50
 WINDOW_MS = BATCH * NUMBER_MS
 KEYS = 4  # of a window
 VISITS = 5  # of each key that is counted
+DOCUMENTS = 16_384  # keys that keep one each: a gigabyte
+DOCUMENT_BYTES = 65_536
 PRIME = 1_000_003
 SHOWN_MAX = 5
 
@@ -27,6 +32,14 @@ def amount(number: int) -> int:
 
 def price(number: int) -> int:
     return (number * 31 + 11) % PRIME
+
+
+@cache
+def digest_before(number: int) -> int:
+    """Of the document that the number before it of the same key has left; the first finds none."""
+    if number < DOCUMENTS:
+        return 0
+    return zlib.crc32(Random(number - DOCUMENTS).randbytes(DOCUMENT_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +90,12 @@ PAIRS = Answer(
 COUNTS = Answer(
     columns=("n", "nth"),
     row_of=_single(lambda number: number % VISITS + 1),
+    last_number=lambda name: name[0],
+    named=_each,
+)
+REPLACED = Answer(
+    columns=("n", "before"),
+    row_of=_single(digest_before),
     last_number=lambda name: name[0],
     named=_each,
 )

@@ -93,6 +93,7 @@ ANSWERS: dict[str, Answer] = {
     flow.WINDOWS_FILES: answers.WINDOWS,
     flow.FILES_FILES: answers.PAIRS,
     flow.COUNTS_POSTGRES: answers.COUNTS,
+    flow.DOCUMENTS_FILES: answers.REPLACED,
     flow.KAFKA_POSTGRES: answers.AMOUNTS,
     flow.REDIS_KAFKA: answers.AMOUNTS,
 }
@@ -109,7 +110,7 @@ def _feed(kind: str, name: str, place: Path, servers: Servers) -> Feed:
 
 def _read(kind: str, name: str, place: Path, servers: Servers) -> Read:
     columns = ANSWERS[kind].columns
-    if kind in (flow.FILES_FILES, flow.WINDOWS_FILES):
+    if kind in (flow.FILES_FILES, flow.WINDOWS_FILES, flow.DOCUMENTS_FILES):
         return FileRows(place / "output", columns)
     if kind == flow.REDIS_KAFKA:
         return TopicRows(_given(servers.kafka).bootstrap_servers, name, columns)

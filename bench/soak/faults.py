@@ -21,15 +21,17 @@ from bench.drill import incidents
 from bench.drill.flow import CLOCK
 from bench.drill.staging import STARTED_WITHIN_S, Servers, Staged
 from bench.soak import network
-from bench.soak.flow import COUNTS_POSTGRES, REDIS_POSTGRES, VERSION, Code
+from bench.soak.flow import COUNTS_POSTGRES, DOCUMENTS_FILES, REDIS_POSTGRES, VERSION, Code
 from bench.soak.schedule import Fault, Planned
 from ftdash.checkpoints.queries.checkpoints import recovery_points
 from ftdash.embedded.supervisor import wait_until
 from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
-from ftdash.points.services.restore import Restore, restore
+from ftdash.points.services.restore import Restore, dispose, restore
 from ftdash.requests import services
 from pipelines.domain.commands import RunCommand, StopWithSavepoint, TakeSavepoint
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import ClaimMode
 from tests import object_server
 
 WHO = "soak"
@@ -39,6 +41,9 @@ DISK = "points"
 
 ON_DISK, IN_OBJECTS = REDIS_POSTGRES, COUNTS_POSTGRES
 """The pipelines whose checkpoints have a small disk, and an object store."""
+
+LARGE = DOCUMENTS_FILES
+"""The pipeline whose savepoints take a gigabyte each: none of them may stay."""
 
 FAULTY = (
     object_server.Fault.SERVER_ERROR,
@@ -215,22 +220,25 @@ def _put(lever: Path, ahead_s: int) -> None:
 
 
 def savepoint(doing: Doing) -> None:
-    _asked(doing.staged, TakeSavepoint())
+    path = _path_of(_asked(doing.staged, TakeSavepoint()))
+    if doing.staged.name == LARGE:
+        doing.staged.wait_runs(1)  # the run needs it until another checkpoint is complete
+        _ended(dispose(pipeline=LARGE, path=path, requester=WHO, reason="the soak"))
 
 
 def stop_and_restore(doing: Doing) -> None:
-    _restored(doing.staged)
+    _restored(doing)
 
 
 def rescale(doing: Doing) -> None:
     now = doing.staged.run.parallelism
-    _restored(doing.staged, parallelism=doing.rng.choice([p for p in PARALLELISMS if p != now]))
+    _restored(doing, parallelism=doing.rng.choice([p for p in PARALLELISMS if p != now]))
 
 
 def settings(doing: Doing) -> None:
     now = doing.staged.run.settings
     others = [change for change in CHANGES if not change.items() <= now.items()]
-    _restored(doing.staged, settings=doing.rng.choice(others))
+    _restored(doing, settings=doing.rng.choice(others))
 
 
 def code(doing: Doing) -> None:
@@ -238,7 +246,7 @@ def code(doing: Doing) -> None:
     parameters = doing.staged.run.parameters
     now, kind = Code(int(parameters[VERSION])), parameters["kind"]
     renamed = now.renamed_to(now.other, kind)
-    _restored(doing.staged, parameters={VERSION: str(now.other.version)}, renamed=renamed)
+    _restored(doing, parameters={VERSION: str(now.other.version)}, renamed=renamed)
 
 
 DO: Mapping[Fault, Callable[[Doing], None]] = {
@@ -340,7 +348,7 @@ def go_on(staged: Staged) -> str:
     newest = next((point for point in recovery_points(staged.name) if point.is_present), None)
     if newest is None:
         raise Rejected(f"{said} There is no point to go on from.")
-    _start(staged, Restore(pipeline=staged.name, path=newest.path))
+    _start(staged, newest.path, ClaimMode.NO_CLAIM)
     return said
 
 
@@ -351,38 +359,49 @@ def drained(staged: Staged) -> None:
 
 def stop(staged: Staged, command: StopWithSavepoint) -> str:
     """Returns the path of the savepoint."""
-    ended = _asked(staged, command)
+    path = _path_of(_asked(staged, command))
     staged.wait(lambda run: run.is_terminal)
-    if ended.path is None:
-        raise Rejected(f"The savepoint of {staged.name} has no path: {ended.message}")
-    return ended.path
+    return path
 
 
-def _restored(staged: Staged, **others: Any) -> None:
+def _restored(doing: Doing, **others: Any) -> None:
     """`others`: what of `Restore` is not as the pipeline has it."""
+    staged = doing.staged
     path = stop(staged, StopWithSavepoint())
-    _start(staged, Restore(pipeline=staged.name, path=path, **others))
+    drawn = doing.rng.choice((ClaimMode.NO_CLAIM, ClaimMode.CLAIM))
+    _start(staged, path, ClaimMode.CLAIM if staged.name == LARGE else drawn, **others)
 
 
-def _start(staged: Staged, how: Restore) -> None:
-    restore(how, requester=WHO, reason="the soak")
+def _start(staged: Staged, path: str, claim_mode: ClaimMode, **others: Any) -> None:
+    how = Restore(pipeline=staged.name, path=path, **others)
+    restore(how, requester=WHO, reason="the soak", claim_mode=claim_mode)
     staged.wait(lambda run: run.status == "RUNNING" or run.is_terminal)
 
 
 def _asked(staged: Staged, command: RunCommand) -> Request:
     """Raises Rejected if it did not succeed: what was asked amid a recovery may be refused."""
     staged.wait(lambda run: run.status == "RUNNING" or run.is_terminal, STARTED_WITHIN_S)
-    name = services.ask(staged.name, command, who=WHO, why="the soak")
+    return _ended(services.ask(staged.name, command, who=WHO, why="the soak"))
 
-    def has_ended() -> bool:
-        return Request.objects.get(request_id=name).phase not in OPEN_PHASES
 
+def _ended(request_id: RequestId) -> Request:
+    def request() -> Request:
+        return Request.objects.select_related("pipeline").get(request_id=request_id)
+
+    asked = request()
+    what = f"The request to {asked.command.action} of {asked.pipeline.name}"
     wait_until(
-        has_ended,
+        lambda: request().phase not in OPEN_PHASES,
         within_s=ENDED_WITHIN_S,
-        otherwise=lambda: f"The {command.action} of {staged.name} did not end.",
+        otherwise=lambda: f"{what} did not end.",
     )
-    ended = Request.objects.get(request_id=name)
+    ended = request()
     if ended.phase != RequestPhase.SUCCEEDED:
-        raise Rejected(f"The {command.action} of {staged.name} failed: {ended.message}")
+        raise Rejected(f"{what} failed: {ended.message}")
     return ended
+
+
+def _path_of(savepoint: Request) -> str:
+    if savepoint.path is None:
+        raise Rejected(f"The savepoint of {savepoint.pipeline.name} has no path.")
+    return savepoint.path

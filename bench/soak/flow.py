@@ -4,11 +4,13 @@ Their right output is in `answers`, which knows nothing of this.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +48,7 @@ from pipelines.stream import (
 
 REDIS_POSTGRES, WINDOWS_FILES = "redis-postgres", "windows-files"
 FILES_FILES, COUNTS_POSTGRES = "files-files", "counts-postgres"
+DOCUMENTS_FILES = "documents-files"
 KAFKA_POSTGRES, REDIS_KAFKA = "kafka-postgres", "redis-kafka"
 
 VERSION = "version"
@@ -59,6 +62,7 @@ TIMED = pa.schema([("n", pa.int64()), ("at", TIME)])
 PRICED = pa.schema([("n", pa.int64()), ("price", pa.int64())])
 AMOUNTS = pa.schema([("n", pa.int64()), ("amount", pa.int64())])
 COUNTS = pa.schema([("n", pa.int64()), ("nth", pa.int64())])
+REPLACED = pa.schema([("n", pa.int64()), ("before", pa.int64())])
 KEYED = pa.schema([*TIMED, ("key", pa.int64()), ("amount", pa.int64())])
 OTHERS = pa.schema([*TIMED, ("price", pa.int64())])
 TOTALS = pa.schema([(name, pa.int64()) for name in ("start_ms", "key", "pairs", "total")])
@@ -66,6 +70,7 @@ WINDOW = timedelta(seconds=1)
 LOOK_EVERY = timedelta(seconds=1)
 TRANSACTION_TIMEOUT = timedelta(minutes=10)  # longer than any recovery here
 PRIME, KEYS, VISITS, PAD_BYTES = 1_000_003, 4, 5, 4096
+DOCUMENTS, DOCUMENT_BYTES = 16_384, 65_536
 
 
 def streams_of(name: str, kind: str) -> tuple[str, ...]:
@@ -115,6 +120,19 @@ class Count(KeyedProcessFunction):
         self._count.update(nth)
         self._pad.update(f"{row['n']} " * (PAD_BYTES // 8))
         yield {"n": row["n"], "nth": nth}
+
+
+class Replace(KeyedProcessFunction):
+    """Keeps a document of each key, a gigabyte of them in all, and replaces it at each visit."""
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._document = runtime.get_state(ValueStateDescriptor("document", pa.binary()))
+
+    def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        before = self._document.value()
+        # Random bytes, because compression would make a few megabytes of anything else.
+        self._document.update(Random(row["n"]).randbytes(DOCUMENT_BYTES))
+        yield {"n": row["n"], "before": 0 if before is None else zlib.crc32(before)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +192,26 @@ def files_files(env: Environment, name: str, place: Path, code: Code) -> None:
 
 def counts_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
     numbers = code.source(env, _redis(name, COUNTS_POSTGRES, NUMBERS), "numbers")
-
-    def keyed_by_visit(batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = pc.divide(batch.column("n"), VISITS)
-        return pa.record_batch([batch.column("n"), keys], names=["n", "key"])
-
-    schema = pa.schema([*NUMBERS, ("key", pa.int64())])
-    visits = numbers.map_batches(keyed_by_visit, schema, uid="keys")
+    visits = _visits(numbers, lambda number: pc.divide(number, VISITS))
     counted = visits.key_by("key").process(Count(), COUNTS, uid="count")
     counted.sink(PostgresInsert(os.environ[POSTGRES], table_of(name), pipeline=name), uid="rows")
+
+
+def documents_files(env: Environment, name: str, place: Path, code: Code) -> None:
+    numbers = code.source(env, _redis(name, DOCUMENTS_FILES, NUMBERS), "numbers")
+    visits = _visits(numbers, lambda number: _modulo(number, DOCUMENTS))
+    replaced = visits.key_by("key").process(Replace(), REPLACED, uid="documents")
+    sink = ExactlyOnceFiles(place / "output", pipeline=name, format=JSON_LINES)
+    replaced.sink(sink, uid="files")
+
+
+def _visits(numbers: Stream, key_of: Callable[[pa.Array], pa.Array]) -> Stream:
+    def keyed_by_visit(batch: pa.RecordBatch) -> pa.RecordBatch:
+        number = batch.column("n")
+        return pa.record_batch([number, key_of(number)], names=["n", "key"])
+
+    schema = pa.schema([*NUMBERS, ("key", pa.int64())])
+    return numbers.map_batches(keyed_by_visit, schema, uid="keys")
 
 
 def kafka_postgres(env: Environment, name: str, place: Path, code: Code) -> None:
@@ -227,6 +256,7 @@ KINDS: Mapping[str, Assembled] = {
     WINDOWS_FILES: windows_files,
     FILES_FILES: files_files,
     COUNTS_POSTGRES: counts_postgres,
+    DOCUMENTS_FILES: documents_files,
     KAFKA_POSTGRES: kafka_postgres,
     REDIS_KAFKA: redis_kafka,
 }

@@ -54,6 +54,9 @@ SETTINGS = {
     "heartbeat.timeout": "5 s",
     "restart-strategy.exponential-delay.max-backoff": "2 s",
 }
+PATIENT = {"execution.checkpointing.timeout": "2 min"}
+"""Of the pipeline with a gigabyte of state: a savepoint holds all of it."""
+
 NEEDS = {flow.KAFKA_POSTGRES: "kafka", flow.REDIS_KAFKA: "kafka"}
 """What a pipeline cannot do without."""
 
@@ -135,6 +138,8 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
         servers.kafka.create_topic(name, partitions=2)
     line = line_of(name, places, servers)
     line.feed_next()  # a pipeline is refused while its stream does not exist
+    while name == faults.LARGE and line.fed < flow.DOCUMENTS:  # its state is as large from then on
+        line.feed_next()
     return line
 
 
@@ -142,6 +147,7 @@ def _line(name: str, places: Path, servers: Servers) -> Line:
 def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterator[Staged]:
     staged = Staged(line.name, line.place, site)
     has_disk = line.name == faults.ON_DISK and Fault.DISK_FULL not in left_out
+    patient = PATIENT if line.name == faults.LARGE else {}
     where = faults.checkpoints_of(line.name, line.place, site.servers, left_out)
     with small_disk(line.place / faults.DISK if has_disk else None):
         services.submit_pipeline(
@@ -151,7 +157,7 @@ def _running(site: Installation, line: Line, left_out: dict[str, str]) -> Iterat
             reason="the soak",
             parallelism=PARALLELISM,
             parameters={"kind": line.kind, "place": str(line.place), flow.VERSION: "1"},
-            settings={**SETTINGS, **where},
+            settings={**SETTINGS, **patient, **where},
             allows_faults=True,
         )
         try:
