@@ -248,7 +248,7 @@ class FrozenChunk:
 
     def lengths(self, positions: Positions) -> npt.NDArray[np.int64]:
         places = positions & ((1 << CHUNK_BITS) - 1)
-        return self.offsets[places + 1] - self.offsets[places]
+        return np.asarray(self.offsets[places + 1] - self.offsets[places])
 
     def take(self, positions: Positions) -> pa.Array:
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.content)]

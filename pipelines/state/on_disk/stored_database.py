@@ -182,7 +182,7 @@ def _texts(
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] >= LONG_BYTES * len(lengths):
         ends = (starts + lengths).tolist()
-        whole = memoryview(content)
+        whole = content.data
         text = b"".join([whole[a:b] for a, b in zip(starts.tolist(), ends, strict=True)])
     else:
         text = content[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
