@@ -13,14 +13,14 @@ from ftdash.audits import services as audits
 from ftdash.errands import Errand, isolated, publish
 from ftdash.flink_clusters.services import looking as flink_clusters
 from ftdash.gameday import services as game_days
-from ftdash.jobs import fresh_code
+from ftdash.jobs import validation
 from ftdash.lab import services as labs
 from ftdash.points.services import comparisons, disposal
 from ftdash.retention import pruning
-from ftdash.supervision import delivery, drivers
+from ftdash.supervision import drivers
 from ftdash.upgrades import packages
 from ftdash.upgrades import services as upgrades
-from ftdash.watching.services import files as watched_files
+from ftdash.watching.services import reports as watched_files
 from ftdash.watching.services import savepoints as query_savepoints
 from ftdash.watching.services import trouble
 from ftdash.watching.services import work as query_work
@@ -28,7 +28,7 @@ from ftdash.watching.services import work as query_work
 
 @worker_init.connect
 def begin_worker(**_: object) -> None:
-    fresh_code.stay()
+    validation.stay()
 
 
 @shared_task(ignore_result=True)
@@ -40,7 +40,7 @@ def start_run(run_key: int) -> None:
 @shared_task(ignore_result=True)
 def deliver_request(request_key: int) -> None:
     """Deliver a request to the run's driver."""
-    delivery.deliver(request_key)
+    drivers.deliver(request_key)
 
 
 @shared_task(ignore_result=True)

@@ -15,7 +15,7 @@ from pipelines import connectors, local, stream, testing
 from pipelines.connectors import contract, in_process
 from pipelines.connectors.contract import Sink
 from pipelines.domain.commands import AnyCommand, DriverCommand
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.flows.finding import installed_flows
 
 ROOT = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ KNOW_A_COMMAND = {  # module -> the commands that mean more to it than others do
     | {"RetryNow", "StartPipeline", "UndoStart"},
     "ftdash.points.services.disposal": {"DisposeSavepoint", "LabelSavepoint"},
     "ftdash.points.services.restore": {"DisposeSavepoint", "RestorePipeline"},
-    "ftdash.supervision.delivery": {"DisposeSavepoint"},  # a worker carries it out
+    "ftdash.supervision.drivers": {"DisposeSavepoint"},  # a worker carries it out
     "ftdash.upgrades.services": {"Cancel", "StopWithSavepoint", "UpgradePipeline"},  # its steps
     "ftdash.projection.run_fold": {"Cancel", "UndoStart"},  # succeed by the end of their run
     "ftdash.supervision.launcher": {"UndoStart"},  # who asked for a run that only puts back
@@ -172,7 +172,7 @@ READERS = {  # module -> why it reads rows, and is neither `queries` nor `servic
     "ftdash.deployment.doctor": "the clock of the database server",
     "ftdash.jobs.damage": "the runs that keep a point are told of its damage",
     "ftdash.prometheus.observed": "what a scrape reads, in one place",
-    "ftdash.supervision.delivery": "the requests that wait for a driver",
+    "ftdash.supervision.drivers": "the requests that wait for a driver",
     "ftdash.supervision.launcher": "what a driver is started with",
     "ftdash.upgrades.packages": "what names a package, before it is deleted",
 }

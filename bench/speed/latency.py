@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 
 from bench.benchmark import Benchmark, Fields, at_most, progress
 from bench.whole_run import Measured, run_to_its_end
-from pipelines.lab.page_views import COLUMNS, ROW, Rows
+from pipelines.lab.page_views import COLUMNS, ROW, Rows, apps_of
 from pipelines.lab.report import Delivered, delivered, latency
-from pipelines.lab.view_input import apps_of
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.views import FILES, SEED

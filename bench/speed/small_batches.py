@@ -38,10 +38,9 @@ from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid, channel_id
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.operators.rows import Row
-from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
-from pipelines.runtime.subtask.gate_alignment import GateAlignment, handler_for
+from pipelines.runtime.subtask.gate_alignment import AlignmentTiming, GateAlignment, handler_for
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING

@@ -134,7 +134,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def settings_page() -> Iterator[str]:
-    from pipelines.domain.settings.table import DEFINITIONS
+    from pipelines.domain.settings.parsing import DEFINITIONS
 
     yield "# Settings\n"
     yield (
@@ -280,7 +280,7 @@ def metrics_page() -> Iterator[str]:
 
 
 def run_states_page() -> Iterator[str]:
-    from pipelines.protocol.job import MOVES
+    from pipelines.protocol.restart import MOVES
 
     yield "# States of a run\n"
     yield (

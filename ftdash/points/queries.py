@@ -26,7 +26,7 @@ from ftdash.jobs.models import Pipeline, PointInspection, Request, Run
 from ftdash.runs.queries.planning import measured
 from ftdash.times import epoch_ms
 from pipelines.domain.commands import STARTS
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.points.verdict import Candidate, Fitness, Measured, recommended
 
 

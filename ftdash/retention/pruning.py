@@ -8,7 +8,7 @@ stays counted (`pruned_counts`).
 `bus.journal_segments` decides which segments of a journal may go. A driver does not need old ones,
 because its newest segment begins with a summary; the projector stores its offset in the database.
 During an audit, none is deleted. A mark in an inbox keeps a request that is delivered twice
-(`supervision.delivery`) from being carried out twice; it goes when the journal may forget the
+(`supervision.drivers`) from being carried out twice; it goes when the journal may forget the
 request. The logs in the directories of runs are kept short: a run of several months may fail every
 minute, and logs the reason each time.
 """

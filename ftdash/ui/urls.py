@@ -9,7 +9,7 @@ from ftdash.ui.alerts import page as alerts_page
 from ftdash.ui.checkpoint import page as checkpoint_page
 from ftdash.ui.checkpoints import page as checkpoints_page
 from ftdash.ui.eventlog import page as event_log
-from ftdash.ui.flink_clusters import catalogue as flink_catalogue
+from ftdash.ui.flink_clusters import page as flink_catalogue
 from ftdash.ui.flink_clusters import page as flink_clusters
 from ftdash.ui.gameday import page as game_day
 from ftdash.ui.guarantee import page as guarantee

@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from pipelines.audit.file_output import FileOutput
 from pipelines.audit.history import Cut, FindJournal, History, Point, read_history
-from pipelines.audit.kafka_output import KafkaLogOutput, KafkaOutput
-from pipelines.audit.kafka_topic import RecordRows, TopicReading
+from pipelines.audit.kafka_output import KafkaLogOutput, KafkaOutput, RecordRows, TopicReading
 from pipelines.audit.report import (
     AuditReport,
     Covers,

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.channels.limits import MAX_COALESCED_BATCHES, MAX_COALESCED_BYTES
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     MOST_ORIGINS,
@@ -32,6 +31,13 @@ from pipelines.domain.elements import (
     Watermark,
 )
 from pipelines.domain.ids import ChannelId
+
+MAX_COALESCED_BYTES = 1 << 20
+"""The most bytes of batches handled as one: joining copies them, and large ones gain nothing."""
+
+MAX_COALESCED_BATCHES = 1_024
+"""They leave the queue in one step, during which writers wait."""
+
 
 _EVENT_TIME = pa.timestamp("ms", "UTC")
 

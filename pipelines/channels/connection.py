@@ -15,9 +15,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.channel import ChannelClosed, NetworkLimits
 from pipelines.channels.credit import CreditedOutput
-from pipelines.channels.gate import Gate, Writer
+from pipelines.channels.gate import Gate, Inlet, Writer
 from pipelines.channels.guarded_port import (
     Credentials,
     Guard,
@@ -29,8 +29,6 @@ from pipelines.channels.guarded_port import (
     tune,
 )
 from pipelines.channels.handshake import Claim, Connection, Tls, verify_token
-from pipelines.channels.inlet import Inlet
-from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.wire import (
     BACKWARD,
     FORWARD,

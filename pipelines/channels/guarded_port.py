@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pipelines.channels.channel import PeerAddress
+from pipelines.channels.channel import NetworkLimits, PeerAddress
 from pipelines.channels.handshake import (
     Claim,
     Connection,
@@ -23,7 +23,6 @@ from pipelines.channels.handshake import (
     Tls,
     prove_token,
 )
-from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 

@@ -15,19 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipelines.channels.channel import ChannelClosed, Output, PeerAddress
+from pipelines.channels.channel import ChannelClosed, NetworkLimits, Output, PeerAddress
 from pipelines.channels.connection import DataServer, IncomingConnection, OutgoingConnection
 from pipelines.channels.credit import CreditedOutput, cost_of
 from pipelines.channels.gate import GATE_CLOSED, Gate, Writer
 from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial, start_thread
 from pipelines.channels.handshake import Claim, Connection, Tls
-from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.elements import Element
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.ids import Attempt, ChannelId
 
 if TYPE_CHECKING:
-    from pipelines.channels.inlet import Inlet
+    from pipelines.channels.gate import Inlet
 
 
 class RegisteredGates:

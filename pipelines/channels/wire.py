@@ -18,8 +18,8 @@ from enum import IntEnum
 import msgspec
 import pyarrow as pa
 
+from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.handshake import Connection
-from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.elements import (
     Barrier,
     CancelCheckpoint,

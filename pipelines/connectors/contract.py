@@ -22,6 +22,19 @@ from pipelines.connectors.sink import (
     Unfinished,
     newest_of,
 )
+from pipelines.connectors.sink_bases import (
+    ForgetsMarkers,
+    HoldsTransactions,
+    Marker,
+    MarkerLost,
+    StagesRows,
+    Transaction,
+    TransactionLost,
+    TwoPhaseCommitTarget,
+    TwoPhaseCommitWriter,
+    WriteAheadTarget,
+    WriteAheadWriter,
+)
 from pipelines.connectors.source import (
     Batch,
     ConcurrentSplits,
@@ -31,21 +44,6 @@ from pipelines.connectors.source import (
     ReadsText,
     Source,
     VersionedSplits,
-)
-from pipelines.connectors.two_phase_commit import (
-    HoldsTransactions,
-    Transaction,
-    TransactionLost,
-    TwoPhaseCommitTarget,
-    TwoPhaseCommitWriter,
-)
-from pipelines.connectors.write_ahead import (
-    ForgetsMarkers,
-    Marker,
-    MarkerLost,
-    StagesRows,
-    WriteAheadTarget,
-    WriteAheadWriter,
 )
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.guarantees import AT_LEAST_ONCE, EXACTLY_ONCE

@@ -5,10 +5,14 @@ after a recovery: `commit` is idempotent. A sink whose writes are idempotent pre
 flushes in `prepare`, and its output is exact once the checkpoint after a replay has completed. All
 sinks derive the output that belongs to a starting point from its lineage.
 
-Two bases do the part that every such sink has in common: `two_phase_commit`, where the target can
-hold a prepared transaction, and `write_ahead`, where it cannot.
+`sink_bases` has what such sinks have in common, for targets that can hold a prepared transaction,
+and for those that cannot. `last_changes` reads a changelog for a sink with one row per key. Of
+all changes of a key the last one counts: the row that it adds is there, or, if it takes a row
+back, no row is. That is right if one subtask writes all changes of a key, in the order in which
+they were made; `stream.environment` sees to it.
 
-Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
+Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`); Flink's upsert sinks, which
+read `-U` as nothing and `-D` as a deletion by key.
 """
 
 import hashlib
@@ -18,7 +22,9 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipelines.domain.elements import ROW_KIND, take_back_column
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.ownership import Claim, Holder
@@ -315,3 +321,33 @@ def newest_of(lineage: Lineage) -> dict[RunId, int]:
     for run_id, checkpoint_id in lineage:
         newest[run_id] = max(checkpoint_id, newest.get(run_id, 0))
     return newest
+
+
+_POSITION = "__position"
+
+
+@dataclass(frozen=True, slots=True)
+class LastChanges:
+    """`kept`: the newest row of each key that has one. `gone`: the keys that have none."""
+
+    kept: pa.Table
+    gone: pa.Table
+
+
+def without_kind(schema: pa.Schema) -> pa.Schema:
+    """The columns of the rows that a changelog adds and takes back."""
+    return schema.remove(schema.get_field_index(ROW_KIND))
+
+
+def last_changes(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> LastChanges:
+    """`batches`, at least one, have the column of the row kind."""
+    changes = pa.Table.from_batches(batches)
+    positions = pa.array(range(changes.num_rows), pa.int64())
+    numbered = changes.select(list(keys)).append_column(_POSITION, positions)
+    last = numbered.group_by(list(keys), use_threads=False).aggregate([(_POSITION, "max")])
+    newest = changes.take(last.column(f"{_POSITION}_max").combine_chunks().sort())
+    is_gone = pc.is_in(newest.column(ROW_KIND), value_set=take_back_column())
+    return LastChanges(
+        kept=newest.filter(pc.invert(is_gone)).drop_columns([ROW_KIND]),
+        gone=newest.filter(is_gone).select(list(keys)),
+    )

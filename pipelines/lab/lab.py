@@ -44,7 +44,15 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.lab import page_views
 from pipelines.lab.options import LabMode, LabOptions
-from pipelines.lab.page_views import STEPS, visible_rows
+from pipelines.lab.page_views import (
+    STEPS,
+    Numbers,
+    apps_of,
+    began_ms,
+    kill_places,
+    reads,
+    visible_rows,
+)
 from pipelines.lab.report import (
     CostRun,
     Facts,
@@ -60,7 +68,6 @@ from pipelines.lab.report import (
     read_again,
     views_per_s,
 )
-from pipelines.lab.view_input import Numbers, apps_of, began_ms, kill_places, reads
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.networking import SlotAddress

@@ -16,8 +16,7 @@ from pipelines.domain.events import EngineEvent, Envelope, RunEnded
 from pipelines.domain.guarantees import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from pipelines.domain.status import JobStatus
 from pipelines.lab.options import LabOptions
-from pipelines.lab.page_views import Rows
-from pipelines.lab.view_input import Numbers
+from pipelines.lab.page_views import Numbers, Rows
 
 LOSES_NOTHING = (EXACTLY_ONCE, AT_LEAST_ONCE)
 DOUBLES_NOTHING = (EXACTLY_ONCE, AT_MOST_ONCE)
@@ -186,7 +185,7 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`reads` is what `view_input.reads` returns."""
+    """`reads` is what `page_views.reads` returns."""
 
     envelopes: list[Envelope]
     rows: Rows
@@ -264,7 +263,7 @@ def views_per_s(rows: Rows, began_ms: int) -> float:
 
 
 def read_again(reads: Iterable[tuple[int, Numbers]]) -> int:
-    """Views that the source gave out more than once; `reads` is what `view_input.reads` returns."""
+    """Views that the source gave out more than once; `reads` is what `page_views.reads` returns."""
     return sum(_covered_again(ranges) for _, ranges in reads)
 
 

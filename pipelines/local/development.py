@@ -29,8 +29,7 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow
 from pipelines.local.running import NAME, RunFailed, host, local_spec
-from pipelines.local.slot import LocalStages
-from pipelines.local.turns import RealTime
+from pipelines.local.slot import LocalStages, RealTime
 from pipelines.local.view import (
     REFUSED,
     TASK_FILE,

@@ -29,8 +29,16 @@ from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings import Settings, check_parallelism
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
-from pipelines.local.slot import LocalDoor, LocalStages, ProcessKilled, Reach, Surroundings
-from pipelines.local.turns import Chores, LocalTime, RealTime
+from pipelines.local.slot import (
+    Chores,
+    LocalDoor,
+    LocalStages,
+    LocalTime,
+    ProcessKilled,
+    Reach,
+    RealTime,
+    Surroundings,
+)
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.job_events import CommandArrived, WatchedExecutor

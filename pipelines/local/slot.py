@@ -1,23 +1,28 @@
 """The slots of a driver in its own process: real deployments, subtasks and reports, in one thread.
 
 Queues take the place of a slot's control connection, and `ProcessKilled` that of the end of its
-process. `LocalDoor` is how slots come in.
+process. `LocalDoor` is how slots come in. An executor takes the place of threads: it does each
+piece of work when its turn comes. The time is the machine's own, or one that passes as fast as work
+is done; `pass_time` is called when there is nothing to do.
 """
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from random import Random
-from typing import cast
+from typing import ParamSpec, Protocol, TypeVar, cast
 
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import LocalOutput, RegisteredGates
+from pipelines.domain.clock import Clock
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, ChannelId, Uid
 from pipelines.domain.run import SlotNetworking
 from pipelines.domain.settings import Heartbeat
-from pipelines.local.turns import Chores, LocalTime
+from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     Aborted,
     Begin,
@@ -42,9 +47,91 @@ from pipelines.runtime.master.job_events import (
 from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.deployment import Deployment, deploy
 from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
-from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
+from pipelines.runtime.subtask.snapshots.restoring import RestoreMeter
 from pipelines.runtime.subtask.subtask import Step, Subtask
 from pipelines.stream import Pipeline
+
+IDLE_S = 0.001
+TURN_MS = 0.2
+IDLE_MS = 5.0
+
+
+class LocalTime(Clock, Protocol):
+    def on_turn(self) -> None:
+        """A piece of work is done."""
+        ...
+
+    def pass_time(self) -> None:
+        """There is nothing to do at the moment."""
+        ...
+
+
+class RealTime(SystemClock):
+    """The machine's clocks."""
+
+    def on_turn(self) -> None:
+        pass
+
+    def pass_time(self) -> None:
+        time.sleep(IDLE_S)
+
+
+class FastTime:
+    """Time that passes by turns, so that a run needs no waiting and is the same each time."""
+
+    def __init__(self) -> None:
+        self._now_ms = 1_000.0
+
+    def monotonic_ms(self) -> float:
+        return self._now_ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(self._now_ms)
+
+    def on_turn(self) -> None:
+        self._now_ms += TURN_MS
+
+    def pass_time(self) -> None:
+        self._now_ms += IDLE_MS
+
+
+Taken = ParamSpec("Taken")
+Result = TypeVar("Result")
+
+
+class Chores(Executor):
+    """What waits for a result must not be the thread that takes the turns."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def submit(
+        self, work: Callable[Taken, Result], /, *given: Taken.args, **options: Taken.kwargs
+    ) -> Future[Result]:
+        future: Future[Result] = Future()
+
+        def carry_out() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(work(*given, **options))
+            except Exception as error:  # as an executor does: the one that asks gets it
+                future.set_exception(error)
+
+        self._waiting.append(carry_out)
+        return future
+
+    def take_turn(self) -> bool:
+        """False: there was nothing to do."""
+        if not self._waiting:
+            return False
+        self._waiting.popleft()()
+        return True
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        while wait and self.take_turn():
+            pass
+
 
 RESULT_WAIT_MS = 1.0
 """The longest time for which the other slots wait for the requests of one."""

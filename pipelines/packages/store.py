@@ -12,9 +12,8 @@ from pathlib import Path
 from pipelines.disk.files import create_if_absent, entries_of, make_directory, make_durable
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import ShippedCode
-from pipelines.packages.folder import pack
 from pipelines.packages.loading import LoadedCode, load
-from pipelines.packages.wheel import Wheel, code_named, read_wheel
+from pipelines.packages.wheel import Wheel, code_named, pack, read_wheel
 
 DIRECTORY = ".code"
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -1,22 +1,34 @@
-"""Reads a wheel: what it is called, what it holds, and whether this Python can run it.
+"""Wheels of authors' packages: reads one, and packs the folder of a package into one.
 
-Imports nothing of it. Source: PEP 427 (wheels), PEP 425 (tags), PEP 345 (Requires-Python).
+Reading imports nothing of it. A folder is a project with a `pyproject.toml`, whose packages lie in
+it or in `src`, or it is the package itself. The same files give the same bytes. No build backend
+runs: code that has to be compiled needs a wheel.
+
+Packs the engine that runs here, too, for the machines of a cluster. They need the libraries that it
+imports, and not the engine: the slots of a run have their driver's version, whatever is installed
+where they run. The archive declares the pipelines that ship with the engine.
+
+Source: PEP 427 (wheels), PEP 425 (tags), PEP 345 (Requires-Python).
 """
 
 import configparser
 import hashlib
 import platform
 import sys
+import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, sys_tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
+from pipelines import __version__
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import ShippedCode
 
@@ -135,3 +147,124 @@ def _flows(path: Path, text: str) -> dict[str, str]:
         first = str(error).splitlines()[0].rstrip(".")
         raise Rejected(f"The entry points of {path.name} cannot be read: {first}.") from error
     return dict(parser[GROUP]) if parser.has_section(GROUP) else {}
+
+
+NO_CODE = frozenset({"tests", "test", "docs", "build", "dist", "__pycache__"})
+NO_MODULES = frozenset({"setup.py", "conftest.py"})
+UNKNOWN_VERSION = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    name: str
+    version: str
+    requires_python: str = ""
+    entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def pack(folder: Path, into: Path) -> Path:
+    """The wheel, in the directory `into`. Raises Rejected: there is no package in the folder, or
+    its `pyproject.toml` cannot be read."""
+    folder = folder.absolute()
+    is_package = (folder / "__init__.py").is_file()
+    root = folder.parent if is_package else _root_of(folder)
+    roots = [folder] if is_package else list(_code_in(root))
+    if not roots:
+        raise Rejected(
+            f"There is no package in {folder}; name a folder that holds one, or a `src` with one."
+        )
+    project = _project_of(folder, default=folder.name if is_package else roots[0].stem)
+    name = canonicalize_name(project.name).replace("-", "_")
+    wheel = into / f"{name}-{project.version}-py3-none-any.whl"
+    metadata = f"{name}-{project.version}.dist-info"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(each for top in roots for each in files_in(top)):
+            add_file(archive, path.relative_to(root).as_posix(), path.read_bytes())
+        for file, text in _metadata(project):
+            add_file(archive, f"{metadata}/{file}", text.encode())
+    return wheel
+
+
+def files_in(top: Path) -> Iterator[Path]:
+    """Of a package or a module, without what Python makes of them and without hidden ones."""
+    if top.is_file():
+        yield top
+        return
+    for path in top.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
+        is_made = "__pycache__" in path.parts or path.suffix == ".pyc"
+        if path.is_file() and not hidden and not is_made:
+            yield path
+
+
+def add_file(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Without the time of day and the owner, which say nothing about the code."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, content)
+
+
+def _root_of(folder: Path) -> Path:
+    source = folder / "src"
+    return source if source.is_dir() and not (source / "__init__.py").exists() else folder
+
+
+def _code_in(root: Path) -> Iterator[Path]:
+    for each in sorted(root.iterdir()):
+        if each.name.startswith(".") or each.name in NO_CODE | NO_MODULES:
+            continue
+        if each.suffix == ".py" or (each / "__init__.py").is_file():
+            yield each
+
+
+def _project_of(folder: Path, default: str) -> _Project:
+    file = folder / "pyproject.toml"
+    if not file.is_file():
+        return _Project(default, UNKNOWN_VERSION)
+    try:
+        declared: dict[str, Any] = tomllib.loads(file.read_text()).get("project", {})
+        version = str(Version(str(declared.get("version", UNKNOWN_VERSION))))
+        entry_points = {
+            str(group): {str(name): str(value) for name, value in entries.items()}
+            for group, entries in declared.get("entry-points", {}).items()
+        }
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, InvalidVersion, AttributeError) as error:
+        raise Rejected(f"{file} cannot be read: {error}.") from error
+    requires = str(declared.get("requires-python", ""))
+    return _Project(str(declared.get("name", default)), version, requires, entry_points)
+
+
+def _metadata(project: _Project) -> Iterator[tuple[str, str]]:
+    requires = f"Requires-Python: {project.requires_python}\n" if project.requires_python else ""
+    head = f"Metadata-Version: 2.1\nName: {project.name}\nVersion: {project.version}\n"
+    yield "METADATA", head + requires
+    yield (
+        "WHEEL",
+        "Wheel-Version: 1.0\nGenerator: ftdash\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    )
+    groups = (
+        "".join((f"[{group}]\n", *(f"{name} = {value}\n" for name, value in entries.items())))
+        for group, entries in project.entry_points.items()
+    )
+    yield "entry_points.txt", "\n".join(groups)
+
+
+ENGINE = Path(__file__).parents[1]
+FILE = "ftdash-engine.zip"
+METADATA = f"ftdash-{__version__}.dist-info"
+"""Python finds entry points by it. It hides those of an ftdash that is installed there."""
+HEAD = f"Metadata-Version: 2.1\nName: ftdash\nVersion: {__version__}\n"
+
+
+def pack_engine(into: Path, flows: dict[str, str]) -> Path:
+    """The archive, in the directory `into`. `flows`: {name: `package.module:NAME`}, those that the
+    archive does not hold are left out."""
+    archive = into / FILE
+    names = [f"{name} = {flow}" for name, flow in flows.items() if flow.startswith("pipelines.")]
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(files_in(ENGINE)):
+            add_file(packed, path.relative_to(ENGINE.parent).as_posix(), path.read_bytes())
+        add_file(packed, f"{METADATA}/METADATA", HEAD.encode())
+        add_file(packed, f"{METADATA}/entry_points.txt", "\n".join([f"[{GROUP}]", *names]).encode())
+    return archive

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from pipelines.connectors.positions import named_problems_of, problems_of
 from pipelines.connectors.sink import Sink
+from pipelines.connectors.sink_bases import HoldsTransactions
 from pipelines.connectors.source import AnySource, ForgetsRecords, GrowingSource
 from pipelines.connectors.split_progress import NamedPositions, SplitPositions, SplitProgress
-from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import (
     InputLost,
     InvariantViolated,

@@ -1,8 +1,8 @@
 """What the machines of checkpoints ask of their hosts, and the interface of a subtask's machine.
 
-It follows the barriers of its inputs: `alignment` (wait and hold back), `barrier_tracking` (count)
-or `unaligned` (overtake). The coordinator's host carries its effects out in order. Source: Flink,
-`CheckpointBarrierHandler`.
+A subtask's machine follows the barriers of its inputs (`protocol.alignment`): it waits and holds
+back, counts, or lets them overtake. The coordinator's host carries its effects out in order.
+Source: Flink, `CheckpointBarrierHandler`.
 """
 
 from dataclasses import dataclass

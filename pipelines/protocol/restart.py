@@ -1,13 +1,14 @@
-"""Decides whether a failed run starts again, after which delay, and from which point.
+"""The states of a run, and whether a failed one starts again, after which delay, from which point.
 
-Pure: the monotonic time of a failure and the draw for jitter are passed in.
-`protocol.repeated_failures` decides whether a restart can help at all. `choose_point` goes through
-the retained points, newest first, and takes the first that the host's verification finds whole.
-`RecoveryProgress` turns moments into the phases that the dashboard shows, each exactly once and in
-order.
+Pure: the monotonic time of a failure and the draw for jitter are passed in. One table has the moves
+between the states. `protocol.repeated_failures` decides whether a restart can help at all.
+`choose_point` goes through the retained points, newest first, and takes the first that the host's
+verification finds whole. `RecoveryProgress` turns moments into the phases that the dashboard shows,
+each exactly once and in order.
 
-Source: Flink, `NoRestartBackoffTimeStrategy`, `FixedDelayRestartBackoffTimeStrategy`,
-`FailureRateRestartBackoffTimeStrategy`, `ExponentialDelayRestartBackoffTimeStrategy` (FLIP-364).
+Source: Flink, `JobStatus`, the transitions of `ExecutionGraph`, `NoRestartBackoffTimeStrategy`,
+`FixedDelayRestartBackoffTimeStrategy`, `FailureRateRestartBackoffTimeStrategy` and
+`ExponentialDelayRestartBackoffTimeStrategy` (FLIP-364).
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipelines.domain.errors import check
-from pipelines.domain.status import RecoveryPhase
+from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.retention import RetainedPoint
 
 
@@ -347,3 +348,38 @@ class RecoveryProgress:
         check(self.is_running or not self._milestones, "milestones follow the last step")
         check(self._milestones <= MILESTONES, "a step is no milestone", found=self._milestones)
         check(self._waited_ms >= 0, "a wait lasts", waited_ms=self._waited_ms)
+
+
+_S = JobStatus
+MOVES: dict[JobStatus, frozenset[JobStatus]] = {
+    _S.CREATED: frozenset({_S.INITIALIZING, _S.CANCELLING, _S.FAILING}),
+    # A run finishes from here if it only had to commit what its final point had prepared.
+    _S.INITIALIZING: frozenset({_S.RUNNING, _S.RESTARTING, _S.CANCELLING, _S.FAILING, _S.FINISHED}),
+    _S.RUNNING: frozenset({_S.RESTARTING, _S.CANCELLING, _S.FAILING, _S.FINISHED}),
+    _S.RESTARTING: frozenset({_S.INITIALIZING, _S.CANCELLING, _S.FAILING}),
+    _S.CANCELLING: frozenset({_S.CANCELED}),
+    _S.FAILING: frozenset({_S.FAILED}),
+    _S.CANCELED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.FINISHED: frozenset(),
+}
+
+
+class JobState:
+    """Guarantee: only moves of the table happen; anything else raises and changes nothing."""
+
+    def __init__(self) -> None:
+        self._status = JobStatus.CREATED
+
+    @property
+    def status(self) -> JobStatus:
+        return self._status
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check(self._status in MOVES, "a run is in a state of the table", status=self._status)
+
+    def move_to(self, status: JobStatus) -> None:
+        """Raises InvariantViolated for a move that is not in the table."""
+        check(status in MOVES[self._status], "a legal move", current=self._status, to=status)
+        self._status = status

@@ -1,14 +1,31 @@
-"""Decides which completed points are kept for recovery, and which may be deleted.
+"""Decides which completed points are kept, and which files of a run's shared directory are needed.
 
-Pure. Source: Flink, `execution.checkpointing.num-retained` and its retention flags. Savepoints
-belong to the person who took them and are never deleted here, unless the run has claimed the one
-it was restored from.
+Pure. Savepoints belong to the person who took them and are never deleted here, unless the run has
+claimed the one it was restored from.
+
+An increment refers to files that earlier checkpoints wrote: those of the newest completed
+checkpoint that its subtask knows of. So a file outlives the checkpoint that wrote it. The barrier
+informs every subtask which checkpoint is complete (`confirmed_id`), and no increment refers to an
+older one, which may be discarded at any time. That bounds how long a file of a discarded checkpoint
+may still be referred to. A checkpoint that was only acknowledged may still fail and lose its files,
+so no increment builds on it (Flink, FLINK-25395). Savepoints and claimed points share nothing.
+
+A damaged file stays in the chain until its content is written again. The subtasks have that
+content: a checkpoint whose barrier says `BUILD_ON_NOTHING` writes all of it under new names. The
+host finds damage and marks points because of it. Ours; Flink does not look at a file before it
+restores.
+
+Source: Flink, `execution.checkpointing.num-retained` and its retention flags, and
+`SharedStateRegistry`; that files wait for checkpoints under way is ours.
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pipelines.domain.errors import check
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.settings import ExternalizedRetention
 from pipelines.domain.status import JobStatus
 
@@ -104,3 +121,222 @@ class RetainedPoints:
         self._points = [p for p in self._points if p not in superfluous]
         self._damaged = {p: why for p, why in self._damaged.items() if p in self._points}
         return superfluous
+
+
+_NAME = re.compile(r"\.?c(\d+)-a\d+-")  # with a dot: its slot died while it was being written
+Names = frozenset[str]
+
+
+def shared_name(checkpoint_id: CheckpointId, attempt: Attempt, rest: str) -> str:
+    """The name under which a checkpoint writes a file that others may refer to later."""
+    return f"c{checkpoint_id}-a{attempt}-{rest}"
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A discarded checkpoint, to which checkpoints then under way may still refer."""
+
+    files: Names
+    under_way: set[CheckpointId]
+
+
+class SharedFiles:
+    """Guarantee: names a file for deletion only if it is known that no retained checkpoint refers
+    to it and none under way can. Once nothing is under way, it has named every other file, even
+    those that no subtask acknowledged, as soon as the host reports what it finds in the directory.
+
+    Needs a host that reports every trigger before the barrier leaves and every end, and subtasks
+    that keep to the barrier's `confirmed_id`.
+    """
+
+    def __init__(self, retained: Mapping[CheckpointId, Iterable[str] | None]) -> None:
+        """`retained`: the checkpoints that an earlier driver of the run has left, with the files of
+        each; None: its manifest cannot be read, so it may refer to any file that is not younger."""
+        self._retained = {point: frozenset(files or ()) for point, files in retained.items()}
+        self._unread = {point for point, files in retained.items() if files is None}
+        self._under_way: set[CheckpointId] = set()
+        self._leaving: list[_Leaving] = []
+
+    @property
+    def confirmed_id(self) -> CheckpointId:
+        """The newest completed checkpoint; for the barrier of the next one."""
+        return max(self._retained, default=NO_CHECKPOINT)
+
+    @property
+    def needed(self) -> Names:
+        """What retained checkpoints refer to, and what one under way may still refer to."""
+        leaving = (leaving.files for leaving in self._leaving)
+        return frozenset().union(*self._retained.values(), *leaving)
+
+    @property
+    def has_unread(self) -> bool:
+        """Some retained checkpoint may refer to files that `needed` does not name."""
+        return bool(self._unread)
+
+    def files_of(self, checkpoint_id: CheckpointId) -> Names:
+        """Empty for a checkpoint that is not retained, or could not be read."""
+        return self._retained.get(checkpoint_id, frozenset())
+
+    def is_unread(self, checkpoint_id: CheckpointId) -> bool:
+        """Its files are not known, so its end releases files that only a listing finds."""
+        return checkpoint_id in self._unread
+
+    def on_triggered(self, checkpoint_id: CheckpointId) -> None:
+        check(checkpoint_id > self.confirmed_id, "ids grow", checkpoint_id=checkpoint_id)
+        self._under_way.add(checkpoint_id)
+
+    def on_completed(self, checkpoint_id: CheckpointId, files: Iterable[str]) -> list[str]:
+        """Files to delete. A savepoint refers to none; report it as `on_aborted`, without files."""
+        self._retained[checkpoint_id] = frozenset(files)
+        return self._ended(checkpoint_id, frozenset())
+
+    def on_aborted(self, checkpoint_id: CheckpointId, files: Iterable[str]) -> list[str]:
+        """Returns files to delete; `files` were acknowledged before the checkpoint failed."""
+        return self._ended(checkpoint_id, frozenset(files))
+
+    def on_discarded(self, checkpoint_id: CheckpointId) -> list[str]:
+        """Returns files to delete, after retention let go of a checkpoint."""
+        files = self._retained.pop(checkpoint_id, frozenset())
+        self._unread.discard(checkpoint_id)
+        self._leaving.append(_Leaving(files, set(self._under_way)))
+        return self._released(frozenset())
+
+    def on_listed(self, names: Iterable[str]) -> list[str]:
+        """Returns files to delete among those found: written for a checkpoint that has ended."""
+        needed = self.needed
+        return sorted(n for n in names if n not in needed and self._is_over(n))
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        both = self._under_way & self._retained.keys()
+        check(not both, "a completed checkpoint is not under way", ids=both)
+        for leaving in self._leaving:
+            check(
+                bool(leaving.under_way),
+                "files that none may need are released at once",
+            )
+            check(leaving.under_way <= self._under_way, "only what is under way is waited for")
+
+    def _ended(self, checkpoint_id: CheckpointId, written: Names) -> list[str]:
+        self._under_way.discard(checkpoint_id)
+        for leaving in self._leaving:
+            leaving.under_way.discard(checkpoint_id)
+        return self._released(written)
+
+    def _released(self, candidates: Names) -> list[str]:
+        done = [leaving for leaving in self._leaving if not leaving.under_way]
+        self._leaving = [leaving for leaving in self._leaving if leaving.under_way]
+        left = candidates.union(*(leaving.files for leaving in done)) - self.needed
+        return sorted(name for name in left if not self._is_of_unread(name))
+
+    def _is_over(self, name: str) -> bool:
+        """A name in another form was not written here and is left alone."""
+        match = _NAME.match(name)
+        has_ended = match is not None and CheckpointId(int(match[1])) not in self._under_way
+        return has_ended and not self._is_of_unread(name)
+
+    def _is_of_unread(self, name: str) -> bool:
+        """A point that could not be read may refer to it: none refers to files that came later."""
+        if not self._unread:
+            return False
+        match = _NAME.match(name)
+        return match is None or int(match[1]) <= max(self._unread)
+
+
+T = TypeVar("T")
+
+
+class CompletedIncrements(Generic[T]):
+    """Guarantee: `base` is what was written for the newest checkpoint known to be complete.
+
+    `restored` is what the attempt started from, if it took over the run's own checkpoint as it is.
+    Needs `on_written` before the checkpoint can complete; acknowledging afterwards ensures that.
+    """
+
+    def __init__(self, restored: T | None = None) -> None:
+        self._base = restored
+        self._base_id = NO_CHECKPOINT
+        self._written: dict[CheckpointId, T | None] = {}
+
+    @property
+    def base(self) -> T | None:
+        return self._base
+
+    def on_written(self, checkpoint_id: CheckpointId, increment: T | None) -> None:
+        """None: the state was empty, so there is nothing to build on."""
+        self._written[checkpoint_id] = increment
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Repeated, late and unknown ids change nothing; a savepoint's id is unknown."""
+        if checkpoint_id not in self._written or checkpoint_id < self._base_id:
+            return
+        self._base, self._base_id = self._written[checkpoint_id], checkpoint_id
+        self._written = {n: each for n, each in self._written.items() if n > checkpoint_id}
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        newer = all(n > self._base_id for n in self._written)
+        check(newer, "nothing older than the base is kept", base_id=self._base_id)
+
+    def on_damaged(self) -> None:
+        """The base cannot be trusted, nor what was written since, which may refer to it."""
+        self._base = None
+        self._written = {}
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        self._written.pop(checkpoint_id, None)
+
+
+class DamagedFiles:
+    """Guarantee: no checkpoint whose manifest is begun after a file was found damaged refers to
+    that file, and the checkpoint that is triggered next need not.
+
+    Needs a host that asks `damaged_among` before it publishes a manifest and `must_begin_anew`
+    for every barrier, and names that are never used twice.
+    """
+
+    def __init__(self, remembered: Iterable[str] = ()) -> None:
+        """`remembered`: what an earlier driver of the run found damaged."""
+        self._damaged = set(remembered)
+        self._was_refused = False  # a checkpoint, since the last one that completed
+
+    @property
+    def remembered(self) -> Names:
+        return frozenset(self._damaged)
+
+    def damaged_among(self, files: Iterable[str]) -> list[str]:
+        """For a manifest: the host does not publish it if there are any."""
+        return sorted(self._damaged.intersection(files))
+
+    def must_begin_anew(self, confirmed: Iterable[str]) -> bool:
+        """For a barrier, given the files of the checkpoint that it would let subtasks build on."""
+        return self._was_refused or bool(self.damaged_among(confirmed))
+
+    def on_found(self, files: Iterable[str]) -> list[str]:
+        """Returns the damaged files that were not known."""
+        new = sorted(set(files) - self._damaged)
+        self._damaged.update(new)
+        return new
+
+    def on_whole(self, files: Iterable[str]) -> list[str]:
+        """Returns those that were remembered and are whole again, because they were put back."""
+        mended = self.damaged_among(files)
+        self._damaged.difference_update(mended)
+        return mended
+
+    def on_refused(self) -> None:
+        """A checkpoint was not published because of damage: subtasks build on damaged files."""
+        self._was_refused = True
+
+    def on_completed(self, files: Iterable[str]) -> None:
+        """What is built on this checkpoint from now on is whole."""
+        if not self.damaged_among(files):
+            self._was_refused = False
+
+    def on_needed(self, files: Names) -> None:
+        """All that a retained checkpoint refers to or one under way may; forget the other files."""
+        self._damaged.intersection_update(files)
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check("" not in self._damaged, "a damaged file has a name", files=self._damaged)

@@ -1,8 +1,8 @@
 """A source as a spout: decides which of its records are in flight, and which it emits again.
 
-Each try of a record is a tree of its own (`protocol.trees`), so that late messages about a try that
-was given up cannot settle the next one. Owns numbers only; the host keeps the batches, and drops
-one once all of its records were processed.
+Each try of a record is a tree of its own (`protocol.acking`), so that late messages about a try
+that was given up cannot settle the next one. Owns numbers only; the host keeps the batches, and
+drops one once all of its records were processed.
 
 Pure: the host says when a timeout has passed. Source: Storm, `SpoutExecutor` (its pending map, a
 `RotatingMap`; `topology.max.spout.pending`) and `KafkaSpout`, which emits failed records before new

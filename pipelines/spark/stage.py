@@ -28,7 +28,7 @@ from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.run import DriverNetworking
 from pipelines.flows.finding import VARIABLE, declared_flows
-from pipelines.packages.folder import FILE, pack_engine
+from pipelines.packages.wheel import FILE, pack_engine
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.master.run_context import StartGivenUp
 from pipelines.runtime.networking import SlotAddress

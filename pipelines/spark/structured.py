@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree
-from pipelines.structured.copying import committed_batch
 from pipelines.structured.directory import read_tree
 from pipelines.structured.fork import Boundaries, Fork, ForkRequest, fork
 from pipelines.structured.query import QueryDirectory, Store
 from pipelines.structured.repartition import refusals
+from pipelines.structured.savepoints import committed_batch
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 """Spark takes it from the session, and refuses if the fork's is another one."""

@@ -4,7 +4,7 @@ An operator declares its states by descriptor (Arrow schemas, never Python objec
 whole batches of keys. A cut freezes every state at once without a copy; another thread reads the
 frozen rows while the operator goes on writing. Nothing is ever unpickled. For a checkpoint each
 state writes everything or an increment, and gets back the handles of its files.
-`protocol.shared_files` decides which increment builds on which, for the thread of cuts and that of
+`protocol.retention` decides which increment builds on which, for the thread of cuts and that of
 uploads; the runtime decides where files go.
 
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
@@ -23,7 +23,7 @@ import pyarrow as pa
 from pipelines.domain.ids import BUILD_ON_NOTHING, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
-from pipelines.protocol.shared_files import CompletedIncrements
+from pipelines.protocol.retention import CompletedIncrements
 from pipelines.state.hashing import Hashes
 
 

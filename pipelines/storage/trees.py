@@ -153,7 +153,7 @@ class ObjectTree:
     """Its client is an extra, and is imported when the first tree is made."""
 
     def __init__(self, prefix: ObjectPrefix) -> None:
-        from pipelines.storage.object_files import ObjectFiles, ObjectStoreLimits
+        from pipelines.storage.object_store import ObjectFiles, ObjectStoreLimits
 
         self._prefix = prefix
         self._objects = ObjectFiles(ObjectStoreLimits())

@@ -24,7 +24,6 @@ from pipelines.operators.processing.process import (
 from pipelines.operators.processing.row_context import ProcessContext, RowContext, RuntimeContext
 from pipelines.operators.side_outputs import BatchSides, RowSides
 from pipelines.operators.user_metrics import Counter, Gauge, Histogram
-from pipelines.operators.windowing.lateness import LATE
 from pipelines.operators.windowing.processing_time import processing_time
 from pipelines.operators.windowing.triggers import (
     Trigger,
@@ -35,7 +34,7 @@ from pipelines.operators.windowing.triggers import (
     count_trigger,
     purging,
 )
-from pipelines.operators.windowing.windows import session, sliding, tumbling
+from pipelines.operators.windowing.windows import LATE, session, sliding, tumbling
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,

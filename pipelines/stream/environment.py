@@ -2,7 +2,8 @@
 
 The finished pipeline gets steps that combine rows in front of the exchanges of windowed
 aggregations. The side output of late rows needs whole rows, so where it has a reader, the step is
-left out. Only the finished pipeline shows that.
+left out. Only the finished pipeline shows that. Right behind a source that keeps dead letters
+(`connectors.dead_letters`), a step separates them from its records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +11,16 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from pipelines.connectors.dead_letters import (
+    COLUMN,
+    DEAD_LETTERS,
+    LETTER,
+    KeepsDeadLetters,
+    letters_of,
+)
 from pipelines.connectors.in_process import ArrowRows, table_of
 from pipelines.connectors.sink import (
     ChecksColumns,
@@ -31,16 +40,63 @@ from pipelines.domain.nodes import UID_PATTERN
 from pipelines.domain.settings import check_parallelism
 from pipelines.operators.operator import Operator, SideOutput
 from pipelines.operators.side_outputs import check_sides
-from pipelines.operators.windowing.lateness import LATE
-from pipelines.stream.dead_letters import (
-    SeparateDeadLetters,
-    check_letters_are_read,
-    keeps_dead_letters,
-    separator_of,
-)
+from pipelines.operators.windowing.windows import LATE
 from pipelines.stream.pipeline import Pipeline, naming
 from pipelines.stream.ranking import LOCAL_SUFFIX
 from pipelines.stream.streams import Stream
+
+
+class SeparateDeadLetters(Operator):
+    """Guarantee: each record of the source leaves by exactly one of the two outputs."""
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        (schema,) = inputs
+        return schema.remove(schema.get_field_index(COLUMN))
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return {DEAD_LETTERS: SideOutput(LETTER, None)}
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        packed = batch.column(COLUMN)
+        rows = batch.drop_columns([COLUMN])
+        if packed.null_count == len(packed):
+            self.context.collect(rows)
+            return
+        is_record = packed.is_null()
+        letters = letters_of(packed.drop_null().to_pylist())
+        self.context.count(DEAD_LETTERS, letters.num_rows)
+        self._descend(packed.is_valid())
+        self.context.collect_side(DEAD_LETTERS, letters)
+        if packed.null_count:
+            self._descend(is_record)
+            self.context.collect(rows.filter(is_record))
+
+    def _descend(self, is_parent: pa.BooleanArray) -> None:
+        if self.context.lineage is not None:
+            self.context.lineage.descend_from(
+                np.flatnonzero(is_parent.to_numpy(zero_copy_only=False))
+            )
+
+
+def keeps_dead_letters(source: AnySource) -> bool:
+    return isinstance(source, KeepsDeadLetters) and source.dead_letters
+
+
+def separator_of(source: Uid) -> Uid:
+    """The operator behind that source."""
+    return Uid(f"{source}-decoded")
+
+
+def check_letters_are_read(sources: Mapping[Uid, AnySource], graph: JobGraph) -> None:
+    """Raises Rejected: letters that nothing reads would be lost without a word."""
+    for uid, source in sources.items():
+        if not keeps_dead_letters(source):
+            continue
+        if DEAD_LETTERS not in graph.side_outputs_of(separator_of(uid)):
+            raise Rejected(
+                f"The source {uid!r} keeps dead letters, and nothing reads them. Read its stream's"
+                f" side_output({DEAD_LETTERS!r}, uid=...), or leave dead_letters=True out."
+            )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,8 +23,9 @@ from pipelines.operators.processing.process import (
     BatchProcessFunction,
     KeyedProcessFunction,
     Process,
+    Reduce,
+    ReduceFunction,
 )
-from pipelines.operators.processing.reduce import Reduce, ReduceFunction
 from pipelines.operators.ranking.ranked_rows import Order
 from pipelines.operators.stateless import BatchMapping, ConnectedFunctions
 from pipelines.operators.windowing.around import ONE_KEY, Around, WithOneKey
@@ -44,9 +45,13 @@ from pipelines.operators.windowing.processing_time import (
     InProcessingTime,
     ProcessingTimeWindows,
 )
-from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
-from pipelines.operators.windowing.triggered_aggregate import TriggeredAggregate, with_row_count
-from pipelines.operators.windowing.triggers import Purging, Trigger
+from pipelines.operators.windowing.sessions import SessionAggregate, SessionRows
+from pipelines.operators.windowing.triggers import (
+    Purging,
+    Trigger,
+    TriggeredAggregate,
+    with_row_count,
+)
 from pipelines.operators.windowing.window_aggregate import (
     WindowAggregate,
     WindowFunction,

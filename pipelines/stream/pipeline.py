@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
+from pipelines.connectors.sink_bases import HoldsTransactions
 from pipelines.connectors.source import AnySource, MalformedRecord, ReadOnce
-from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph

@@ -44,7 +44,7 @@ class Observed:
 
     `source_bounds`: {source index: {topic-partition: (oldest, next) offset}}.
     `rows_dropped`: {operator name: rows that the watermark dropped}.
-    `file_problems`: what `verification` found in the bytes.
+    `file_problems`: what `recovery.verify` found in the bytes.
     """
 
     now_ms: int | None = None

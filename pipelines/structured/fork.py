@@ -14,19 +14,21 @@ import msgspec
 
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree, check_is_apart, check_is_free
-from pipelines.structured.copying import (
+from pipelines.structured.directory import SINK_LOG
+from pipelines.structured.formats import crc_of
+from pipelines.structured.logs import LogContent, empty_sink_log_at, read_log, sink_log_at
+from pipelines.structured.query import QueryDirectory
+from pipelines.structured.savepoints import (
+    MANIFEST,
     Copying,
     Told,
     address_of,
     committed_batch,
     copy_batch,
+    read_savepoint,
     untold,
+    verify_savepoint,
 )
-from pipelines.structured.directory import SINK_LOG
-from pipelines.structured.formats import crc_of
-from pipelines.structured.logs import LogContent, empty_sink_log_at, read_log, sink_log_at
-from pipelines.structured.query import QueryDirectory
-from pipelines.structured.savepoints import MANIFEST, read_savepoint, verify_savepoint
 
 
 class Boundaries(StrEnum):

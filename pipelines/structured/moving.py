@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from pipelines.storage.trees import Tree
-from pipelines.structured.copying import committed_batch
 from pipelines.structured.formats import SourceKind
 from pipelines.structured.logs import read_log
 from pipelines.structured.query import Operator, QueryDirectory
+from pipelines.structured.savepoints import committed_batch
 
 EFFECTS = {
     "stateStoreSave": "groups begin at zero; rows that it had counted are not counted again",

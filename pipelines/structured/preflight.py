@@ -12,17 +12,15 @@ from enum import StrEnum
 
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import Tree, check_is_apart, check_is_free
-from pipelines.structured.copying import committed_batch
 from pipelines.structured.doctor import examine
 from pipelines.structured.findings import Finding, Kind
 from pipelines.structured.fork import Boundaries, ForkRequest
 from pipelines.structured.formats import Damaged, SourceKind, SourceOffset, StateSchema, schema_of
 from pipelines.structured.logs import read_log
 from pipelines.structured.query import Batch, Operator, QueryDirectory
-from pipelines.structured.recovery import is_of_batch
+from pipelines.structured.recovery import is_of_batch, verify
 from pipelines.structured.repartition import refusals
-from pipelines.structured.savepoints import MANIFEST, verify_savepoint
-from pipelines.structured.verification import verify
+from pipelines.structured.savepoints import MANIFEST, committed_batch, verify_savepoint
 
 DAMAGES_NAMED_MAX = 5
 

@@ -23,8 +23,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunSpec
 from pipelines.local.running import LocalResult, host
-from pipelines.local.slot import ProcessKilled
-from pipelines.local.turns import FastTime
+from pipelines.local.slot import FastTime, ProcessKilled
 from pipelines.stream import Flow, Pipeline
 
 if TYPE_CHECKING:

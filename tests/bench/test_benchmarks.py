@@ -25,8 +25,7 @@ from bench.recovery import recovery, restore, state_memory
 from bench.speed import latency, pv, small_batches
 from bench.whole_run import Measured
 from ftdash.command_line.management.commands.bench import BENCHMARKS, module_of
-from pipelines.lab.page_views import COLUMNS, ROW
-from pipelines.lab.view_input import apps_of, wall_ms
+from pipelines.lab.page_views import COLUMNS, ROW, apps_of, wall_ms
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.driven_run import StartedRun

@@ -8,8 +8,12 @@ from collections.abc import Collection, Iterable
 import pyarrow as pa
 
 from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded, Unfinished
-from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
-from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
+from pipelines.connectors.sink_bases import (
+    Marker,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+    WriteAheadWriter,
+)
 from pipelines.domain.errors import OutputLost, ProtocolError
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder, taken

@@ -10,7 +10,7 @@ import pytest
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
 from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.in_memory import columns, key_columns, key_index
+from pipelines.state.in_memory import columns, key_columns, key_rows
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends
 
@@ -79,7 +79,7 @@ def backends_named(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build
         monkeypatch.setattr(key_columns, "_GARBAGE_MIN_BYTES", 200)
         monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
         monkeypatch.setattr(columns, "INITIAL_ROWS", 4)
-        monkeypatch.setattr(key_index, "INITIAL_CAPACITY", 4)
+        monkeypatch.setattr(key_rows, "INITIAL_CAPACITY", 4)
     yield lambda groups: HashMapBackend(groups, MAX_PARALLELISM)
 
 

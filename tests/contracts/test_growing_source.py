@@ -146,7 +146,7 @@ def test_a_server_tells_how_much_there_is_to_read(
     if not isinstance(place, RedisPlace | KafkaPlace):
         return
     step = 2 if isinstance(place, KafkaPlace) else 1
-    monkeypatch.setattr("pipelines.connectors.kafka.fetched.BATCH_ROWS", 3)
+    monkeypatch.setattr("pipelines.connectors.kafka.reader.BATCH_ROWS", 3)
     place.write("a", KEYS)
     source = place.source()
     (split,) = source.find(set(), is_start=True)

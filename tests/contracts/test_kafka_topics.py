@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipelines.connectors.kafka import fetched as kafka_waiting
+from pipelines.connectors.kafka import reader as kafka_waiting
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.reader import partition_of
 from pipelines.connectors.kafka.topics import KafkaTopics

@@ -19,10 +19,10 @@ from pipelines.connectors.postgres import tables as postgres_tables
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.sink_bases import WriteAheadWriter
 from pipelines.connectors.sql import database as sql_database
 from pipelines.connectors.sql.tables import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert
-from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.patience import waiting_at_most

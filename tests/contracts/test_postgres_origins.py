@@ -9,8 +9,8 @@ import pytest
 
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.sink import Segment, SinkContext
+from pipelines.connectors.sink_bases import WriteAheadWriter
 from pipelines.connectors.sql.tables import origin_of
-from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json

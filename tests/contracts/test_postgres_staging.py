@@ -19,8 +19,8 @@ from pipelines.connectors.postgres.insert import (
     Stage,
 )
 from pipelines.connectors.sink import Segment, SinkContext
+from pipelines.connectors.sink_bases import WriteAheadWriter
 from pipelines.connectors.sql.tables import origin_of
-from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from tests.contracts.sink_host import SCHEMA, records

@@ -11,7 +11,7 @@ import pytest
 from pipelines.connectors.postgres.prepared import Gid, place_of
 from pipelines.connectors.postgres.two_phase import CopyTransaction, PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
-from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
+from pipelines.connectors.sink_bases import TwoPhaseCommitWriter
 from pipelines.domain.errors import (
     OutputLost,
     ProtocolError,

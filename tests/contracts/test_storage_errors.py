@@ -21,8 +21,7 @@ import pytest
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.object_files import ObjectStoreLimits
-from pipelines.storage.object_store import ObjectCheckpointStore
+from pipelines.storage.object_store import ObjectCheckpointStore, ObjectStoreLimits
 from pipelines.storage.store import CheckpointStore, shared_location
 from tests.contracts.stored_points import FilePoints, ObjectPoints, StoredPoints, named_environment
 from tests.object_server import Fault, ObjectServer, never, on_number

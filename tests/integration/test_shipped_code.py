@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.status import JobStatus
-from pipelines.packages.folder import FILE
 from pipelines.packages.store import CodeStore
+from pipelines.packages.wheel import FILE
 from tests.driven_run import started_run
 from tests.flight_runs import SOONER
 from tests.sent_code import STEP_S, added, added_elsewhere, assert_ran, parameters

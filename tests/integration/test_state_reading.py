@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from ftdash.watching.asked import StateRows
-from ftdash.watching.services.asking_spark import asked_of_spark
+from ftdash.watching.services.state import asked_of_spark
 from pipelines.domain.errors import Rejected
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

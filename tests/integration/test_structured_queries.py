@@ -24,8 +24,7 @@ from pipelines.structured.doctor import CLOCK_SLACK_MS, examine
 from pipelines.structured.findings import Kind
 from pipelines.structured.fork import ForkRequest, begin_output, fork
 from pipelines.structured.moving import move_behind
-from pipelines.structured.recovery import recovery_points
-from pipelines.structured.verification import verify
+from pipelines.structured.recovery import recovery_points, verify
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.java_programs import ProgramMissing
 from tests.polling import wait_until

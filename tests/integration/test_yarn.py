@@ -12,7 +12,7 @@ from pipelines.domain.commands import Cancel
 from pipelines.domain.events import FailureOccurred, RunEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
-from pipelines.packages.folder import FILE
+from pipelines.packages.wheel import FILE
 from tests.brokers.yarn import Yarn, written_configuration, yarn
 from tests.driven_run import started_run
 from tests.flight_runs import SOONER

@@ -86,7 +86,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/protocol/unaligned.py",
+            "pipelines/protocol/alignment.py",
             "frozenset(self._announced) - arrived",
             "frozenset(self._announced)",
             (
@@ -106,7 +106,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "at least once loses nothing, at most once doubles nothing": (
         Mutant(
-            "pipelines/protocol/barrier_tracking.py",
+            "pipelines/protocol/alignment.py",
             "if arrived >= self._open)",
             "if arrived)",
             (
@@ -371,7 +371,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/channels/inlet.py",
+            "pipelines/channels/gate.py",
             ("surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)"),
             ("surplus = min(max(0, self.granted_bytes - window_bytes), self.credit_due_bytes)"),
             (

@@ -380,7 +380,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/subtask/chains/key_sampling.py",
+            "pipelines/runtime/subtask/chains/exchange.py",
             "        if not self._shows_keys:\n            return None\n",
             "        self._shows_keys = True\n",
             (
@@ -583,7 +583,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "on a cluster, slots run the engine of their driver, whatever is installed where they run": (
         Mutant(
-            "pipelines/packages/folder.py",
+            "pipelines/packages/wheel.py",
             'if flow.startswith("pipelines.")]',
             'if flow == "pipelines."]',
             (
@@ -767,7 +767,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "a server judges the code that would run now, not what it once imported": (
         Mutant(
-            "ftdash/jobs/fresh_code.py",
+            "ftdash/jobs/validation.py",
             "    if _staying:\n",
             "    if False:\n",
             (
@@ -1092,7 +1092,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             f"{SAVED}::test_a_fork_lands_nowhere_else[within the query]",
         ),
         Mutant(
-            "pipelines/structured/copying.py",
+            "pipelines/structured/savepoints.py",
             "    check_is_apart(target, source)\n",
             "",
             "tests/unit/structured/test_fork.py::"

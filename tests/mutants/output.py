@@ -72,7 +72,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/kafka/avro_columns.py",
+            "pipelines/connectors/kafka/avro.py",
             "if not fits(branch, column.type, types):",
             "if branch is None:",
             (
@@ -84,7 +84,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a record that cannot be decoded is a dead letter once, with the checkpoint of its offset, and"
     " moves no event time on": (
         Mutant(
-            "pipelines/stream/dead_letters.py",
+            "pipelines/stream/environment.py",
             "self.context.collect(rows.filter(is_record))",
             "self.context.collect(rows)",
             (
@@ -310,7 +310,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a sink that overwrites holds the rows that a changelog leaves, or is refused when the pipeline"
     " is built": (
         Mutant(
-            "pipelines/connectors/changes.py",
+            "pipelines/connectors/sink.py",
             'last.column(f"{_POSITION}_max")',
             'last.column(f"{_POSITION}_max").slice(1)',
             (
@@ -337,7 +337,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/redis/hash_scripts.py",
+            "pipelines/connectors/redis/hash_store.py",
             "redis.call('DEL', ROW .. gone[row])",
             "redis.call('EXISTS', ROW .. gone[row])",
             (
@@ -346,7 +346,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/redis/hash_scripts.py",
+            "pipelines/connectors/redis/hash_store.py",
             "  local before = note(gone)\n",
             "  local before = redis.call('ZMSCORE', INDEX, unpack(gone))\n",
             (
@@ -471,7 +471,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
         ),
         Mutant(
-            "pipelines/operators/windowing/lateness.py",
+            "pipelines/operators/windowing/windows.py",
             "int(longs(rows.column(COMBINED_ROWS)).sum())",
             "int(rows.num_rows)",
             _COMBINED + "the_same_windows_leave_and_the_same_rows_are_late",
@@ -526,19 +526,19 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     "a window with a trigger fires when the trigger says so and once more at its end if it has"
     " changed; its newest result holds all its rows": (
         Mutant(
-            "pipelines/operators/windowing/triggered_aggregate.py",
+            "pipelines/operators/windowing/triggers.py",
             "        self._purge(rows[_says(results, TriggerResult.PURGE)])\n",
             "",
             _TRIGGERED + "windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores",
         ),
         Mutant(
-            "pipelines/operators/windowing/triggered_aggregate.py",
+            "pipelines/operators/windowing/triggers.py",
             "np.asarray(self._read(_NEW, rows) == 0)",
             "np.zeros(len(rows), np.bool_)",
             _TRIGGERED + "windows_fire_when_their_trigger_says_so_and_at_their_end_over_restores",
         ),
         Mutant(
-            "pipelines/operators/windowing/triggered_aggregate.py",
+            "pipelines/operators/windowing/triggers.py",
             "self._clock_ms is not None and len(self._open_windows) > 0",
             "False",
             _TRIGGERED + "the_clock_fires_windows_that_have_changed",
@@ -579,7 +579,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/operators/processing/reduce.py",
+            "pipelines/operators/processing/process.py",
             "self._keep(groups.keys, [reduced[of_key] for of_key in range(groups.count)])",
             "pass",
             (
@@ -650,7 +650,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
     ),
     ("prepared output is committed once, or the run ends and names the lost range"): (
         Mutant(
-            "pipelines/connectors/two_phase_commit.py",
+            "pipelines/connectors/sink_bases.py",
             ("            self._end_orphans_once()\n            self._transaction ="),
             "            self._transaction =",
             (
@@ -659,7 +659,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/write_ahead.py",
+            "pipelines/connectors/sink_bases.py",
             "if not self._is_published(marker, segment.rows):",
             "if True:",
             (
@@ -668,7 +668,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/connectors/write_ahead.py",
+            "pipelines/connectors/sink_bases.py",
             "if not self._is_published(marker, segment.rows):",
             "if True:",
             "tests/contracts/test_sink.py::test_a_commit_may_be_repeated[fake log]",
@@ -729,7 +729,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
         "older writer changes them"
     ): (
         Mutant(
-            "pipelines/connectors/redis/hash_scripts.py",
+            "pipelines/connectors/redis/hash_store.py",
             (
                 "if tonumber(owner[2]) > tonumber(ARGV[2]) or tonumber(owner[3]) >= "
                 "tonumber(ARGV[2]) then"
@@ -738,7 +738,7 @@ OUTPUT: dict[str, tuple[Mutant, ...]] = {
             ("tests/contracts/test_sink.py::test_a_replaced_attempt_cannot_open_again[redis]"),
         ),
         Mutant(
-            "pipelines/connectors/redis/hash_scripts.py",
+            "pipelines/connectors/redis/hash_store.py",
             "if not before[row] or tonumber(before[row]) <= score then",
             "if true then",
             (

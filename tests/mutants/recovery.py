@@ -271,7 +271,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "no retained point loses a file, nothing unused stays": (
         Mutant(
-            "pipelines/protocol/shared_files.py",
+            "pipelines/protocol/retention.py",
             ("left = candidates.union(*(leaving.files for leaving in done)) - self.needed"),
             "left = candidates.union(*(leaving.files for leaving in done))",
             (
@@ -280,7 +280,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/protocol/shared_files.py",
+            "pipelines/protocol/retention.py",
             "return has_ended and not self._is_of_unread(name)",
             "return has_ended",
             (
@@ -298,7 +298,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/start/kept_rows.py",
+            "pipelines/runtime/master/start/run_opening.py",
             (
                 "            if note.run == self._note.run:\n"
                 "                continue\n"
@@ -311,7 +311,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/runtime/master/start/kept_rows.py",
+            "pipelines/runtime/master/start/run_opening.py",
             "if rows.name not in needed:",
             "if True:",
             (
@@ -614,7 +614,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
         "manifest, and a recovery takes no such point while another is whole"
     ): (
         Mutant(
-            "pipelines/protocol/shared_files.py",
+            "pipelines/protocol/retention.py",
             "return self._was_refused or bool(self.damaged_among(confirmed))",
             "return bool(self.damaged_among(confirmed))",
             (
@@ -668,7 +668,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     "a driver reads its points at once when another process finds damage in one, "
     "and believes only what it reads": (
         Mutant(
-            "pipelines/runtime/master/checkpoints/point_keeper.py",
+            "pipelines/runtime/master/checkpoints/point_files.py",
             "        if self._asked:\n            return now_ms\n",
             "",
             (

@@ -77,13 +77,13 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             f"{FORK}::test_a_fork_holds_one_batch_and_nothing_later",
         ),
         Mutant(
-            "pipelines/structured/copying.py",
+            "pipelines/structured/savepoints.py",
             'source_log_at(read_log(source, log), offset.positions["logOffset"])',
             "source_log_at(read_log(source, log), log.newest or 0)",
             f"{FORK}::test_the_log_of_a_file_source_ends_where_the_batch_ends",
         ),
         Mutant(
-            "pipelines/structured/copying.py",
+            "pipelines/structured/savepoints.py",
             "    if found.problems:\n",
             "    if False:\n",
             f"{FORK}::test_a_damaged_batch_leaves_no_half_fork",
@@ -95,19 +95,19 @@ STRUCTURED: dict[str, tuple[Mutant, ...]] = {
             f"{FORK}::test_a_new_output_begins_with_the_log_of_a_rewound_one_without_its_entries",
         ),
         Mutant(
-            "pipelines/structured/verification.py",
+            "pipelines/structured/recovery.py",
             "            check_crc(content, crc)\n",
             "            pass\n",
             f"{FORK}::test_the_preflight_reads_every_file_of_the_batch",
         ),
         Mutant(
-            "pipelines/structured/copying.py",
+            "pipelines/structured/savepoints.py",
             "        target.delete_all()\n",
             "",
             f"{FORK}::test_a_purge_during_the_copy_is_refused_and_nothing_remains",
         ),
         Mutant(
-            "pipelines/structured/copying.py",
+            "pipelines/structured/savepoints.py",
             "            content = relocated(content, self._target)\n",
             "            pass\n",
             f"{FORK}::test_a_copy_names_schema_files_of_its_own_and_of_no_later_batch",

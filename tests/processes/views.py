@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pipelines.connectors import ExactlyOnceFiles
 from pipelines.domain.run import Parameter
-from pipelines.lab.page_views import counted_views
-from pipelines.lab.view_input import ViewInput
+from pipelines.lab.page_views import ViewInput, counted_views
 from pipelines.stream import Environment, Flow, Pipeline
 
 SPLITS = 2

@@ -12,25 +12,27 @@ from unittest.mock import patch
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.protocol.acking import Acker
-from pipelines.protocol.alignment import BarrierAligner
-from pipelines.protocol.barrier_tracking import BarrierTracker
+from pipelines.protocol.alignment import BarrierAligner, BarrierTracker, UnalignedBarriers
 from pipelines.protocol.commit import CommitLog, OutputLedger
 from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.driver_watch import DriverWatch
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.job import JobState
 from pipelines.protocol.repeated_failures import PoisonRecords, RepeatedFailures
 from pipelines.protocol.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
+    JobState,
     RecoveryProgress,
 )
-from pipelines.protocol.retention import RetainedPoints
-from pipelines.protocol.shared_files import CompletedIncrements, DamagedFiles, SharedFiles
+from pipelines.protocol.retention import (
+    CompletedIncrements,
+    DamagedFiles,
+    RetainedPoints,
+    SharedFiles,
+)
 from pipelines.protocol.spout import Spout
 from pipelines.protocol.triggering import TriggerDecider
-from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.protocol.watermarks import WatermarkMerger
 
 MACHINES: tuple[type[Any], ...] = (

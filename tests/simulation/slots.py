@@ -37,7 +37,7 @@ from pipelines.runtime.networking import SlotAddress
 from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.subtask_reports import SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil
-from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
+from pipelines.runtime.subtask.snapshots.restoring import RestoreMeter
 from pipelines.runtime.subtask.subtask import Subtask
 from tests.simulation.chores import Chores
 from tests.simulation.circumstances import Circumstances, Dice

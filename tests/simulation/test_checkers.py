@@ -9,10 +9,10 @@ from pipelines.bus.lease import Lease
 from pipelines.connectors.files.target import FileTarget
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
-from pipelines.protocol.barrier_tracking import BarrierTracker
+from pipelines.protocol.alignment import BarrierTracker
 from pipelines.protocol.coordination import Checkpoint
 from pipelines.protocol.fencing import AttemptFence, CommitPermit
-from pipelines.protocol.shared_files import SharedFiles
+from pipelines.protocol.retention import SharedFiles
 from pipelines.runtime.control import Completed
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoints.point_files import PointFiles

@@ -32,13 +32,13 @@ from pipelines.bus.journal import (
     newest_event,
 )
 from pipelines.bus.lease import Lease, give_sign, newest_sign, owner_of
+from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.handshake import (
     ANSWER_BYTES,
     HandshakeRefused,
     prove_token,
     verify_token,
 )
-from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.wire import (
     BACKWARD,
     FORWARD,

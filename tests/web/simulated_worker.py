@@ -17,7 +17,7 @@ from ftdash.jobs.models import (
     Run,
 )
 from ftdash.points.services import comparisons
-from ftdash.supervision import delivery
+from ftdash.supervision import drivers
 from pipelines.domain.commands import RequestKind
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story
@@ -31,7 +31,7 @@ class SimulatedWorker:
 
     def go_on(self) -> None:
         """With all that was asked for since the last time."""
-        delivery.deliver_forgotten()
+        drivers.deliver_forgotten()
         for inspected in PointInspection.objects.filter(ended_at=None, files=None):
             comparisons.go_on_inspecting(inspected.pk)
         for comparison in PointComparison.objects.filter(ended_at=None):

@@ -17,8 +17,8 @@ from ftdash.documentation import generated_pages
 from ftdash.documentation import site as documentation_site
 from ftdash.documentation.site import inline_scripts
 from ftdash.prometheus.families import FAMILIES
-from pipelines.domain.settings.table import DEFINITIONS
-from pipelines.protocol.job import MOVES
+from pipelines.domain.settings.parsing import DEFINITIONS
+from pipelines.protocol.restart import MOVES
 from tests.web.people import operator_user, signed_in
 
 ROOT = Path(__file__).parents[2]

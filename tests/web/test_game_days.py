@@ -33,7 +33,7 @@ from ftdash.jobs.models import Pipeline, Request, RequestPhase, Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import ask
-from ftdash.supervision import delivery
+from ftdash.supervision import drivers
 from ftdash.supervision.launcher import RUN_ID_VARIABLE
 from ftdash.times import moment
 from ftdash.ui.gameday.page import findings
@@ -246,7 +246,7 @@ def test_a_kill_that_nobody_heard_of_ends_with_its_withdrawal() -> None:
     assert carried_on(key).verdict is None
 
     Request.objects.update(deadline_at=timezone.now())
-    delivery.end_overdue()
+    drivers.end_overdue()
 
     day = carried_on(key)
     assert day.verdict is Verdict.NOT_HAPPENED

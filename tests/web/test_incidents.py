@@ -22,9 +22,9 @@ from ftdash.incidents.causes import (
     Place,
     advice_on,
 )
-from ftdash.incidents.figures import figures, memory_of, path_in, server_in, slot_in
 from ftdash.incidents.machine import CALM_CHECKPOINTS, CALM_S, Health, Open, Round, Sign, judge
 from ftdash.incidents.models import Incident
+from ftdash.incidents.queries import figures, memory_of, path_in, server_in, slot_in
 from ftdash.jobs.models import Pipeline, Request
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.projection.projector import Projector, rebuild
@@ -42,7 +42,7 @@ from pipelines.domain.events import (
     JobStatusChanged,
     RestorePointRefused,
 )
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
 

@@ -26,8 +26,15 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName, Sample
 from ftdash.metrics.queries.loads import minutes_of
 from ftdash.runs.queries import pipelines as queries
 from ftdash.runs.queries import pulses
-from ftdash.ui.pipelines.fleet import ORDERS, ROWS_MAX, UNLABELLED, FleetForm, FleetRows, fleet_rows
-from ftdash.ui.pipelines.fleet_page import same_words
+from ftdash.ui.pipelines.fleet_page import (
+    ORDERS,
+    ROWS_MAX,
+    UNLABELLED,
+    FleetForm,
+    FleetRows,
+    fleet_rows,
+    same_words,
+)
 from tests.web.page_words import text_of, words_of
 from tests.web.wide_site import FAILED_EVERY, fleet
 

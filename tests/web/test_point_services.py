@@ -19,7 +19,7 @@ from ftdash.points.services.disposal import dispose_of
 from ftdash.points.services.restore import Restore
 from ftdash.projection.projector import Projector
 from ftdash.settings import installation_id
-from ftdash.supervision import delivery
+from ftdash.supervision import drivers
 from ftdash.supervision.launcher import _spec
 from pipelines.domain.commands import RequestKind
 from pipelines.domain.errors import Rejected
@@ -452,7 +452,7 @@ def test_a_disposal_whose_message_was_lost_is_carried_out_later(old: Run, data: 
     point_services.dispose(pipeline=NAME, path=path, **WHO)
     Request.objects.update(created_at=timezone.now() - timedelta(minutes=5))
 
-    delivery.deliver_forgotten()
+    drivers.deliver_forgotten()
 
     assert Request.objects.get().phase == RequestPhase.SUCCEEDED
     assert not Path(path).exists()

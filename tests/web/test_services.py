@@ -18,7 +18,7 @@ from ftdash.jobs.models import (
 from ftdash.jobs.validation import check_sources, check_startable, output_notes
 from ftdash.projection.projector import Projector
 from ftdash.requests import services
-from ftdash.supervision import delivery
+from ftdash.supervision import drivers
 from pipelines.domain.commands import (
     Cancel,
     CancelWithSavepoint,
@@ -286,7 +286,7 @@ def test_whatever_id_is_taken_can_be_delivered(request_id: str) -> None:
     running()
 
     ask(TakeSavepoint(), request_id=request_id)
-    delivery.deliver(Request.objects.get().pk)
+    drivers.deliver(Request.objects.get().pk)
 
     assert Request.objects.get(request_id=request_id).phase == RequestPhase.DELIVERED
 

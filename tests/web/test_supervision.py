@@ -16,8 +16,8 @@ from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.fresh_code import SECRETS
 from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
+from ftdash.jobs.validation import SECRETS
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import ask
@@ -25,7 +25,7 @@ from ftdash.runs.fleet_answers import Concern
 from ftdash.runs.queries.fleet import fleet
 from ftdash.runs.queries.freshness import ShownState
 from ftdash.runs.queries.pipelines import pipeline_page
-from ftdash.supervision import delivery, launcher
+from ftdash.supervision import drivers, launcher
 from ftdash.supervision import drivers as supervision
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal import last_event, read_journal
@@ -332,8 +332,8 @@ def test_a_request_reaches_its_driver_and_is_answered() -> None:
     wait_until(lambda: is_running(run))
     request = new_request(run)
 
-    delivery.deliver(request.pk)
-    delivery.deliver(request.pk)
+    drivers.deliver(request.pk)
+    drivers.deliver(request.pk)
 
     wait_until(lambda: phase_of(request) == RequestPhase.SUCCEEDED)
 
@@ -384,7 +384,7 @@ def test_an_overdue_request_fails_with_the_reason_and_is_withdrawn(
     command = TakeSavepoint(request_id=request_id, requested_by="ann", reason="upgrade")
     submit(directory, command)
 
-    delivery.end_overdue()
+    drivers.end_overdue()
 
     request.refresh_from_db()
     assert (request.phase, request.message) == (RequestPhase.FAILED, sentence)
@@ -396,7 +396,7 @@ def test_a_request_to_a_run_that_has_ended_fails() -> None:
     run = new_run(status="FINISHED", reason="The sources have ended.")
     request = new_request(run)
 
-    delivery.deliver(request.pk)
+    drivers.deliver(request.pk)
 
     request.refresh_from_db()
     assert request.phase == RequestPhase.FAILED
@@ -454,10 +454,10 @@ def test_a_request_that_cannot_be_delivered_or_withdrawn_holds_up_no_other() -> 
     long_ago = {"created_at": now - timedelta(hours=1)}
     waiting = [new_request(run, **long_ago) for run in (blocked, open_)]
 
-    delivery.deliver_forgotten()
+    drivers.deliver_forgotten()
     delivered = [phase_of(request) for request in waiting]
     Request.objects.update(deadline_at=now - timedelta(seconds=1))
-    delivery.end_overdue()
+    drivers.end_overdue()
 
     assert delivered == [RequestPhase.PENDING, RequestPhase.DELIVERED]
     assert phase_of(waiting[1]) == RequestPhase.FAILED

@@ -18,7 +18,7 @@ from ftdash.points.services.comparisons import OPEN_MAX
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import RequestKind
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.flows.page_view_feed import REDIS

@@ -11,7 +11,7 @@ from django.urls import reverse
 from ftdash.jobs.models import Request, Run
 from ftdash.projection.projector import Projector
 from pipelines.domain.commands import RequestKind
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from tests.web.journals import Story, new_run
 from tests.web.page_words import words_in
 

@@ -10,7 +10,7 @@ from ftdash.points.queries import newest_line
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import ask
 from ftdash.runs.queries.pipelines import pipeline_page
-from ftdash.supervision.delivery import deliver
+from ftdash.supervision.drivers import deliver
 from ftdash.supervision.launcher import _spec
 from pipelines.bus.inbox import Inbox
 from pipelines.domain.commands import RequestKind, UndoStart

@@ -18,7 +18,7 @@ from ftdash.points.services import disposal, restore
 from ftdash.projection.projector import Projector
 from ftdash.requests.asking import check_possible, offers
 from ftdash.requests.services import ask
-from ftdash.supervision import delivery
+from ftdash.supervision import drivers
 from ftdash.upgrades import services
 from pipelines.domain.commands import (
     Cancel,
@@ -385,8 +385,8 @@ def test_its_deadline_is_an_estimate(story: Story, new: ShippedCode) -> None:
     row = begun(new)
     Request.objects.filter(pk=row.request_id).update(deadline_at=timezone.now())
 
-    delivery.end_overdue()
-    delivery.deliver_forgotten()
+    drivers.end_overdue()
+    drivers.deliver_forgotten()
 
     row.request.refresh_from_db()
     assert row.request.phase == RequestPhase.PENDING

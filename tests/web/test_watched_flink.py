@@ -17,7 +17,7 @@ from ftdash.flink_clusters.politeness import SETTLED_AFTER_MS, pause_after
 from ftdash.flink_clusters.rest import FlinkRest, checked_address
 from ftdash.flink_clusters.services import looking, registration
 from ftdash.flink_clusters.services.registration import Place, parsed_header
-from ftdash.ui.flink_clusters.catalogue import PER_PAGE
+from ftdash.ui.flink_clusters.page import PER_PAGE
 from pipelines.domain.errors import Rejected, Retryable
 from tests.reserved_ports import reserved_port
 from tests.web.api_callers import bearer

@@ -9,7 +9,7 @@ from django.test import Client
 
 from ftdash.watching.asked import Rewind, TakeSavepoint
 from ftdash.watching.models import QuerySavepoint, QueryWork, WatchedQuery, WorkState
-from ftdash.watching.services import carrying_out, files, forks, registration, savepoints
+from ftdash.watching.services import carrying_out, forks, registration, reports, savepoints
 from ftdash.watching.services.registration import Sighting
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import LocalTree, Tree, tree_at
@@ -79,10 +79,10 @@ def test_a_savepoint_and_a_fork_of_it_lie_in_the_store_and_are_whole(
 def test_a_store_that_does_not_answer_is_named_and_what_was_found_stays(
     query: Tree, objects: ObjectServer, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LOOK_EVERY", files.LOOK_EVERY * 0)
-    monkeypatch.setattr(files, "LOOK_SHARE", 0)
+    monkeypatch.setattr(reports, "LOOK_EVERY", reports.LOOK_EVERY * 0)
+    monkeypatch.setattr(reports, "LOOK_SHARE", 0)
     objects.plan(lambda _: Fault.DENIED)
-    files.look_at_files()
+    reports.look_at_files()
     page = text_of(operator, PAGE)
     objects.plan(never)
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 from ftdash.accounts.models import AdminAction
 from ftdash.watching import queries
 from ftdash.watching.models import DirectoryReading, WatchedBatch, WatchedQuery
-from ftdash.watching.services import files, registration
+from ftdash.watching.services import registration, reports
 from ftdash.watching.services.registration import Sighting
 from pipelines.domain.errors import Rejected
 from tests.web.page_words import text_of, words_in
@@ -135,7 +135,7 @@ def test_a_directory_alone_gives_batches_points_and_findings(
     before = contents(checkpoint)
     watch(checkpoint)
 
-    files.look_at_files()
+    reports.look_at_files()
 
     words = words_in(text_of(operator, PAGE))
     assert "Nothing reports whether the query runs." in words
@@ -180,7 +180,7 @@ def test_another_query_under_the_same_path_is_named_and_stored_nowhere(
     DirectoryReading.objects.update(at=timezone.now() - timedelta(hours=1))
     (checkpoint / "metadata").write_text(json.dumps({"id": OTHER}))
 
-    files.look_at_files()
+    reports.look_at_files()
 
     words = words_in(text_of(operator, PAGE))
     assert f"now belongs to the query {OTHER}, and this page is about {QUERY}" in words
@@ -256,14 +256,14 @@ def test_an_event_log_is_read_on_from_where_it_ended(operator: Client, root: Pat
     part.write_text(lines_of_log(range(3)))
     seen = Sighting(event_log=str(log))
     registration.watch(name="orders", seen=seen, requester="ada", reason="x")
-    files.look_at_files()
+    reports.look_at_files()
     assert WatchedBatch.objects.count() == 3
 
     with part.open("a") as file:
         file.write(lines_of_log(range(3, 5)) + '{"Event": "cut of')
     part.rename(log / "events_1_local-1")
     (log / "events_2_local-1.inprogress").write_text(end_in_log())
-    files.look_at_files()
+    reports.look_at_files()
 
     assert WatchedBatch.objects.count() == 5
     assert "LOST" in words_in(text_of(operator, PAGE))

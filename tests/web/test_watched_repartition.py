@@ -15,8 +15,8 @@ from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.watching.asked import Dealt, Rewind
 from ftdash.watching.models import QueryWork, WorkKind, WorkState
 from ftdash.watching.services import carrying_out, forks, registration, work
-from ftdash.watching.services.asking_spark import asked_of_spark
 from ftdash.watching.services.registration import Sighting
+from ftdash.watching.services.state import asked_of_spark
 from pipelines.domain.errors import Rejected
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree

@@ -1,14 +1,17 @@
-"""Flink's addresses that read the checkpoints of a job, with their bodies.
+"""Flink's addresses that read the checkpoints of a job, with their bodies as Flink 2.3 sends them.
 
 Fields that we do not measure are 0: `processed_data`, the bytes that passed while a subtask
 aligned. `alignment_buffered`, which has been 0 in Flink for years, is what was held back. A
 distribution has whole numbers, and quantiles that may be "NaN".
+
+Source: Flink, `org.apache.flink.runtime.rest.messages.checkpoints`.
 """
+
+from typing import Literal
 
 import msgspec
 from msgspec.structs import asdict
 
-from ftdash.api.flink import shapes_checkpoints as shapes
 from ftdash.api.flink.http import Asked, Problem, check_id, job_of
 from ftdash.api.flink.names import epoch_ms, vertex_id
 from ftdash.checkpoints.answers import Distribution, SubtaskTimeline, distribution
@@ -35,10 +38,198 @@ from pipelines.domain.settings import (
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import CheckpointKind
 
+NAN = "NaN"
 
-def stats_of(found: Distribution) -> shapes.Stats:
-    quantiles: list[float | str] = [float(each) for each in found.quantiles] or [shapes.NAN] * 5
-    return shapes.Stats(
+
+class Snake(msgspec.Struct, frozen=True, kw_only=True):
+    """Sends every field always."""
+
+
+class Stats(Snake, frozen=True, kw_only=True):
+    min: int
+    max: int
+    avg: int
+    p50: float | str
+    p90: float | str
+    p95: float | str
+    p99: float | str
+    p999: float | str
+
+
+class TaskCheckpoint(Snake, frozen=True, kw_only=True):
+    id: int
+    status: str
+    latest_ack_timestamp: int
+    checkpointed_size: int
+    state_size: int
+    end_to_end_duration: int
+    alignment_buffered: int
+    processed_data: int
+    persisted_data: int
+    num_subtasks: int
+    num_acknowledged_subtasks: int
+
+
+class Checkpoint(Snake, frozen=True, kw_only=True):
+    """The fields that all three kinds share."""
+
+    id: int
+    status: str
+    is_savepoint: bool
+    savepoint_format: str | None = msgspec.field(name="savepointFormat")
+    trigger_timestamp: int
+    latest_ack_timestamp: int
+    checkpointed_size: int
+    state_size: int
+    end_to_end_duration: int
+    alignment_buffered: int
+    processed_data: int
+    persisted_data: int
+    num_subtasks: int
+    num_acknowledged_subtasks: int
+    checkpoint_type: str
+    tasks: dict[str, TaskCheckpoint]
+
+
+class InProgress(
+    Checkpoint, frozen=True, kw_only=True, tag_field="className", tag="in_progress"
+): ...
+
+
+class Completed(Checkpoint, frozen=True, kw_only=True, tag_field="className", tag="completed"):
+    external_path: str | None
+    discarded: bool
+
+
+class Failed(Checkpoint, frozen=True, kw_only=True, tag_field="className", tag="failed"):
+    failure_timestamp: int
+    failure_message: str | None
+
+
+AnyCheckpoint = InProgress | Completed | Failed
+
+
+class Counts(Snake, frozen=True, kw_only=True):
+    restored: int
+    total: int
+    in_progress: int
+    completed: int
+    failed: int
+
+
+class Summary(Snake, frozen=True, kw_only=True):
+    checkpointed_size: Stats
+    state_size: Stats
+    end_to_end_duration: Stats
+    alignment_buffered: Stats
+    processed_data: Stats
+    persisted_data: Stats
+
+
+class RestoredPoint(Snake, frozen=True, kw_only=True):
+    id: int
+    restore_timestamp: int
+    is_savepoint: bool
+    external_path: str | None
+
+
+class Latest(Snake, frozen=True, kw_only=True):
+    completed: Completed | None
+    savepoint: Completed | None
+    failed: Failed | None
+    restored: RestoredPoint | None
+
+
+class CheckpointingStatistics(Snake, frozen=True, kw_only=True):
+    counts: Counts
+    summary: Summary
+    latest: Latest
+    history: list[AnyCheckpoint]
+
+
+class Externalization(Snake, frozen=True, kw_only=True):
+    enabled: bool
+    delete_on_cancellation: bool
+
+
+class CheckpointConfig(Snake, frozen=True, kw_only=True):
+    mode: str
+    interval: int
+    timeout: int
+    min_pause: int
+    max_concurrent: int
+    externalization: Externalization
+    state_backend: str
+    checkpoint_storage: str
+    unaligned_checkpoints: bool
+    tolerable_failed_checkpoints: int
+    aligned_checkpoint_timeout: int
+    checkpoints_after_tasks_finish: bool
+    state_changelog_enabled: bool
+    changelog_periodic_materialization_interval: int
+    changelog_storage: str
+
+
+class Durations(Snake, frozen=True, kw_only=True):
+    sync: int
+    async_: int = msgspec.field(name="async")
+
+
+class Alignment(Snake, frozen=True, kw_only=True):
+    buffered: int
+    processed: int
+    persisted: int
+    duration: int
+
+
+class CompletedSubtask(Snake, frozen=True, kw_only=True, tag_field="className", tag="completed"):
+    index: int
+    ack_timestamp: int
+    end_to_end_duration: int
+    checkpointed_size: int
+    state_size: int
+    checkpoint: Durations
+    alignment: Alignment
+    start_delay: int
+    unaligned_checkpoint: bool
+    aborted: bool
+    status: Literal["completed"] = "completed"
+
+
+class PendingSubtask(Snake, frozen=True, kw_only=True, tag_field="className", tag="pending"):
+    index: int
+    status: Literal["pending_or_failed"] = "pending_or_failed"
+
+
+class DurationStats(Snake, frozen=True, kw_only=True):
+    sync: Stats
+    async_: Stats = msgspec.field(name="async")
+
+
+class AlignmentStats(Snake, frozen=True, kw_only=True):
+    buffered: Stats
+    processed: Stats
+    persisted: Stats
+    duration: Stats
+
+
+class SubtaskSummary(Snake, frozen=True, kw_only=True):
+    checkpointed_size: Stats
+    state_size: Stats
+    end_to_end_duration: Stats
+    checkpoint_duration: DurationStats
+    alignment: AlignmentStats
+    start_delay: Stats
+
+
+class TaskCheckpointWithSubtasks(TaskCheckpoint, frozen=True, kw_only=True):
+    summary: SubtaskSummary
+    subtasks: list[CompletedSubtask | PendingSubtask]
+
+
+def stats_of(found: Distribution) -> Stats:
+    quantiles: list[float | str] = [float(each) for each in found.quantiles] or [NAN] * 5
+    return Stats(
         min=round(found.minimum),
         max=round(found.maximum),
         avg=int(found.average),
@@ -50,19 +241,19 @@ def stats_of(found: Distribution) -> shapes.Stats:
     )
 
 
-def stats_unmeasured(like: Distribution) -> shapes.Stats:
+def stats_unmeasured(like: Distribution) -> Stats:
     """Zeros, over as many values as `like` has."""
     return stats_of(distribution([0.0] if like.quantiles else []))
 
 
-Tasks = dict[str, shapes.TaskCheckpoint]
+Tasks = dict[str, TaskCheckpoint]
 
 
-def statistics_body(found: RunStatistics) -> shapes.CheckpointingStatistics:
+def statistics_body(found: RunStatistics) -> CheckpointingStatistics:
     counts, summary = found.counts, found.summary
-    return shapes.CheckpointingStatistics(
-        counts=msgspec.convert(counts, shapes.Counts, from_attributes=True),
-        summary=shapes.Summary(
+    return CheckpointingStatistics(
+        counts=msgspec.convert(counts, Counts, from_attributes=True),
+        summary=Summary(
             checkpointed_size=stats_of(summary.uploaded_bytes),
             state_size=stats_of(summary.state_bytes),
             end_to_end_duration=stats_of(summary.end_to_end_ms),
@@ -75,9 +266,9 @@ def statistics_body(found: RunStatistics) -> shapes.CheckpointingStatistics:
     )
 
 
-def _latest(found: RunStatistics) -> shapes.Latest:
+def _latest(found: RunStatistics) -> Latest:
     completed, savepoint, failed = found.completed, found.savepoint, found.failed
-    return shapes.Latest(
+    return Latest(
         completed=_completed(completed, {}) if completed else None,
         savepoint=_completed(savepoint, {}) if savepoint else None,
         failed=_failed(failed, {}) if failed else None,
@@ -85,8 +276,8 @@ def _latest(found: RunStatistics) -> shapes.Latest:
     )
 
 
-def _restored(point: Restored) -> shapes.RestoredPoint:
-    return shapes.RestoredPoint(
+def _restored(point: Restored) -> RestoredPoint:
+    return RestoredPoint(
         id=point.checkpoint_id,
         restore_timestamp=epoch_ms(point.at),
         is_savepoint=point.is_savepoint,
@@ -94,7 +285,7 @@ def _restored(point: Restored) -> shapes.RestoredPoint:
     )
 
 
-def checkpoint_body(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.AnyCheckpoint:
+def checkpoint_body(found: MeasuredCheckpoint, tasks: Tasks) -> AnyCheckpoint:
     match found.row.status:
         case CheckpointStatus.IN_PROGRESS:
             return _common(found, tasks)
@@ -104,28 +295,28 @@ def checkpoint_body(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.AnyCheckp
             return _completed(found, tasks)
 
 
-def _completed(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.Completed:
+def _completed(found: MeasuredCheckpoint, tasks: Tasks) -> Completed:
     row = found.row
     is_discarded = row.status is CheckpointStatus.DISCARDED
-    return shapes.Completed(
+    return Completed(
         **asdict(_common(found, tasks)), external_path=row.path, discarded=is_discarded
     )
 
 
-def _failed(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.Failed:
+def _failed(found: MeasuredCheckpoint, tasks: Tasks) -> Failed:
     row = found.row
     words = [text for text in (row.reason_text, row.message) if text]
-    return shapes.Failed(
+    return Failed(
         **asdict(_common(found, tasks)),
         failure_timestamp=epoch_ms(row.failed_at),
         failure_message=" ".join(words) or None,
     )
 
 
-def _common(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.InProgress:
+def _common(found: MeasuredCheckpoint, tasks: Tasks) -> InProgress:
     row, trigger_ms = found.row, epoch_ms(found.row.trigger_at)
     last_ms, took_ms = found.last_known_ms, found.took_ms
-    return shapes.InProgress(
+    return InProgress(
         id=row.checkpoint_id or 0,
         status=status_of(found),
         is_savepoint=row.kind == CheckpointKind.SAVEPOINT,
@@ -170,7 +361,7 @@ _STORAGES = {
 }
 
 
-def config_body(run: RunFacts) -> shapes.CheckpointConfig:
+def config_body(run: RunFacts) -> CheckpointConfig:
     given = parse_settings(run.settings)
     checkpointing = given.checkpointing
     kept = checkpointing.retention is not ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
@@ -178,13 +369,13 @@ def config_body(run: RunFacts) -> shapes.CheckpointConfig:
     mode = given.barriers.mode
     if mode is CheckpointingMode.ACKED:
         mode = CheckpointingMode.AT_LEAST_ONCE
-    return shapes.CheckpointConfig(
+    return CheckpointConfig(
         mode=mode.value.lower(),  # Flink has no word for at most once
         interval=NEVER if checkpointing.interval_ms is None else checkpointing.interval_ms,
         timeout=checkpointing.timeout_ms,
         min_pause=checkpointing.min_pause_ms,
         max_concurrent=checkpointing.max_concurrent,
-        externalization=shapes.Externalization(enabled=kept, delete_on_cancellation=deletes),
+        externalization=Externalization(enabled=kept, delete_on_cancellation=deletes),
         state_backend=_BACKENDS[given.state.backend],
         checkpoint_storage=_STORAGES[given.storage.kind],
         unaligned_checkpoints=given.barriers.unaligned,
@@ -202,13 +393,13 @@ def tasks(found: MeasuredCheckpoint, parts: list[VertexPart]) -> Tasks:
     return {vertex_id(part.vertex): _task(found, part) for part in parts}
 
 
-def _task(found: MeasuredCheckpoint, part: VertexPart) -> shapes.TaskCheckpoint:
+def _task(found: MeasuredCheckpoint, part: VertexPart) -> TaskCheckpoint:
     row, last_ms = found.row, part.last_acknowledged_ms
     status = status_of(found)
     is_whole = part.acknowledged_count == part.subtask_count
     if row.status is CheckpointStatus.IN_PROGRESS and is_whole:
         status = CheckpointStatus.COMPLETED.value
-    return shapes.TaskCheckpoint(
+    return TaskCheckpoint(
         id=row.checkpoint_id or 0,
         status=status,
         latest_ack_timestamp=-1 if last_ms is None else epoch_ms(row.trigger_at) + round(last_ms),
@@ -223,29 +414,29 @@ def _task(found: MeasuredCheckpoint, part: VertexPart) -> shapes.TaskCheckpoint:
     )
 
 
-def with_subtasks(found: MeasuredCheckpoint, part: VertexPart) -> shapes.TaskCheckpointWithSubtasks:
+def with_subtasks(found: MeasuredCheckpoint, part: VertexPart) -> TaskCheckpointWithSubtasks:
     trigger_ms = epoch_ms(found.row.trigger_at)
-    return shapes.TaskCheckpointWithSubtasks(
+    return TaskCheckpointWithSubtasks(
         **asdict(_task(found, part)),
         summary=_subtask_summary(part),
         subtasks=[
             _subtask(part.subtasks[index], trigger_ms)
             if index in part.subtasks
-            else shapes.PendingSubtask(index=index)
+            else PendingSubtask(index=index)
             for index in range(part.subtask_count)
         ],
     )
 
 
-def _subtask(part: SubtaskTimeline, trigger_ms: int) -> shapes.CompletedSubtask:
-    return shapes.CompletedSubtask(
+def _subtask(part: SubtaskTimeline, trigger_ms: int) -> CompletedSubtask:
+    return CompletedSubtask(
         index=part.subtask,
         ack_timestamp=trigger_ms + round(part.acknowledged_ms),
         end_to_end_duration=round(part.acknowledged_ms),
         checkpointed_size=part.uploaded_bytes,
         state_size=part.state_bytes,
-        checkpoint=shapes.Durations(sync=round(part.sync_ms), async_=round(part.async_ms)),
-        alignment=shapes.Alignment(
+        checkpoint=Durations(sync=round(part.sync_ms), async_=round(part.async_ms)),
+        alignment=Alignment(
             buffered=part.buffered_bytes,
             processed=0,
             persisted=part.persisted_bytes,
@@ -257,16 +448,16 @@ def _subtask(part: SubtaskTimeline, trigger_ms: int) -> shapes.CompletedSubtask:
     )
 
 
-def _subtask_summary(part: VertexPart) -> shapes.SubtaskSummary:
+def _subtask_summary(part: VertexPart) -> SubtaskSummary:
     spread = part.spread
-    return shapes.SubtaskSummary(
+    return SubtaskSummary(
         checkpointed_size=stats_of(spread.uploaded_bytes),
         state_size=stats_of(spread.state_bytes),
         end_to_end_duration=stats_of(spread.acknowledged_ms),
-        checkpoint_duration=shapes.DurationStats(
+        checkpoint_duration=DurationStats(
             sync=stats_of(spread.sync_ms), async_=stats_of(spread.async_ms)
         ),
-        alignment=shapes.AlignmentStats(
+        alignment=AlignmentStats(
             buffered=stats_of(spread.buffered_bytes),
             processed=stats_unmeasured(spread.state_bytes),
             persisted=stats_of(spread.persisted_bytes),

@@ -25,7 +25,7 @@ from ftdash.jobs.answers import FailureView, ShownState
 from ftdash.runs.queries import runs as run_queries
 from ftdash.runs.queries.recovery_axis import failures
 from ftdash.runs.queries.runs import RunFacts
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 
 
 @dataclass(frozen=True, slots=True)

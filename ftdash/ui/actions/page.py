@@ -45,14 +45,14 @@ from ftdash.ui.actions.start_forms import (
     RestoreForm,
     StartForm,
     UndoStartForm,
+    UpgradeForm,
     looked_at,
     proposal,
 )
-from ftdash.ui.actions.upgrade_form import UpgradeForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.texts import holds_password
 
 if TYPE_CHECKING:

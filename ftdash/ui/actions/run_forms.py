@@ -32,8 +32,8 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.settings.readers import Definition
-from pipelines.domain.settings.table import DEFINITIONS
 from pipelines.domain.status import KillMoment
 
 MOMENTS = (

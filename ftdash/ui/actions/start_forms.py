@@ -1,15 +1,19 @@
-"""The forms that start a run: from the beginning, from a point, or with the quarantine.
+"""The forms that start a run: from the beginning, from a point, with the quarantine, by an upgrade.
 
 Before a restore, the page shows if it would work, and how far the point has been read. It shows at
 once everything that is known at once. A worker reads the files; the page polls its progress until
 it ends.
+
+Nothing of the wheel is imported here; `CodeStore` refuses what is no wheel.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from django import forms
+from django.conf import settings as configuration
 from django.contrib.auth.decorators import permission_required
+from django.core.files.uploadedfile import UploadedFile
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
@@ -20,6 +24,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.formats import plural, size, utc
 from ftdash.incidents.causes import GAPS, NAMES, PROPOSE
 from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.validation import package_store
 from ftdash.points.queries import (
     CommittedOutput,
     committed_output,
@@ -33,9 +38,12 @@ from ftdash.requests import services
 from ftdash.requests.asking import pipeline_named
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui.actions.forms import ActionForm, ConfirmedForm, LinesField, PairsField
-from pipelines.domain.commands import RestorePipeline, StartPipeline, UndoStart
+from ftdash.upgrades import packages
+from ftdash.upgrades import services as upgrade_services
+from pipelines.domain.commands import RestorePipeline, StartPipeline, UndoStart, UpgradePipeline
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
+from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import ClaimMode
 from pipelines.points.verdict import Check, Fitness, Verdict
 
@@ -385,3 +393,58 @@ def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
         accepted_gaps=form.fields["accepted_gaps"].clean(form["accepted_gaps"].value()),
         reads_files=False,
     )
+
+
+NONE = ("", "the wheel below")
+
+
+class UpgradeForm(ActionForm):
+    command = UpgradePipeline
+    title = "Upgrade to other code"
+    button = "Upgrade ..."
+
+    package = forms.ChoiceField(label="Package", required=False)
+    wheel = forms.FileField(label="Or a wheel from your computer", required=False)
+    allow_non_restored_state = forms.BooleanField(
+        label="Leave behind state of operators that the new code does not have any more",
+        required=False,
+    )
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        packages = [(each.sha256, each.described) for each in package_store().listed()]
+        self.fields["package"].choices = [NONE, *packages]  # type: ignore[attr-defined]
+        self.fields[
+            "wheel"
+        ].help_text = (
+            f"Up to {size(configuration.PACKAGE_BYTES_MAX)}. ftdash keeps it under its SHA-256."
+        )
+
+    def clean(self) -> dict[str, Any]:
+        values = self.cleaned_data
+        has_package, has_wheel = bool(values.get("package")), bool(values.get("wheel"))
+        if has_package == has_wheel:
+            self.add_error("package", "Choose a package or a wheel, one of the two.")
+        return values
+
+    def ask(self, who: str) -> RequestId:
+        """Raises Rejected."""
+        values = self.cleaned_data
+        wheel, why = values["wheel"], values["reason"]
+        code = _kept(wheel, who, why) if wheel else _of_store(values["package"])
+        return upgrade_services.upgrade(
+            pipeline=self.page.name,
+            code=code,
+            requester=who,
+            reason=why,
+            allow_non_restored_state=values["allow_non_restored_state"],
+        )
+
+
+def _of_store(sha256: str) -> ShippedCode:
+    return package_store().find(sha256)
+
+
+def _kept(given: "UploadedFile[bytes]", who: str, why: str) -> ShippedCode:
+    """In the store from now on."""
+    return packages.upload(given.name or "", given.size or 0, given.chunks(), who=who, reason=why)

@@ -48,7 +48,7 @@ from ftdash.ui.downloads import csv_parts, download, json_parts
 from ftdash.ui.events import shared
 from ftdash.ui.pipelines.page import Address, data_at, number_or_none, shown_run
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.settings.table import DEFINITIONS
+from pipelines.domain.settings.parsing import DEFINITIONS
 from pipelines.domain.status import CheckpointKind
 
 CHECKPOINT_ID_MAX = 2**63 - 1

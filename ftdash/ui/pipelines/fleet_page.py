@@ -3,11 +3,16 @@
 A person saves what they find, filter, group and sort by as a view: the query of the page's address
 under a name. Only that person sees and changes it, and it needs no role. One view may be the
 default, with which the page begins when its address has no choice.
+
+The address keeps every choice, so that a link shows a colleague the same rows. The labels that
+pipelines are grouped by are texts that people give them, on a form of its own.
 """
 
 import re
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from django import forms
 from django.contrib import messages
@@ -26,15 +31,250 @@ from ftdash.flink_clusters import queries as flink_queries
 from ftdash.incidents import queries as incident_queries
 from ftdash.incidents.queries import IncidentView
 from ftdash.requests import services
-from ftdash.runs.fleet_answers import Concern, Fleet
+from ftdash.runs.fleet_answers import Concern, Fleet, PipelineSummary
 from ftdash.runs.queries import pipelines as queries
 from ftdash.ui import sentences
 from ftdash.ui.events import shared
-from ftdash.ui.pipelines.fleet import FleetForm, LabelsForm, fleet_rows
 from ftdash.ui.pipelines.page import number_or_none
 from ftdash.watching import queries as watched_queries
 from ftdash.watching.queries import incidents as watched_incidents
 from pipelines.domain.errors import Rejected
+from pipelines.domain.texts import LABEL_LENGTH_MAX
+
+ROWS_MAX = 50
+"""On one page: as many as a person reads; a search finds the others."""
+
+LABELS_MAX = 10
+UNLABELLED = "without a label"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    key: str
+    label: str
+    of: Callable[[PipelineSummary], float | str | None]
+
+
+ORDERS = [
+    Order("name", "Pipeline", lambda each: each.name),
+    Order("state", "State", lambda each: each.state.value),
+    Order("checkpoint", "Since checkpoint", lambda each: _moment(each.last_completed_at)),
+    Order("output", "Since output", lambda each: _moment(each.last_committed_at)),
+    Order("duration", "Checkpoint duration", lambda each: _duration_ms(each)),
+    Order("throughput", "Throughput", lambda each: each.records_per_s),
+    Order(
+        "backpressure",
+        "Backpressure",
+        lambda each: each.pulse.backpressured_ratio if each.pulse else None,
+    ),
+    Order("restarts", "Restarts", lambda each: each.restart_count),
+    Order(
+        "replay",
+        "If it died now",
+        lambda each: each.pulse.to_recover_ms if each.pulse else None,
+    ),
+    Order("guarantee", "Guarantee", lambda each: each.guarantee),
+    Order("report", "As of", lambda each: _moment(each.as_of)),
+]
+"""The columns of the table. Ages sort as they read: the longest is the oldest moment."""
+
+GROUPS = {"label": "label", "state": "state", "flow": "flow"}
+
+
+def _moment(at: datetime | None) -> float | None:
+    return None if at is None else -at.timestamp()
+
+
+def _duration_ms(each: PipelineSummary) -> float | None:
+    durations = each.pulse.durations_ms if each.pulse else []
+    return durations[-1] if durations else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """`choice` is the order that choosing it leads to; None: back to the most pressing first."""
+
+    label: str
+    key: str
+    direction: str  # in ARIA's words; empty: not ordered by it
+    choice: str | None
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A part of the rows under one heading; an empty name: they are not grouped."""
+
+    name: str
+    count: int  # on all pages
+    waiting: int  # of them, those that need attention
+    rows: list[PipelineSummary]  # on this page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRows:
+    groups: list[Group]
+    found: int
+    total: int
+    page: int
+    pages: int
+    headings: list[Heading]
+    labels: list[str]  # of all pipelines
+
+    @property
+    def is_part(self) -> bool:
+        return self.found < self.total
+
+
+class FleetForm(forms.Form):
+    """The choices, as the address has them."""
+
+    q = forms.CharField(
+        label="Find",
+        required=False,
+        max_length=200,
+        widget=forms.TextInput({"type": "search", "placeholder": "name, flow or label"}),
+    )
+    label = forms.ChoiceField(required=False)
+    state = forms.ChoiceField(required=False)
+    group = forms.ChoiceField(
+        label="Group by",
+        required=False,
+        choices=[("", "nothing"), *GROUPS.items()],
+    )
+
+    def __init__(self, query: QueryDict, fleet: Fleet) -> None:
+        super().__init__(query)
+        states = Counter(each.state.value for each in fleet.pipelines)
+        labels = Counter(label for each in fleet.pipelines for label in each.labels)
+        self.choose("state", {"attention": "needs attention"}, states)
+        self.choose("label", {}, labels)
+        self.is_valid()
+
+    def choose(self, field: str, first: dict[str, str], counted: Counter[str]) -> None:
+        named = [(each, f"{each} ({counted[each]})") for each in sorted(counted)]
+        widget = forms.ChoiceField(required=False, choices=[("", "any"), *first.items(), *named])
+        self.fields[field] = widget
+
+    def given(self, field: str) -> str:
+        """Empty where the address says what the form does not know."""
+        return str(self.cleaned_data.get(field) or "")
+
+    @property
+    def is_chosen(self) -> bool:
+        return any(self.given(field) for field in self.fields)
+
+
+def fleet_rows(
+    fleet: Fleet, form: FleetForm, order: str, page: int, having_incidents: Collection[str]
+) -> FleetRows:
+    """`order` is a key of `ORDERS`, with `-` for the greatest first; else the most pressing first.
+    A page beyond the last is the last."""
+
+    def waits(each: PipelineSummary) -> bool:
+        return each.concern is not Concern.NONE or each.name in having_incidents
+
+    def is_found(each: PipelineSummary) -> bool:
+        state, label = form.given("state"), form.given("label")
+        wanted = form.given("q").casefold().split()
+        text = " ".join((each.name, each.flow, *each.labels)).casefold()
+        return (
+            all(word in text for word in wanted)
+            and (not label or label in each.labels)
+            and (not state or (waits(each) if state == "attention" else each.state == state))
+        )
+
+    found = _sorted([each for each in fleet.pipelines if is_found(each)], order, waits)
+    grouped = _grouped(found, form.given("group"))
+    lines = [(name, each) for name, rows in grouped.items() for each in rows]
+    pages = max(1, -(-len(lines) // ROWS_MAX))
+    page = max(1, min(page, pages))
+    shown = lines[ROWS_MAX * (page - 1) : ROWS_MAX * page]
+    groups = [
+        Group(
+            name,
+            len(rows),
+            sum(map(waits, rows)),
+            [each for group, each in shown if group == name],
+        )
+        for name, rows in grouped.items()
+    ]
+    return FleetRows(
+        groups=[group for group in groups if group.rows],
+        found=len(found),
+        total=len(fleet.pipelines),
+        page=page,
+        pages=pages,
+        headings=[_heading(each, order) for each in ORDERS],
+        labels=sorted({label for each in fleet.pipelines for label in each.labels}),
+    )
+
+
+def _sorted(
+    rows: list[PipelineSummary], order: str, waits: Callable[[PipelineSummary], bool]
+) -> list[PipelineSummary]:
+    """What is not known comes last, in either direction."""
+    by = next((each for each in ORDERS if each.key == order.removeprefix("-")), None)
+    if by is None:
+        return sorted(rows, key=lambda each: not waits(each))  # stable: by concern, then by name
+    known = [each for each in rows if by.of(each) not in (None, "")]
+    known.sort(key=by.of, reverse=order.startswith("-"))  # type: ignore[arg-type]
+    return [*known, *(each for each in rows if by.of(each) in (None, ""))]
+
+
+def _grouped(rows: list[PipelineSummary], by: str) -> dict[str, list[PipelineSummary]]:
+    """In alphabetical order; a pipeline with several labels stands under each."""
+    if by not in GROUPS:
+        return {"": rows}
+    found: dict[str, list[PipelineSummary]] = {}
+    for each in rows:
+        for name in _names(each, by):
+            found.setdefault(name, []).append(each)
+    return dict(sorted(found.items(), key=lambda group: (group[0] == UNLABELLED, group[0])))
+
+
+def _names(each: PipelineSummary, by: str) -> list[str]:
+    match by:
+        case "label":
+            return each.labels or [UNLABELLED]
+        case "state":
+            return [each.state.value]
+        case _:
+            return [each.flow]
+
+
+NUMBERS = {"checkpoint", "output", "throughput", "backpressure", "restarts", "replay", "report"}
+
+
+def _heading(by: Order, order: str) -> Heading:
+    """Choosing one leads to the greatest first, then to the least, then back."""
+    is_number = by.key in NUMBERS
+    if order == f"-{by.key}":
+        return Heading(by.label, by.key, "descending", by.key, is_number)
+    if order == by.key:
+        return Heading(by.label, by.key, "ascending", None, is_number)
+    return Heading(by.label, by.key, "", f"-{by.key}", is_number)
+
+
+class LabelsForm(forms.Form):
+    labels = forms.CharField(
+        required=False,
+        max_length=LABELS_MAX * (LABEL_LENGTH_MAX + 2),
+        help_text="Separated by commas, such as: payments, critical",
+    )
+
+    def clean_labels(self) -> list[str]:
+        found = {each.strip() for each in self.cleaned_data["labels"].split(",")} - {""}
+        if len(found) > LABELS_MAX:
+            raise forms.ValidationError(
+                f"{len(found)} labels are more than {LABELS_MAX}; take some away."
+            )
+        if any(len(each) > LABEL_LENGTH_MAX for each in found):
+            raise forms.ValidationError(
+                f"A label may have {LABEL_LENGTH_MAX} characters; shorten the longest."
+            )
+        return sorted(found)
+
 
 NUMBER = re.compile(r"\d[\d.,:]*( (ms|s|min|h|d)\b)?( \d+ (s|min|h)\b)?")
 CHOICES = ("q", "label", "state", "group", "sort")

@@ -5,6 +5,7 @@ without a choice the page follows the newest. All regions of one refresh come fr
 the numbers on a page belong together. Decides nothing: the queries supply what is shown.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,6 +37,7 @@ from ftdash.jobs.answers import (
     RecoveryView,
     RequestView,
     RunBrief,
+    RunView,
     ShownState,
     SlotView,
     SubtaskView,
@@ -48,14 +50,74 @@ from ftdash.ui import events, sentences
 from ftdash.ui.actions.page import ACTIONS
 from ftdash.ui.events import shared
 from ftdash.ui.figures.alignment import alignment, channels_to_draw, subtasks_to_draw
-from ftdash.ui.figures.heat import Measure, chosen_measure
+from ftdash.ui.figures.heat import Bands, Measure, chosen_measure, heat_map, heat_sentence
 from ftdash.ui.figures.recovery import recovery_axis, recovery_phases
 from ftdash.ui.figures.style import Chart, memory, throughput
 from ftdash.ui.pipelines.dataflow import Dataflow, dataflow
-from ftdash.ui.pipelines.subtask_loads import LOAD_MEASURES, SubtaskLoads
 from ftdash.watching import queries as watched_queries
 from pipelines.domain.commands import Needs, RestorePipeline
 from pipelines.domain.status import RecoveryPhase
+
+LISTED_MAX = 20
+"""In the table at once; the next page has the next. Up to so many per operator need no map."""
+
+Value = Callable[[SubtaskView], float | None]
+
+_VALUES: dict[Measure, Value] = {
+    Measure("Busy", "%"): lambda each: each.busy_ratio,
+    Measure("Backpressured", "%"): lambda each: each.backpressured_ratio,
+    Measure("Idle", "%"): lambda each: each.idle_ratio,
+    Measure("Records queued", "records"): lambda each: each.queued_records,
+    Measure("Time to consume them", "ms"): lambda each: each.queued_ms,
+    Measure("State", "B"): lambda each: each.state_bytes,
+}
+LOAD_MEASURES = list(_VALUES)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskLoads:
+    """`run` None: the pipeline never ran."""
+
+    run: RunView | None
+
+    @property
+    def all(self) -> list[SubtaskView]:
+        return self.run.subtasks if self.run else []
+
+    @property
+    def is_wide(self) -> bool:
+        """True if an operator has more subtasks than a table shows at once."""
+        run = self.run
+        vertices = run.vertices if run else []
+        return any(each.subtask_count(run.parallelism) > LISTED_MAX for each in vertices if run)
+
+    @property
+    def pages(self) -> int:
+        return -(-len(self.all) // LISTED_MAX) if self.is_wide else 1
+
+    def listed(self, page: int) -> list[SubtaskView]:
+        """All of them in their order; of a wide run one page, from 1, the busiest first."""
+        if not self.is_wide:
+            return self.all
+        first = LISTED_MAX * (min(page, self.pages) - 1)
+        busiest = sorted(self.all, key=lambda each: -each.busy_ratio)
+        return busiest[max(0, first) : first + LISTED_MAX]
+
+    def chart(self, measure: Measure) -> Chart:
+        bands = self.bands(measure)
+        figure = heat_map(bands, measure) if self.is_wide else None
+        return Chart("heat", heat_sentence(bands, measure, "in the newest report"), figure)
+
+    def bands(self, measure: Measure) -> Bands:
+        of = _VALUES[measure]
+        found: dict[str, dict[int, float | None]] = {}
+        for each in self.all:
+            found.setdefault(each.vertex, {})[each.subtask] = of(each)
+        return {
+            uid: [values.get(index) for index in range(max(values) + 1)]
+            for uid, values in found.items()
+        }
+
 
 BUTTONS = tuple(slug for slug, form in ACTIONS.items() if form.is_button)
 """Actions in their order on the page."""

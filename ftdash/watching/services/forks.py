@@ -18,7 +18,7 @@ from ftdash.watching.asked import Dealt, Forked, Rewind, Said, Verdict
 from ftdash.watching.models import QueryWork, WatchedQuery, WorkKind
 from ftdash.watching.reading import check_place, place_of
 from ftdash.watching.services import savepoints, work
-from ftdash.watching.services.asking_spark import asked_of_spark
+from ftdash.watching.services.state import asked_of_spark
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import scheme_of
 from pipelines.storage.roots import StorageRoots

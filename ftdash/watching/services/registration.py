@@ -25,8 +25,7 @@ from ftdash.watching.models import (
     WatchedIncident,
     WatchedQuery,
 )
-from ftdash.watching.services.files import keep_look
-from ftdash.watching.services.reports import ID_LENGTH_MAX, check_room
+from ftdash.watching.services.reports import ID_LENGTH_MAX, check_room, keep_look
 from ftdash.watching.trouble import Limits
 from pipelines.domain.errors import Rejected
 

@@ -17,11 +17,11 @@ from functools import partial
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from pipelines.connectors.changes import last_changes, without_kind
 from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.connectors.kafka import connection as kafka_connection
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, TURN_S, KafkaAddress
 from pipelines.connectors.kafka.values import Encoder, RowFormat, check_columns
+from pipelines.connectors.sink import last_changes, without_kind
 from pipelines.domain.errors import Rejected, Retryable
 
 PARTITIONER = "murmur2_random"

@@ -23,7 +23,6 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from pipelines.connectors.kafka.fetched import Fetched
 from pipelines.connectors.kafka.registry import (
     OpenRegistry,
     SchemaRegistry,
@@ -32,7 +31,7 @@ from pipelines.connectors.kafka.registry import (
     header_of,
     unframed,
 )
-from pipelines.connectors.kafka.values import Decoded
+from pipelines.connectors.kafka.values import Decoded, Fetched
 from pipelines.connectors.source import UnreadableText
 from pipelines.domain.errors import Rejected
 

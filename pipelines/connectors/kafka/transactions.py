@@ -34,7 +34,7 @@ from pipelines.connectors.kafka.sink import (
     check_topic,
 )
 from pipelines.connectors.sink import TOKEN_BYTES_MAX, SinkContext
-from pipelines.connectors.two_phase_commit import (
+from pipelines.connectors.sink_bases import (
     PreparedTransaction,
     TransactionLost,
     TwoPhaseCommitWriter,

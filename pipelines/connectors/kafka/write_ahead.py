@@ -30,7 +30,7 @@ from pipelines.connectors.kafka.coordinator import KafkaCoordinator
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.sink import HeldTopic, KafkaOwnership, KafkaSink
 from pipelines.connectors.sink import SinkContext
-from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
+from pipelines.connectors.sink_bases import Marker, MarkerLost, WriteAheadWriter
 from pipelines.domain.ids import CheckpointId
 
 SENDING_TIMEOUT = timedelta(minutes=5)

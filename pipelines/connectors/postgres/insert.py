@@ -25,9 +25,9 @@ from sqlalchemy.dialects.postgresql import REGCLASS
 from pipelines.connectors.postgres.tables import PostgresTable
 from pipelines.connectors.postgres.two_phase import TableCopy, copying
 from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sink_bases import FIRST_ATTEMPT, Marker, WriteAheadWriter
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
 from pipelines.connectors.sql.tables import number_of
-from pipelines.connectors.write_ahead import FIRST_ATTEMPT, Marker, WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder

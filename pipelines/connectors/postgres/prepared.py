@@ -27,8 +27,8 @@ from psycopg import sql
 
 from pipelines.connectors.postgres.tables import PUBLISHED, PostgresTable
 from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.sink_bases import Marker
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
-from pipelines.connectors.write_ahead import Marker
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId
 

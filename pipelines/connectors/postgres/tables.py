@@ -14,10 +14,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from pipelines.connectors.sink import SinkContext, Superseded, newest_of
+from pipelines.connectors.sink_bases import Marker
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.tables import number_of
-from pipelines.connectors.write_ahead import Marker
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder

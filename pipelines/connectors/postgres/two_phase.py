@@ -29,14 +29,14 @@ from psycopg.pq import TransactionStatus
 from pipelines.connectors.postgres.prepared import Gid, Handle, PreparedTransactions
 from pipelines.connectors.postgres.tables import PUBLISHED, PostgresTable
 from pipelines.connectors.sink import PrepareRefused, SinkContext, Superseded, Unfinished, newest_of
-from pipelines.connectors.sql.database import SqlDatabase, driver_errors
-from pipelines.connectors.sql.tables import ORIGIN, origin_of
-from pipelines.connectors.two_phase_commit import (
+from pipelines.connectors.sink_bases import (
+    Marker,
     PreparedTransaction,
     TransactionLost,
     TwoPhaseCommitWriter,
 )
-from pipelines.connectors.write_ahead import Marker
+from pipelines.connectors.sql.database import SqlDatabase, driver_errors
+from pipelines.connectors.sql.tables import ORIGIN, origin_of
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable, TargetTaken
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder

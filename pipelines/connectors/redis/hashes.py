@@ -22,13 +22,18 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.changes import last_changes, without_kind
 from pipelines.connectors.json_rows import text_of
 from pipelines.connectors.redis.connection import client_of, database_of
-from pipelines.connectors.redis.hash_scripts import CHUNK_ROWS_MAX
-from pipelines.connectors.redis.hash_store import RedisHashStore
-from pipelines.connectors.sink import SinkContext, Superseded, Unfinished, newest_of
-from pipelines.connectors.two_phase_commit import (
+from pipelines.connectors.redis.hash_store import CHUNK_ROWS_MAX, RedisHashStore
+from pipelines.connectors.sink import (
+    SinkContext,
+    Superseded,
+    Unfinished,
+    last_changes,
+    newest_of,
+    without_kind,
+)
+from pipelines.connectors.sink_bases import (
     PreparedTransaction,
     TransactionLost,
     TwoPhaseCommitWriter,

@@ -13,8 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.connectors.changes import last_changes, without_kind
-from pipelines.connectors.sink import SinkContext, Superseded, newest_of
+from pipelines.connectors.sink import SinkContext, Superseded, last_changes, newest_of, without_kind
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase, place_of
 from pipelines.connectors.sql.tables import ORIGIN, early_origin_of, number_of, origin_of

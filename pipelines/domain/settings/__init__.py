@@ -2,7 +2,7 @@
 
 Each setting is declared once, as a field of its group: key, default, what values are valid, and
 the help that pages and commands show unchanged. If a default differs from Flink's, the help says
-why. `rules` has the contradictions between settings. Nothing here decides when a checkpoint runs.
+why. `parsing` has the contradictions between settings. Nothing here decides when a checkpoint runs.
 """
 
 from dataclasses import dataclass

@@ -54,7 +54,7 @@ from pipelines.operators.joining.window_join import (
     late_sides,
 )
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
-from pipelines.operators.windowing.lateness import with_time, without_late
+from pipelines.operators.windowing.windows import with_time, without_late
 
 
 class StreamJoin(Operator):

@@ -37,8 +37,8 @@ from pipelines.operators.joining.window_join import (
     late_sides,
 )
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
-from pipelines.operators.windowing.lateness import LATE_RECORDS, with_time, without_late
 from pipelines.operators.windowing.window_aggregate import PaneRows
+from pipelines.operators.windowing.windows import LATE_RECORDS, with_time, without_late
 from pipelines.state.backend import NO_ROW, Rows, StateBackend, TableDescriptor
 from pipelines.state.descriptors import check_table
 

@@ -36,14 +36,14 @@ from pipelines.operators.columns import (
 )
 from pipelines.operators.event_time import KeyedTime
 from pipelines.operators.operator import Operator, OperatorContext, SideOutput
-from pipelines.operators.windowing.lateness import LATE, WindowEntry
-from pipelines.operators.windowing.session_operator import SessionEntry
-from pipelines.operators.windowing.session_state import NO_RUN, Sessions, SessionState
+from pipelines.operators.windowing.sessions import NO_RUN, SessionEntry, Sessions, SessionState
 from pipelines.operators.windowing.window_aggregate import PaneRows
 from pipelines.operators.windowing.windows import (
     BOUNDS,
+    LATE,
     AlignedWindows,
     SessionWindows,
+    WindowEntry,
     Windows,
     bounded_schema,
     with_bounds,

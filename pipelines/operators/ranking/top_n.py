@@ -29,12 +29,12 @@ from pipelines.operators.changelog import (
 from pipelines.operators.columns import Flags, Longs, in_slices, longs, rows_with, timestamps
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.ranking.ranked_rows import RANK, Order, RankedRows, ranked_table
-from pipelines.operators.windowing.lateness import AlignedOperator
-from pipelines.operators.windowing.session_operator import SessionRows
+from pipelines.operators.windowing.sessions import SessionRows
 from pipelines.operators.windowing.window_aggregate import TimeWindow
 from pipelines.operators.windowing.windows import (
     BOUNDS,
     WINDOW_START,
+    AlignedOperator,
     AlignedWindows,
     SessionWindows,
     bounded_schema,

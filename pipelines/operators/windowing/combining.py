@@ -33,8 +33,12 @@ from pipelines.operators.columns import (
     one_row_each,
 )
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.windowing.lateness import COMBINED_ROWS
-from pipelines.operators.windowing.windows import WINDOW_START, AlignedWindows, with_window
+from pipelines.operators.windowing.windows import (
+    COMBINED_ROWS,
+    WINDOW_START,
+    AlignedWindows,
+    with_window,
+)
 
 _HAS_TIME = "__has_time"
 _NO_STARTS: Longs = np.empty(0, np.int64)

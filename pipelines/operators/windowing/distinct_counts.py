@@ -19,7 +19,7 @@ from pipelines.operators.aggregating.aggregation import Aggregation, check_disti
 from pipelines.operators.columns import EVENT_TIME, Groups, Longs, field_of, group
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.ranking.deduplicate import firsts
-from pipelines.operators.windowing.session_operator import SessionRows
+from pipelines.operators.windowing.sessions import SessionRows
 from pipelines.operators.windowing.window_aggregate import (
     TimeWindow,
     WindowAggregate,

@@ -1,9 +1,16 @@
-"""Triggers: when a window of event time fires before it ends.
+"""Triggers: when a window fires before it ends; and the aggregates of windows that have one.
 
 A trigger is asked for many windows at once: for those to which a batch has added rows, and for all
 open ones whenever event time or processing time passes a multiple of an interval. It keeps nothing
 itself. What it has to remember are columns, one value for each key and window, which are part of
 every snapshot. At its end a window fires by itself if it has changed since it fired last.
+
+What a window emits is its whole result so far, so the newest row of a key and window is right: an
+upsert, as with an allowed lateness. If the trigger purges, results of one window add up instead.
+Rows that come within the allowed lateness make their windows fire at once, without the trigger.
+
+Moments of event time follow from the watermark, and each window knows how many rows it has got
+since it fired. So nothing fires again after a recovery unless it has changed.
 
 Source: Flink's `Trigger`, `ContinuousEventTimeTrigger`, `ContinuousProcessingTimeTrigger`,
 `CountTrigger` and `PurgingTrigger`; asked by batch instead of by record.
@@ -11,16 +18,23 @@ Source: Flink's `Trigger`, `ContinuousEventTimeTrigger`, `ContinuousProcessingTi
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import IntFlag
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.operators.columns import Longs
+from pipelines.operators.aggregating.aggregates import Aggregate, Values, count
+from pipelines.operators.columns import Longs, longs
+from pipelines.operators.operator import OperatorContext
+from pipelines.operators.windowing.window_aggregate import WindowAggregate
+from pipelines.operators.windowing.windows import WINDOW_START, AlignedWindows
+from pipelines.state.backend import Rows, TableDescriptor
 
 
 class TriggerResult(IntFlag):
@@ -157,3 +171,148 @@ def _purge_where_fired(results: Results) -> npt.NDArray[np.integer]:
     given = np.asarray(results, np.int64)
     purge = np.int64(TriggerResult.PURGE)
     return np.where(given & np.int64(TriggerResult.FIRE), given | purge, given)
+
+
+ROWS = "__rows"
+"""The aggregate that counts the rows of a window; it is in no result."""
+
+_NEW = "__new_rows"
+_ONE_MS = timedelta(milliseconds=1)
+
+Ask = Callable[[TriggerWindows], Results]
+
+
+def with_row_count(aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+    return {**aggregates, ROWS: count()}
+
+
+class TriggeredAggregate(WindowAggregate):
+    """Emits what `WindowAggregate` emits, more often."""
+
+    def __init__(
+        self,
+        keys: tuple[str, ...],
+        time_column: str,
+        windows: AlignedWindows,
+        aggregates: Mapping[str, Aggregate],
+        trigger: Trigger,
+        lateness_ms: int = 0,
+    ) -> None:
+        super().__init__(keys, time_column, windows, with_row_count(aggregates), lateness_ms)
+        self._trigger = trigger
+        self._event_ms = _interval_ms(trigger.event_time_every)
+        self._clock_ms = _interval_ms(trigger.processing_time_every)
+        self._awaits_clock = False
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        schema = super().output_schema(inputs)
+        return schema.remove(schema.get_field_index(ROWS))
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        collect = context.collect
+        inner = replace(context, collect=lambda batch: collect(batch.drop_columns([ROWS])))
+        super().open(inner, inputs)
+        self._asked_ms = context.now_ms()
+
+    def on_restored(self) -> None:
+        self._awaits_clock = self._clock_ms is not None and len(self._open_windows) > 0
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        before_ms = self._entry.time.watermark_ms
+        super().on_watermark(timestamp_ms)
+        if self._event_ms is None or timestamp_ms >= MAX_WATERMARK_MS:
+            return
+        if timestamp_ms // self._event_ms > before_ms // self._event_ms:
+            begun = self._not_due(self._at_most(timestamp_ms))
+            self._ask(begun, lambda each: self._trigger.on_event_time(each, timestamp_ms))
+
+    @property
+    def awaits_processing_time(self) -> bool:
+        return self._awaits_clock
+
+    def on_processing_time(self, now_ms: int) -> None:
+        if self._clock_ms is None or now_ms // self._clock_ms <= self._asked_ms // self._clock_ms:
+            return
+        self._asked_ms = now_ms
+        self._awaits_clock = False
+        every = self._not_due(self._at_most(MAX_WATERMARK_MS))
+        self._ask(every, lambda each: self._trigger.on_processing_time(each, now_ms))
+
+    def _on_folded(self, keys: pa.RecordBatch, reduced: list[Values]) -> None:
+        rows = self._open_windows.rows_for(keys)
+        new = self._read(_NEW, rows) + reduced[-1]
+        self._open_windows.write(_NEW, rows, new)
+        self._awaits_clock = self._clock_ms is not None
+        starts = longs(keys.column(WINDOW_START))
+        is_due = np.broadcast_to(self._entry.is_due(starts, keys), len(rows))
+        self._emit(rows[is_due])
+        self._ask(rows[~is_due], self._trigger.on_rows)
+
+    def _ask(self, rows: Rows, ask: Ask) -> None:
+        if len(rows) == 0:
+            return
+        results = np.broadcast_to(np.asarray(ask(self._shown(rows)), np.int64), len(rows))
+        has_rows = self._read(self._counter, rows) > 0
+        self._emit(rows[has_rows & _says(results, TriggerResult.FIRE)])
+        self._purge(rows[_says(results, TriggerResult.PURGE)])
+
+    def _shown(self, rows: Rows) -> TriggerWindows:
+        start_ms = longs(self._open_windows.keys(rows).column(WINDOW_START))
+        return TriggerWindows(
+            start_ms=start_ms,
+            end_ms=start_ms + self._windows.size_ms,
+            rows=self._read(self._counter, rows),
+            new_rows=self._read(_NEW, rows),
+            read=lambda name: self._read(_column(name), rows),
+            write=lambda name, values: self._open_windows.write(_column(name), rows, values),
+        )
+
+    def _emit(self, rows: Rows) -> None:
+        super()._emit(rows)
+        if len(rows):
+            self._open_windows.write(_NEW, rows, np.zeros(len(rows), np.int64))
+
+    def _purge(self, rows: Rows) -> None:
+        if len(rows) == 0:
+            return
+        for accumulator in self._aggregation.accumulators:
+            fresh = accumulator.to_arrow(np.full(len(rows), accumulator.identity))
+            self._open_windows.write_arrow(accumulator.name, rows, fresh)
+        self._open_windows.write(_NEW, rows, np.zeros(len(rows), np.int64))
+
+    def _is_emitted(self, rows: Rows) -> Values:
+        """Nothing has come since it fired."""
+        return np.asarray(self._read(_NEW, rows) == 0)
+
+    def _not_due(self, rows: Rows) -> Rows:
+        if len(rows) == 0:
+            return rows
+        keys = self._open_windows.keys(rows)
+        return np.asarray(rows[~self._entry.is_due(longs(keys.column(WINDOW_START)), keys)])
+
+    def _read(self, column: str, rows: Rows) -> Longs:
+        return self._open_windows.read(column, rows).astype(np.int64, copy=False)
+
+    @property
+    def _counter(self) -> str:
+        return self._aggregation.accumulators[-1].name
+
+    def _descriptor(self) -> TableDescriptor:
+        descriptor = super()._descriptor()
+        kept = {_NEW: 0, **{_column(name): value for name, value in self._trigger.columns.items()}}
+        value = descriptor.value
+        for name in kept:
+            value = value.append(pa.field(name, pa.int64()))
+        return replace(descriptor, value=value, defaults={**descriptor.defaults, **kept})
+
+
+def _column(name: str) -> str:
+    return f"__trigger__{name}"
+
+
+def _says(results: npt.NDArray[np.int64], what: TriggerResult) -> npt.NDArray[np.bool_]:
+    return np.asarray((results & np.int64(what)) != 0)
+
+
+def _interval_ms(every: timedelta | None) -> int | None:
+    return None if every is None else every // _ONE_MS

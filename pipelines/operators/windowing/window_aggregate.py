@@ -36,10 +36,10 @@ from pipelines.operators.operator import OperatorContext
 from pipelines.operators.rows import row_list
 from pipelines.operators.stateless import check_declared
 from pipelines.operators.windowing.combining import lifted, windowed_aggregation
-from pipelines.operators.windowing.lateness import AlignedOperator
 from pipelines.operators.windowing.windows import (
     BOUNDS,
     WINDOW_START,
+    AlignedOperator,
     AlignedWindows,
     bounded_schema,
     in_order,

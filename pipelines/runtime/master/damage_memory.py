@@ -2,7 +2,7 @@
 
 Hears of every damaged file, from any finder, and reports it once: in the journal, where the next
 driver of the run finds it, and by a mark on each point that refers to the file.
-`protocol.shared_files` decides what may be built on, `protocol.restart` which point a recovery
+`protocol.retention` decides what may be built on, `protocol.restart` which point a recovery
 takes.
 """
 
@@ -12,8 +12,7 @@ from pipelines.domain.events import DamageRemembered, Event, RestorePointRefused
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import DamageFinder
-from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.protocol.shared_files import DamagedFiles
+from pipelines.protocol.retention import DamagedFiles, RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost, shared_names
 from pipelines.storage.store import Damage
 

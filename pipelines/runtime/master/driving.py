@@ -53,8 +53,7 @@ from pipelines.runtime.master.run_context import (
 )
 from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from pipelines.runtime.master.slots.control_server import ControlServer
-from pipelines.runtime.master.start.kept_rows import KeptRows
-from pipelines.runtime.master.start.run_opening import fits_no_point
+from pipelines.runtime.master.start.run_opening import KeptRows, fits_no_point
 from pipelines.runtime.networking import SlotAddress, driver_networking, load_tls
 from pipelines.storage.roots import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores

@@ -18,7 +18,7 @@ from pipelines.runtime.master.attempt.attempts import STAGE_END_TIMEOUT_MS, Atte
 from pipelines.runtime.master.attempt.failures import Failures, restart_backoff
 from pipelines.runtime.master.attempt.watchers import PoisonDesk, RecoveryWatch, RunWatchers
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
+from pipelines.runtime.master.checkpoints.point_files import PointVerifier
 from pipelines.runtime.master.job_events import (
     CommandArrived,
     JobEvent,

@@ -44,7 +44,7 @@ from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.job import JobState
+from pipelines.protocol.restart import JobState
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.master.job_events import JobEvent

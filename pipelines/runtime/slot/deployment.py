@@ -27,8 +27,7 @@ from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.subtask_building import AckingWires, SubtaskBuilder
 from pipelines.runtime.subtask.acking.acker_task import AckerTask
 from pipelines.runtime.subtask.feed import Feed
-from pipelines.runtime.subtask.snapshots.restore_meter import MeteredFiles, RestoreMeter
-from pipelines.runtime.subtask.snapshots.restoring import RestorePoint
+from pipelines.runtime.subtask.snapshots.restoring import MeteredFiles, RestoreMeter, RestorePoint
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory

@@ -20,10 +20,9 @@ from pathlib import Path
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from pipelines.channels.channel import PeerAddress
+from pipelines.channels.channel import NetworkLimits, PeerAddress
 from pipelines.channels.guarded_port import RefusedConnection
 from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, Tls, prove_token
-from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check
@@ -61,7 +60,7 @@ from pipelines.runtime.networking import SlotAddress, load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.subtask_reports import Sampler, SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
-from pipelines.runtime.subtask.snapshots.restore_meter import RestoreMeter
+from pipelines.runtime.subtask.snapshots.restoring import RestoreMeter
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0

@@ -38,14 +38,11 @@ from pipelines.runtime.subtask.acking.acker_task import (
     channel_to_spout,
 )
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
-from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
-from pipelines.runtime.subtask.chains.chain import OperatorChain
-from pipelines.runtime.subtask.chains.chain_building import Quarantines
+from pipelines.runtime.subtask.chains.chain import OperatorChain, Quarantines
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
-from pipelines.runtime.subtask.chains.exchange import Exchange
-from pipelines.runtime.subtask.chains.key_sampling import KeySampler
+from pipelines.runtime.subtask.chains.exchange import Exchange, KeySampler
 from pipelines.runtime.subtask.feed import Feed
-from pipelines.runtime.subtask.gate_alignment import GateAlignment, handler_for
+from pipelines.runtime.subtask.gate_alignment import AlignmentTiming, GateAlignment, handler_for
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint

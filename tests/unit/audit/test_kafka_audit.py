@@ -51,7 +51,7 @@ def test_what_was_committed_is_proven_with_its_digest(run: AuditedRun) -> None:
 def test_a_transaction_that_never_ended_is_told_with_its_range(
     run: AuditedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.audit.kafka_topic.SETTLING_S", 0.2)
+    monkeypatch.setattr("pipelines.audit.kafka_output.SETTLING_S", 0.2)
     run.say_committed(4)
 
     difference = run.sink_report().difference

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipelines.audit.kafka_output import SUBSETS_MAX, PublishedSegments
-from pipelines.audit.kafka_topic import Committed
+from pipelines.audit.kafka_output import SUBSETS_MAX, Committed, PublishedSegments
 from pipelines.audit.report import Covers, Rows
 
 ONE, OTHER = 7, 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pipelines.audit.kafka_topic import End, KafkaWriters, LogBatch, RecordRows
+from pipelines.audit.kafka_output import End, KafkaWriters, LogBatch, RecordRows
 from pipelines.audit.report import Rows
 from pipelines.state.row_digest import digest_of
 

@@ -9,8 +9,7 @@ import pytest
 from pipelines.channels import coalescing as coalescing_module
 from pipelines.channels.channel import InputGate
 from pipelines.channels.coalescing import Coalescing, InputOfChannel, Run
-from pipelines.channels.gate import Gate
-from pipelines.channels.inlet import Inlet
+from pipelines.channels.gate import Gate, Inlet
 from pipelines.domain.elements import (
     MOST_ORIGINS,
     Barrier,

@@ -4,10 +4,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.channels import gate as gate_module
-from pipelines.channels.channel import ChannelClosed
-from pipelines.channels.gate import Gate
-from pipelines.channels.inlet import Inlet
-from pipelines.channels.limits import MAX_QUEUED_MARKS
+from pipelines.channels.channel import MAX_QUEUED_MARKS, ChannelClosed
+from pipelines.channels.gate import Gate, Inlet
 from pipelines.domain.elements import Barrier, Element, Records, Watermark, WatermarkStatus
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.ids import ChannelId, CheckpointId

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipelines.channels import guarded_port
+from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.guarded_port import Guard, GuardedPort, RefusedConnection
 from pipelines.channels.handshake import Claim, Connection, Refusal, prove_token, verify_token
-from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.ids import Attempt
 
 TOKEN = secrets.token_hex(16)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines.channels.channel import PeerAddress
+from pipelines.channels.channel import NetworkLimits, PeerAddress
 from pipelines.channels.connection import DataServer
 from pipelines.channels.guarded_port import LEAST_UNANSWERED_MS, Credentials, dial, tune
-from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import prepare

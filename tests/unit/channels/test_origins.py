@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.wire import HEADER, Frame, Kind, origin_frame, origins_of
 from pipelines.domain.elements import Origins, RecordOrigin
 from pipelines.domain.errors import ProtocolError

@@ -14,12 +14,11 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from pipelines.channels.channel import ChannelClosed, PeerAddress
+from pipelines.channels.channel import ChannelClosed, NetworkLimits, PeerAddress
 from pipelines.channels.connection import _send_all
 from pipelines.channels.gate import Gate
 from pipelines.channels.guarded_port import audience_of
 from pipelines.channels.handshake import Refusal, prove_token, verify_token
-from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.wire import GRANT, HEADER, Kind, bytes_frame, frame, grant_frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark

@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.channels.channel import PeerAddress
+from pipelines.channels.channel import NetworkLimits, PeerAddress
 from pipelines.channels.guarded_port import Credentials, RefusedConnection, dial
 from pipelines.channels.handshake import HandshakeRefused, Refusal, Tls, TlsConnection
-from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.errors import CertificateRefused, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt

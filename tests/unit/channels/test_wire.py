@@ -8,7 +8,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.wire import (
     BACKWARD,
     FORWARD,

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.connectors.sink import PrepareRefused, SinkContext
-from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
+from pipelines.connectors.sink_bases import TwoPhaseCommitWriter
 from pipelines.domain.errors import OutputLost
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from tests.contracts.fake_sinks import FakeTransaction, FakeTransactions, FakeTransactionsSink

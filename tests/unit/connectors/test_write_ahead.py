@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.sink import Segment, SinkContext
-from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
+from pipelines.connectors.sink_bases import Marker, MarkerLost, WriteAheadWriter
 from pipelines.domain.errors import InvariantViolated, OutputLost, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json

@@ -3,8 +3,7 @@
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings.parsing import parse_settings
-from pipelines.domain.settings.rules import RULES, RULES_OF_GIVEN
+from pipelines.domain.settings.parsing import RULES, RULES_OF_GIVEN, parse_settings
 
 C = "execution.checkpointing."
 CAP = C + "alignment-buffer."

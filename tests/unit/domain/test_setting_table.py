@@ -5,9 +5,8 @@ import re
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings.parsing import RENAMED, parse_settings, why_absent
+from pipelines.domain.settings.parsing import DEFINITIONS, RENAMED, parse_settings, why_absent
 from pipelines.domain.settings.readers import Definition
-from pipelines.domain.settings.table import DEFINITIONS
 
 KEYS = {definition.key: definition for definition in DEFINITIONS}
 NONSENSE = (

@@ -6,9 +6,13 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.settings import CheckpointStorage, Settings, check_parallelism
-from pipelines.domain.settings.parsing import changed_settings, parse_settings
+from pipelines.domain.settings.parsing import (
+    DEFINITIONS,
+    changed_settings,
+    parse_settings,
+    read_settings,
+)
 from pipelines.domain.settings.readers import Definition, definition_of
-from pipelines.domain.settings.table import DEFINITIONS, read_settings
 
 
 def test_without_any_setting_the_defaults_of_the_table_hold() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.lab.options import MODE_NAMES, LabOptions, add_options, options_of
-from pipelines.lab.view_input import kill_places
+from pipelines.lab.page_views import kill_places
 
 
 def test_the_words_of_a_lab_give_the_same_lab_again() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.lab import view_input
+from pipelines.lab import page_views
+from pipelines.lab.page_views import BEGAN, ViewInput, reads
 from pipelines.lab.report import read_again
-from pipelines.lab.view_input import BEGAN, ViewInput, reads
 
 RECORDS = 2_500
 
@@ -53,7 +53,7 @@ def test_what_is_read_late_happened_when_it_was_due(
 
     assert (tmp_path / BEGAN).read_text() == "5000"
     assert late.column("happened_ms")[0].as_py() == 5_100
-    assert late.num_rows == view_input.BATCH_ROWS
+    assert late.num_rows == page_views.BATCH_ROWS
 
 
 def test_every_reading_is_noted(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def lines_of(source: ViewInput, index: int) -> list[str]:
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
-    monkeypatch.setattr(view_input, "wall_ms", lambda: now_ms)
+    monkeypatch.setattr(page_views, "wall_ms", lambda: now_ms)

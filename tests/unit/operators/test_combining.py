@@ -12,9 +12,13 @@ from pipelines.operators.aggregating.aggregates import Aggregate, count, max, me
 from pipelines.operators.aggregating.aggregation import BATCHES_BETWEEN_PROBES
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.windowing.combining import CombineInPanes
-from pipelines.operators.windowing.lateness import COMBINED_ROWS
 from pipelines.operators.windowing.window_aggregate import WindowAggregate
-from pipelines.operators.windowing.windows import AlignedWindows, SlidingWindows, TumblingWindows
+from pipelines.operators.windowing.windows import (
+    COMBINED_ROWS,
+    AlignedWindows,
+    SlidingWindows,
+    TumblingWindows,
+)
 from pipelines.stream import (
     LATE,
     Environment,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.processing.reduce import Reduce
+from pipelines.operators.processing.process import Reduce
 from pipelines.state.backend import BackendFactory
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from pipelines.stream import Environment

@@ -7,12 +7,7 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.errors import InvariantViolated
-from pipelines.operators.asynchronous.request_queue import (
-    Answer,
-    RequestQueue,
-    Results,
-    Work,
-)
+from pipelines.operators.asynchronous.request_queue import Answer, RequestQueue, Results, Work
 
 CAPACITY = 5
 

@@ -14,7 +14,7 @@ from pipelines.operators.aggregating.aggregates import count
 from pipelines.operators.aggregating.aggregates import max as largest_of
 from pipelines.operators.aggregating.aggregates import sum as total_of
 from pipelines.operators.operator import Operator
-from pipelines.operators.windowing.session_operator import SessionAggregate, SessionRows
+from pipelines.operators.windowing.sessions import SessionAggregate, SessionRows
 from pipelines.operators.windowing.window_aggregate import TimeWindow, WindowAggregate, WindowRows
 from pipelines.operators.windowing.windows import (
     SessionWindows,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipelines import __version__
 from pipelines.flows.finding import declared_flows
-from pipelines.packages.folder import ENGINE, FILE, pack_engine
+from pipelines.packages.wheel import ENGINE, FILE, pack_engine
 
 SLOT = """
 from importlib.metadata import version

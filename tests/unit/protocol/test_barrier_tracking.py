@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, CheckpointId
-from pipelines.protocol.barrier_tracking import MAX_TRACKED, BarrierTracker
+from pipelines.protocol.alignment import MAX_TRACKED, BarrierTracker
 from pipelines.protocol.effects import Abort, AlignmentEffect, CancelDownstream, Snapshot
 
 Streams = dict[str, list[str | int]]  # a str is a record, an int is a barrier

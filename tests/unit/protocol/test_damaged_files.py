@@ -7,10 +7,11 @@ import pytest
 
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.protocol.restart import Choice, NoUsablePoint, choose_point
-from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.protocol.shared_files import (
+from pipelines.protocol.retention import (
     CompletedIncrements,
     DamagedFiles,
+    RetainedPoint,
+    RetainedPoints,
     SharedFiles,
     shared_name,
 )

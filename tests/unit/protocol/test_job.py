@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.status import JobStatus
-from pipelines.protocol.job import MOVES, JobState
+from pipelines.protocol.restart import MOVES, JobState
 
 S = JobStatus
 LEGAL = {

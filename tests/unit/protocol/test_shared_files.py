@@ -1,7 +1,7 @@
 """Shared files: the cases by name; random runs are in `test_shared_files_by_seed`."""
 
 from pipelines.domain.ids import Attempt, CheckpointId
-from pipelines.protocol.shared_files import CompletedIncrements, SharedFiles, shared_name
+from pipelines.protocol.retention import CompletedIncrements, SharedFiles, shared_name
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 

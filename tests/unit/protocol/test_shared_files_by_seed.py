@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
-from pipelines.protocol.shared_files import CompletedIncrements, SharedFiles, shared_name
+from pipelines.protocol.retention import CompletedIncrements, SharedFiles, shared_name
 
 SUBTASKS = 3
 STEPS = 120

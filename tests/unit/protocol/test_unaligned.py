@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.protocol.alignment import UnalignedBarriers
 from pipelines.protocol.effects import (
     Abort,
     AlignmentEffect,
@@ -22,7 +23,6 @@ from pipelines.protocol.effects import (
     Resume,
     Snapshot,
 )
-from pipelines.protocol.unaligned import UnalignedBarriers
 
 A, B, C = ChannelId("a"), ChannelId("b"), ChannelId("c")
 

@@ -25,12 +25,11 @@ from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid, c
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.feed import Effects, Feed
-from pipelines.runtime.subtask.gate_alignment import GateAlignment, handler_for
+from pipelines.runtime.subtask.gate_alignment import AlignmentTiming, GateAlignment, handler_for
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords

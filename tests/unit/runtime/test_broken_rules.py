@@ -12,7 +12,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost
 from pipelines.runtime.slot.subtask_reports import SubtaskReports
-from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
+from pipelines.runtime.subtask.gate_alignment import AlignmentTiming
 from pipelines.state.in_memory.hashmap import HashMapBackend
 from tests.unit.runtime.fakes import ManualClock
 from tests.unit.runtime.permits import permit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.state.in_memory.key_index import ABSENT, Distinct, KeyIndex
+from pipelines.state.in_memory.key_rows import ABSENT, Distinct, KeyIndex
 
 
 @pytest.mark.parametrize("seed", range(30))

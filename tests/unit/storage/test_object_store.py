@@ -11,8 +11,12 @@ from obstore.exceptions import GenericError
 
 from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.object_files import ObjectStoreLimits, reason_of
-from pipelines.storage.object_store import PUBLISH_TRIES, ObjectCheckpointStore
+from pipelines.storage.object_store import (
+    PUBLISH_TRIES,
+    ObjectCheckpointStore,
+    ObjectStoreLimits,
+    reason_of,
+)
 from pipelines.storage.store import Publication
 from tests.contracts.stored_points import named_environment
 from tests.object_server import (

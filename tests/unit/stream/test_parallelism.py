@@ -16,7 +16,7 @@ from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Uid
 from pipelines.local import LocalResult, run_local
 from pipelines.local.running import host, local_spec
-from pipelines.local.turns import FastTime
+from pipelines.local.slot import FastTime
 from pipelines.operators.processing.process import KeyedProcessFunction
 from pipelines.operators.processing.row_context import RowContext, RuntimeContext
 from pipelines.storage.filesystem import FileSystemCheckpointStore

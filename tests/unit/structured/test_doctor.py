@@ -12,7 +12,7 @@ from pipelines.storage.trees import tree_at
 from pipelines.structured.directory import read_query
 from pipelines.structured.doctor import Observed, examine
 from pipelines.structured.findings import MEANINGS, Kind
-from pipelines.structured.verification import verify
+from pipelines.structured.recovery import verify
 from tests.structured_directories import Traits, Written, traits_of, write_query
 
 DAY_MS = 86_400_000

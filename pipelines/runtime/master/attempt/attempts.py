@@ -34,11 +34,7 @@ from pipelines.runtime.master.requests.run_end import RunEnd
 from pipelines.runtime.master.requests.start_undo import StartUndo
 from pipelines.runtime.master.run_context import RunContext, StageHost
 from pipelines.runtime.master.start.next_start import NextStart
-from pipelines.runtime.master.start.starting_point import (
-    EndsNotReady,
-    StartingPoint,
-    forgets_state,
-)
+from pipelines.runtime.master.start.starting_point import EndsNotReady, StartingPoint, forgets_state
 
 if TYPE_CHECKING:
     from pipelines.runtime.networking import SlotAddress

@@ -28,18 +28,14 @@ from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined
 from pipelines.runtime.master.attempt.attempt_host import AttemptHost
-from pipelines.runtime.master.checkpoints.point_files import PointFiles, manifest_of
-from pipelines.runtime.master.checkpoints.point_keeper import PointKeeper
+from pipelines.runtime.master.checkpoints.point_files import PointFiles, PointKeeper, manifest_of
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
 from pipelines.runtime.master.checkpoints.trigger_desk import (
     BarrierInjection,
     CommitWatch,
     TriggerDesk,
 )
-from pipelines.runtime.master.checkpoints.underway import (
-    CheckpointListener,
-    Underway,
-)
+from pipelines.runtime.master.checkpoints.underway import CheckpointListener, Underway
 from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import (
     FilesMissing,

@@ -1,4 +1,4 @@
-"""Carries out what `protocol.shared_files` decides: deletes, off the job master's thread.
+"""Carries out what `protocol.retention` decides: deletes, off the job master's thread.
 
 Owns which files of a manifest are shared. A file that cannot be deleted stays as garbage until the
 next sweep; that is worth a warning and is no failure.
@@ -13,8 +13,7 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind
-from pipelines.protocol.retention import RetainedPoint
-from pipelines.protocol.shared_files import SharedFiles
+from pipelines.protocol.retention import RetainedPoint, SharedFiles
 from pipelines.storage.store import CheckpointStore, shared_location
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ from pipelines.runtime.control import Die, SlowUploads
 from pipelines.runtime.master.attempt.attempts import Attempts
 from pipelines.runtime.master.attempt.failures import Failures
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost
-from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
+from pipelines.runtime.master.checkpoints.point_files import PointVerifier
 from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.requests.request_desk import RequestDesk
 from pipelines.runtime.master.requests.run_end import RunEnd

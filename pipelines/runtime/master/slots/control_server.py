@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pipelines.channels.channel import NetworkLimits
 from pipelines.channels.guarded_port import Guard, GuardedPort, OncePerSlot, RefusedConnection
 from pipelines.channels.handshake import Claim, Connection, Refusal, Tls, verify_token
-from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverNetworking

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.connectors.kafka.avro import AvroValues
-from pipelines.connectors.kafka.fetched import Fetched
 from pipelines.connectors.kafka.registry import SchemaRegistry, header_of
-from pipelines.connectors.kafka.values import Decoded, check_columns
+from pipelines.connectors.kafka.values import Decoded, Fetched, check_columns
 from pipelines.domain.errors import Rejected, Retryable
 from tests.brokers.schema_registry import Registry, schema_registry
 

@@ -12,10 +12,9 @@ from google.protobuf import descriptor_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.connectors.kafka.fetched import Fetched
 from pipelines.connectors.kafka.protobuf import ProtobufValues, indexes_of, without_indexes
 from pipelines.connectors.kafka.registry import SchemaRegistry, header_of
-from pipelines.connectors.kafka.values import Decoded
+from pipelines.connectors.kafka.values import Decoded, Fetched
 from pipelines.domain.errors import Rejected
 from tests.brokers.protobuf_messages import Field, file_of, message_of
 from tests.brokers.schema_registry import Registry, schema_registry

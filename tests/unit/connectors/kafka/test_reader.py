@@ -17,13 +17,12 @@ from confluent_kafka import (
     Uuid,
 )
 
-from pipelines.connectors.kafka import fetched as kafka_waiting
 from pipelines.connectors.kafka import reader as kafka_reader
+from pipelines.connectors.kafka import reader as kafka_waiting
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.fetched import WaitingRecords, fetched_of
-from pipelines.connectors.kafka.reader import TopicsReader, check_same_topic
+from pipelines.connectors.kafka.reader import TopicsReader, WaitingRecords, check_same_topic
 from pipelines.connectors.kafka.topics import KafkaTopics
-from pipelines.connectors.kafka.values import JsonValues, RawValues
+from pipelines.connectors.kafka.values import JsonValues, RawValues, fetched_of
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 from tests.unit.connectors.kafka.fake_consumer import FakeConsumer

@@ -22,8 +22,7 @@ from pipelines.domain.snapshots import (
     StatePart,
 )
 from pipelines.protocol.restart import Choice, choose_point
-from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.protocol.shared_files import shared_name
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints, shared_name
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost

@@ -17,8 +17,7 @@ import pytest
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.run import SnapshotPlaces
-from pipelines.storage.object_files import ObjectStoreLimits
-from pipelines.storage.object_store import ObjectCheckpointStore
+from pipelines.storage.object_store import ObjectCheckpointStore, ObjectStoreLimits
 from tests.contracts.stored_points import named_environment
 from tests.object_server import BUCKET, Fault, ObjectServer, Request, never
 from tests.unit.runtime.master.points_driver import Driver

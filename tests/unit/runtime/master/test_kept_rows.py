@@ -26,7 +26,7 @@ from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.master.start.kept_rows import KeptRows
+from pipelines.runtime.master.start.run_opening import KeptRows
 from tests.unit.runtime.fakes import SCHEMA
 from tests.unit.runtime.points import PIPELINE, manifest_of, operator_of, store_in
 

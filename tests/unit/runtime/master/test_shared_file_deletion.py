@@ -16,8 +16,7 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.snapshots import FileHandle, StateHandle, StatePart
 from pipelines.domain.status import CheckpointKind
-from pipelines.protocol.retention import RetainedPoint
-from pipelines.protocol.shared_files import shared_name
+from pipelines.protocol.retention import RetainedPoint, shared_name
 from pipelines.runtime.control import Acknowledged, Inject
 from pipelines.runtime.master.checkpoints.shared_file_deletion import (
     SharedFilesHost,

@@ -11,7 +11,7 @@ from pipelines.domain.events import DamageRemembered, Event, PointsVerified, Res
 from pipelines.domain.ids import CheckpointId, RequestId
 from pipelines.domain.status import DamageFinder, RequestOutcome
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.checkpoints.point_keeper import PointVerifier
+from pipelines.runtime.master.checkpoints.point_files import PointVerifier
 from pipelines.runtime.master.damage_memory import DamageMemory
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt, WorkFailed
 from pipelines.storage.store import Damage

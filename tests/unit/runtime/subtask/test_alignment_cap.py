@@ -13,8 +13,7 @@ from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Rec
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.settings import CapAction
-from pipelines.protocol.alignment import BarrierAligner
-from pipelines.protocol.unaligned import UnalignedBarriers
+from pipelines.protocol.alignment import BarrierAligner, UnalignedBarriers
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 from tests.unit.runtime.fakes import batch_of
 from tests.unit.runtime.hosted import ALIGNED, LEFT, RIGHT, JoiningSubtask, RecordingOutput

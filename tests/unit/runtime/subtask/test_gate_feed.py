@@ -18,8 +18,8 @@ from pipelines.domain.elements import (
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
-from pipelines.runtime.subtask.alignment_timing import STEPS_MAX
 from pipelines.runtime.subtask.feed import PassTime, Process
+from pipelines.runtime.subtask.gate_alignment import STEPS_MAX
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from tests.unit.runtime.fakes import batch_of, keys_of
 from tests.unit.runtime.hosted import (

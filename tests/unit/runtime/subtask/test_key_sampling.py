@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.ids import Uid
-from pipelines.runtime.subtask.chains.key_sampling import (
+from pipelines.runtime.subtask.chains.exchange import (
     PERIOD_MS,
     PERIODS,
     ROWS_PER_PERIOD,

@@ -18,8 +18,7 @@ from pipelines.domain.poison import (
 )
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.runtime.control import MAX_FRAME_BYTES
-from pipelines.runtime.subtask.chains.chain import OperatorChain
-from pipelines.runtime.subtask.chains.chain_building import Quarantines
+from pipelines.runtime.subtask.chains.chain import OperatorChain, Quarantines
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.snapshots.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshots.snapshotting import SnapshotWriter, SubtaskCut

@@ -11,7 +11,7 @@ from pipelines.domain.events import RestoreProgress
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import FileHandle
 from pipelines.runtime.subtask.operator_failure import OperatorFailed, damaged_file_of, is_damage
-from pipelines.runtime.subtask.snapshots.restore_meter import MeteredFiles, RestoreMeter
+from pipelines.runtime.subtask.snapshots.restoring import MeteredFiles, RestoreMeter
 
 BATCH = pa.record_batch([pa.array(range(10), pa.int64())], ["n"])  # 80 bytes
 LARGE = FileHandle(name="large", length=200, digest="")

@@ -15,9 +15,8 @@ from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
-from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.chains.exchange import Exchange
-from pipelines.runtime.subtask.gate_alignment import GateAlignment, handler_for
+from pipelines.runtime.subtask.gate_alignment import AlignmentTiming, GateAlignment, handler_for
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
 from pipelines.runtime.subtask.snapshots.restoring import RestorePoint

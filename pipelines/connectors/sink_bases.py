@@ -1,0 +1,352 @@
+"""Bases for sinks: for a target that can hold a prepared transaction, and for one that cannot.
+
+Two phases: a transaction begins with the first record of an interval, is prepared at the barrier
+and committed when the checkpoint has completed. The snapshot keeps its handle. If the target has
+given a transaction up meanwhile, the sink reports it as lost, with its contents, and never skips
+it. Implement `TwoPhaseCommitTarget`, and return a `TwoPhaseCommitWriter` from `Sink.open`.
+
+A write-ahead log: the writer keeps the records of an interval and puts them into the snapshot as a
+segment. When its checkpoint has completed, the segment is published together with its marker, in
+one transaction of the target. After a recovery the marker shows whether that happened. Survives any
+outage of the target. Price: the records become visible an interval later, and wait in memory until
+then. If the target `StagesRows`, most of the work is done when the checkpoint completes. Implement
+`WriteAheadTarget`, and return a `WriteAheadWriter` from `Sink.open`.
+
+Source: Flink, `TwoPhaseCommitSinkFunction`, `GenericWriteAheadSink` and `CheckpointCommitter`; Gray
+and Lamport, "Consensus on Transaction Commit".
+"""
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.sink import Segment, SinkContext
+from pipelines.domain.errors import InvariantViolated, OutputLost
+from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+
+
+class TransactionLost(Exception):
+    """A prepared transaction is provably neither pending nor committed. Says why, in a clause.
+
+    `on_restore`, another clause, says what happens to the output after an older restored point.
+    """
+
+    def __init__(
+        self, why: str, on_restore: str = "what came after it is read and written again"
+    ) -> None:
+        super().__init__(why)
+        self.on_restore = on_restore
+
+
+class Transaction(Protocol):
+    """The records of one interval of one subtask, on their way to the target."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def prepare(self, checkpoint_id: CheckpointId) -> Json:
+        """Make it durable and keep it invisible; returns the handle that finishes it.
+
+        Raises PrepareRefused if it could not and goes on as before, Retryable if it is gone. In
+        either case the checkpoint does not complete.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Roll back what was not prepared. Raises nothing."""
+        ...
+
+
+class TwoPhaseCommitTarget(Protocol):
+    """Where transactions live, for one subtask; used by its thread only."""
+
+    def begin(self, context: SinkContext, schema: pa.Schema, after: CheckpointId) -> Transaction:
+        """For records written after `after`; NO_CHECKPOINT: since the attempt began."""
+        ...
+
+    def commit(self, handle: Json) -> None:
+        """Harmless when it has been committed. Raises TransactionLost, Retryable, ProtocolError."""
+        ...
+
+    def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
+        """Abort what earlier attempts of this run and sink left prepared or open.
+
+        Ends only transactions of subtasks that `context.inherits`, and none in `keep`: those
+        handles were restored and committed just now. Leaves transactions of other runs and sinks
+        alone.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsTransactions(Protocol):
+    """A sink whose target gives up a transaction that stays open for too long."""
+
+    @property
+    def transaction_timeout_ms(self) -> int: ...
+
+
+class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a snapshot keeps: the handle, and the range that is gone if the transaction is lost."""
+
+    run_id: RunId
+    attempt: Attempt
+    uid: Uid
+    subtask: int
+    after: CheckpointId | None  # the checkpoint before; None: where this attempt began
+    checkpoint_id: CheckpointId
+    records: int
+    handle: Json
+
+    @property
+    def range(self) -> str:
+        since = "where it started" if self.after is None else f"checkpoint {self.after}"
+        return (
+            f"{self.records} records of {self.uid}, subtask {self.subtask}, that attempt"
+            f" {self.attempt} of run {self.run_id} wrote between {since} and checkpoint"
+            f" {self.checkpoint_id}"
+        )
+
+
+class TwoPhaseCommitWriter:
+    """Guarantee: nothing is visible before its checkpoint has completed; what was prepared for a
+    completed checkpoint becomes visible, or is reported as lost.
+
+    Orphans are ended after restored transactions have been committed, so that none of those is
+    among them, and before the first record is written, which an orphan's locks might block.
+    """
+
+    def __init__(
+        self, target: TwoPhaseCommitTarget, context: SinkContext, schema: pa.Schema
+    ) -> None:
+        self._target = target
+        self._context = context
+        self._schema = schema
+        self._transaction: Transaction | None = None
+        self._records = 0
+        self._newest = NO_CHECKPOINT
+        self._committed_first: list[Json] = []
+        self._has_ended_orphans = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._transaction is None:
+            self._end_orphans_once()
+            self._transaction = self._target.begin(self._context, self._schema, self._newest)
+        self._transaction.write(batch)
+        self._records += batch.num_rows
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        """An interval without records has no transaction."""
+        self._end_orphans_once()
+        prepared: list[Json] = []
+        if self._transaction is not None:
+            handle = self._transaction.prepare(checkpoint_id)
+            prepared = [msgspec.to_builtins(self._prepared(checkpoint_id, handle))]
+            self._transaction, self._records = None, 0
+        self._newest = checkpoint_id
+        return prepared
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        for prepared in msgspec.convert(committables, list[PreparedTransaction]):
+            self._commit(prepared)
+            if not self._has_ended_orphans:
+                self._committed_first.append(prepared.handle)
+
+    def close(self) -> None:
+        if self._transaction is not None:
+            self._transaction.abandon()
+            self._transaction = None
+        self._target.close()
+
+    def _commit(self, prepared: PreparedTransaction) -> None:
+        try:
+            self._target.commit(prepared.handle)
+        except TransactionLost as loss:
+            raise OutputLost(
+                f"{prepared.range} are lost: {loss}. Restore a point of before checkpoint"
+                f" {prepared.checkpoint_id}, or start from the beginning: {loss.on_restore}.",
+                prepared.checkpoint_id,
+            ) from loss
+
+    def _end_orphans_once(self) -> None:
+        if not self._has_ended_orphans:
+            self._target.end_orphans(self._context, self._committed_first)
+            self._has_ended_orphans = True
+            self._committed_first = []
+
+    def _prepared(self, checkpoint_id: CheckpointId, handle: Json) -> PreparedTransaction:
+        context, after = self._context, self._newest
+        return PreparedTransaction(
+            run_id=context.run_id,
+            attempt=context.attempt,
+            uid=context.uid,
+            subtask=context.subtask,
+            after=None if after == NO_CHECKPOINT else after,
+            checkpoint_id=checkpoint_id,
+            records=self._records,
+            handle=handle,
+        )
+
+
+FIRST_ATTEMPT = Attempt(1)
+"""The first attempt of a run: before it, nothing of the run can be in the target."""
+
+FIRST_CHECKPOINT = CheckpointId(1)
+
+
+class Marker(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Names a segment: what `subtask` of the sink `uid` wrote in `run_id` before `checkpoint_id`.
+
+    The name stays the same in any publishing process, in this run or one restored from it. Segments
+    of one run, sink and subtask are published in the order of their checkpoints. `after`: the
+    target had all segments up to there when this one was prepared; None: it never forgets.
+    """
+
+    run_id: RunId
+    uid: Uid
+    subtask: int
+    checkpoint_id: CheckpointId
+    after: CheckpointId | None = None
+
+    def is_of(self, writer: SinkContext) -> bool:
+        """True if `writer` or an earlier attempt of it wrote the segment."""
+        mine = (writer.run_id, writer.uid, writer.subtask)
+        return (self.run_id, self.uid, self.subtask) == mine
+
+
+class MarkerLost(Exception):
+    """The target has forgotten a marker, so it is unknown whether a segment is there. Says why, and
+    what a person can do about it."""
+
+
+class WriteAheadTarget(Protocol):
+    """Where the segments of one subtask go; used by its thread only."""
+
+    def published(self, marker: Marker) -> bool:
+        """True if the segment is there already. Raises MarkerLost, Retryable."""
+        ...
+
+    def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
+        """Make records and marker visible in one step, or nothing.
+
+        To repeat a try whose outcome is unknown, ask for the marker again. Raises Retryable, or
+        ProtocolError if this attempt has been replaced.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class ForgetsMarkers(Protocol):
+    """A target that may lose its markers, and can notice that if asked before the first of them.
+
+    Its answer goes into the next segment, and so into the snapshot; no segment is prepared without
+    it. A run's first attempt asks as soon as it has opened the target, so a later outage costs it
+    nothing. Later attempts have to commit first what they restored.
+    """
+
+    def begun(self, marker: Marker) -> CheckpointId:
+        """The checkpoint up to which the subtask's segments are there; from now on the target holds
+        that for certain. Raises Retryable, ProtocolError."""
+        ...
+
+
+@runtime_checkable
+class StagesRows(Protocol):
+    """A target that takes rows as they come, invisibly, so that little is left to do when their
+    checkpoint has completed. It also slows down a writer that is too fast for it.
+
+    A short cut, which the target may abandon at any time: `publish` gets the rows anyway.
+    """
+
+    def stage(self, batch: pa.RecordBatch) -> None:
+        """Raises no error that `publish` would survive, or could report better."""
+        ...
+
+    def end_stage(self, checkpoint_id: CheckpointId) -> None:
+        """Called for every checkpoint, with rows or without."""
+        ...
+
+
+class WriteAheadWriter:
+    """Guarantee: a segment is published once its checkpoint has completed, and only once; if that
+    cannot be determined, the writer reports it with its range.
+
+    Needs a target that publishes records and marker together.
+    """
+
+    def __init__(self, target: WriteAheadTarget, context: SinkContext) -> None:
+        self._target = target
+        self._context = context
+        self._stages = target if isinstance(target, StagesRows) else None
+        self._interval: list[pa.RecordBatch] = []
+        self._published: CheckpointId | None = None  # the newest of its own segments, if known
+        if context.attempt == FIRST_ATTEMPT:
+            self._begin(FIRST_CHECKPOINT)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._interval.append(batch)
+            if self._stages is not None:
+                self._stages.stage(batch)
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        if self._stages is not None:
+            self._stages.end_stage(checkpoint_id)
+        if not self._interval:
+            return []
+        self._begin(checkpoint_id)
+        batches, self._interval = tuple(self._interval), []
+        marker = msgspec.structs.replace(self._marker(checkpoint_id), after=self._published)
+        rows = sum(batch.num_rows for batch in batches)
+        return [Segment(msgspec.to_builtins(marker), rows, batches)]
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        for segment in committables:
+            if not isinstance(segment, Segment):
+                raise InvariantViolated(f"a write-ahead log consists of segments, not {segment!r}")
+            marker = msgspec.convert(segment.marker, Marker)
+            if not self._is_published(marker, segment.rows):
+                self._target.publish(marker, segment.batches)
+            if marker.is_of(self._context):
+                self._published = max(marker.checkpoint_id, self._published or NO_CHECKPOINT)
+
+    def close(self) -> None:
+        self._interval = []
+        self._target.close()
+
+    def _begin(self, before: CheckpointId) -> None:
+        """Asks the target how far it has the segments, unless that is known."""
+        if self._published is None and isinstance(self._target, ForgetsMarkers):
+            self._published = self._target.begun(self._marker(before))
+
+    def _marker(self, checkpoint_id: CheckpointId) -> Marker:
+        return Marker(
+            run_id=self._context.run_id,
+            uid=self._context.uid,
+            subtask=self._context.subtask,
+            checkpoint_id=checkpoint_id,
+        )
+
+    def _is_published(self, marker: Marker, rows: int) -> bool:
+        try:
+            return self._target.published(marker)
+        except MarkerLost as loss:
+            since = (
+                "since it began" if marker.after is None else f"behind checkpoint {marker.after}"
+            )
+            raise OutputLost(
+                f"Whether {rows} records of {marker.uid}, subtask {marker.subtask}, that run"
+                f" {marker.run_id} wrote {since} up to checkpoint {marker.checkpoint_id} are"
+                f" published is unknown: {loss}.",
+                marker.checkpoint_id,
+            ) from loss
