@@ -17,8 +17,8 @@ from django.utils.decorators import sync_and_async_middleware
 
 from ftdash.accounts.services import record_refusal
 from ftdash.formats import size
+from pipelines.domain.clock import waiting_at_most
 from pipelines.domain.errors import check
-from pipelines.domain.patience import waiting_at_most
 
 Answer = Callable[[HttpRequest], Any]
 

@@ -20,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 from pipelines.disk.files import create_if_absent
-from pipelines.domain.patience import libpq_patience
+from pipelines.domain.clock import libpq_patience
 
 BASE_DIR = Path(__file__).resolve().parents[1]
 """The root of the checkout, or the directory that the wheel was installed into."""
@@ -290,7 +290,7 @@ AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_LOCKOUT_TEMPLATE = "registration/locked_out.html"
 AXES_DISABLE_ACCESS_LOG = True  # the person's row has the last sign-in
 AXES_VERBOSE = False
-# Sign-in by OpenID Connect. `ftdash.accounts.openid` makes allauth's provider from these.
+# Sign-in by OpenID Connect. `ftdash.accounts.company` makes allauth's provider from these.
 OIDC_ISSUER = os.environ.get("FTDASH_OIDC_ISSUER", "").rstrip("/")
 OIDC_CLIENT_ID = os.environ.get("FTDASH_OIDC_CLIENT_ID", "")
 OIDC_SECRET = secret_of("FTDASH_OIDC_SECRET")
@@ -308,9 +308,9 @@ OPERATOR_GROUPS = names_of("FTDASH_OPERATOR_GROUPS")
 ADMIN_GROUPS = names_of("FTDASH_ADMIN_GROUPS")
 """Groups of the company whose members are operators and admins here."""
 
-SOCIALACCOUNT_ADAPTER = "ftdash.accounts.openid.CompanyAdapter"
+SOCIALACCOUNT_ADAPTER = "ftdash.accounts.company.CompanyAdapter"
 SOCIALACCOUNT_LOGIN_ON_GET = True  # a form could not: `form-action` forbids it to lead elsewhere
-ACCOUNT_ADAPTER = "ftdash.accounts.openid.PlainAdapter"
+ACCOUNT_ADAPTER = "ftdash.accounts.company.PlainAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 ACCOUNT_LOGIN_METHODS = {"username"}

@@ -25,7 +25,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from ftdash.accounts import openid
+from ftdash.accounts import company
 from ftdash.accounts import queries as accounts
 from ftdash.accounts.services import Role
 from ftdash.celery import application
@@ -103,7 +103,7 @@ def examine() -> Iterator[Diagnosis]:
         yield beat(seen.reconcile)
         yield projector(seen.projector)
         yield people()
-    if openid.is_configured() or settings.REMOTE_USER_HEADER:
+    if company.is_configured() or settings.REMOTE_USER_HEADER:
         yield company_sign_in()
     yield drivers_java()
     yield static_files()
@@ -336,15 +336,15 @@ def people() -> Diagnosis:
 def company_sign_in() -> Diagnosis:
     """Whether the company's sign-in works, by OpenID Connect or by a header of a proxy."""
     part = "company sign-in"
-    if not openid.is_configured():
+    if not company.is_configured():
         if not settings.OPERATOR_GROUPS | settings.ADMIN_GROUPS:
             return broken(part, "No group opens ftdash.", "Set FTDASH_ADMIN_GROUPS.")
         return well(
             part, f"{settings.TRUSTED_PROXIES} may say in {settings.REMOTE_USER_HEADER} who asks."
         )
     try:
-        openid.probe()
-    except openid.Unwell as unwell:
+        company.probe()
+    except company.Unwell as unwell:
         finding, _, cure = str(unwell).partition("; ")
         return broken(part, f"{finding}.", cure[:1].upper() + cure[1:])
     return well(part, f"{settings.OIDC_ISSUER} answers and accepts the secret of ftdash.")

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 
-from pipelines.domain.patience import POSTGRESQL_SILENCE, patience_s
+from pipelines.domain.clock import POSTGRESQL_SILENCE, patience_s
 
 SILENT_FOR_S = POSTGRESQL_SILENCE["tcp_user_timeout"] / 1000
 

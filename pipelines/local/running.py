@@ -39,7 +39,7 @@ from pipelines.local.slot import (
     RealTime,
     Surroundings,
 )
-from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.commit import AttemptFence
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.job_events import CommandArrived, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster

@@ -19,16 +19,16 @@ from typing import TypeVar
 
 import msgspec
 
+from pipelines.domain.clock import patience_s, waiting_at_most
 from pipelines.domain.errors import UNDECODABLE, BrokenCode, Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
 from pipelines.domain.ids import Uid
-from pipelines.domain.patience import patience_s, waiting_at_most
 from pipelines.domain.run import Parameter, ShippedCode
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.flows.finding import Flow, find_flow
 from pipelines.packages.store import stored_code
+from pipelines.points.input import check_replayable
 from pipelines.points.preflight import RestoreQuestion, preflight, repeated, takeovers
-from pipelines.points.replay import check_replayable
 from pipelines.points.verdict import Verdict
 from pipelines.storage.stores import CheckpointStores
 

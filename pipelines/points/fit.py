@@ -34,7 +34,7 @@ from pipelines.flows.finding import find_flow
 from pipelines.operators.operator import OperatorContext
 from pipelines.packages.loading import LoadedCode
 from pipelines.points.contents import Limit, ShelfLife, pending_commits
-from pipelines.points.gaps import past_accepted
+from pipelines.points.input import past_accepted
 from pipelines.protocol.compatibility import (
     Compatibility,
     Declared,

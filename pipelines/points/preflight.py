@@ -28,7 +28,7 @@ from pipelines.flows.finding import find_flow, installed_module
 from pipelines.packages.loading import LoadedCode, described
 from pipelines.points.contents import bytes_of, pending_commits, source_records_of
 from pipelines.points.fit import declared_states, unreachable
-from pipelines.points.gaps import passages, past_accepted
+from pipelines.points.input import passages, past_accepted
 from pipelines.points.published_output import Start, published_up_to, repeats
 from pipelines.points.verdict import Check, Finding, Measured, Outcome, Verdict
 from pipelines.protocol.compatibility import (

@@ -174,7 +174,7 @@ class CheckpointCoordinator:
     `AbortCheckpoint`; ids are never used twice; at most one `Finalize` awaits its outcome.
 
     Each checkpoint is one object; the fields below are indexes of them. Needs a host that passes in
-    only acknowledgements of the current attempt (see `fencing`).
+    only acknowledgements of the current attempt (see `commit`).
     """
 
     def __init__(self, *, first_id: CheckpointId, tolerable_failures: int) -> None:

@@ -33,7 +33,7 @@ from pipelines.domain.settings import (
 )
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitPermit
 from pipelines.protocol.repeated_failures import OperatorError
 
 

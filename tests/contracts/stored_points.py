@@ -12,9 +12,9 @@ import pytest
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifests import MANIFEST, seal
-from pipelines.storage.memory import MemoryCheckpointStore
 from pipelines.storage.object_store import ObjectCheckpointStore
 from pipelines.storage.store import CheckpointStore
+from pipelines.storage.stores import MemoryCheckpointStore
 from tests.object_server import BUCKET, ObjectServer
 
 

@@ -23,9 +23,9 @@ from pipelines.connectors.sink_bases import WriteAheadWriter
 from pipelines.connectors.sql import database as sql_database
 from pipelines.connectors.sql.tables import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert
+from pipelines.domain.clock import waiting_at_most
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
-from pipelines.domain.patience import waiting_at_most
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, records
 from tests.hostile_names import HOSTILE
 from tests.polling import wait_until

@@ -8,7 +8,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from pipelines.connectors.postgres.prepared import Gid, place_of
+from pipelines.connectors.postgres.tables import Gid, place_of
 from pipelines.connectors.postgres.two_phase import CopyTransaction, PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.sink_bases import TwoPhaseCommitWriter

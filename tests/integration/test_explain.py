@@ -11,10 +11,9 @@ from pyspark.sql import functions as sf
 
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree
-from pipelines.structured.explained import plan_of
 from pipelines.structured.fork import ForkRequest
 from pipelines.structured.formats import SourceKind
-from pipelines.structured.preflight import Check, Outcome, Output, Question, preflight
+from pipelines.structured.preflight import Check, Outcome, Output, Question, plan_of, preflight
 from tests.structured_rewinds.queries import join
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -280,7 +280,7 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/protocol/spout.py",
+            "pipelines/protocol/acking.py",
             "self._again.extend(_by_batch(records))",
             "_by_batch(records)",
             (

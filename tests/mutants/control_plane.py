@@ -128,7 +128,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "ftdash/accounts/openid.py",
+            "ftdash/accounts/company.py",
             "!= AuthProcess.LOGIN:",
             "is None:",
             (
@@ -804,7 +804,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "a server that is silent, or stopped, holds no page back": (
         Mutant(
-            "pipelines/domain/patience.py",
+            "pipelines/domain/clock.py",
             "return usual_s if at_most_s is None else min(usual_s, at_most_s)",
             "return usual_s",
             (

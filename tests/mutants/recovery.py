@@ -133,7 +133,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     ),
     "an older attempt changes nothing": (
         Mutant(
-            "pipelines/protocol/fencing.py",
+            "pipelines/protocol/commit.py",
             "if is_newest and not self._is_over:",
             "if not self._is_over:",
             (
@@ -142,7 +142,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
-            "pipelines/protocol/fencing.py",
+            "pipelines/protocol/commit.py",
             "return self.admit(attempt) or CommitPermit(attempt, checkpoint_id)",
             "return CommitPermit(attempt, checkpoint_id)",
             (
@@ -728,7 +728,7 @@ RECOVERY: dict[str, tuple[Mutant, ...]] = {
     "input that is gone is passed over only where a person accepted exactly that gap, and the"
     " ledger says so": (
         Mutant(
-            "pipelines/points/gaps.py",
+            "pipelines/points/input.py",
             "if each.gap.text in accepted]",
             "]",
             ("tests/unit/points/test_gaps.py::test_a_gap_that_has_grown_is_not_the_accepted_one"),

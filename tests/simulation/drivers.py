@@ -15,7 +15,7 @@ from pipelines.domain.run import RunDirectory, RunSpec, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow
-from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.commit import AttemptFence
 from pipelines.runtime.master.driving import given_settings
 from pipelines.runtime.master.job_events import CommandArrived, WatchedExecutor
 from pipelines.runtime.master.job_master import JobMaster

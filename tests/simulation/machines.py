@@ -11,12 +11,11 @@ from typing import Any
 from unittest.mock import patch
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.protocol.acking import Acker
+from pipelines.protocol.acking import Acker, Spout
 from pipelines.protocol.alignment import BarrierAligner, BarrierTracker, UnalignedBarriers
-from pipelines.protocol.commit import CommitLog, OutputLedger
+from pipelines.protocol.commit import AttemptFence, CommitLog, OutputLedger
 from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.driver_watch import DriverWatch
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.repeated_failures import PoisonRecords, RepeatedFailures
 from pipelines.protocol.restart import (
     ExponentialDelayRestart,
@@ -31,7 +30,6 @@ from pipelines.protocol.retention import (
     RetainedPoints,
     SharedFiles,
 )
-from pipelines.protocol.spout import Spout
 from pipelines.protocol.triggering import TriggerDecider
 from pipelines.protocol.watermarks import WatermarkMerger
 

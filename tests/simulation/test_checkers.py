@@ -10,8 +10,8 @@ from pipelines.connectors.files.target import FileTarget
 from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
 from pipelines.protocol.alignment import BarrierTracker
+from pipelines.protocol.commit import AttemptFence, CommitPermit
 from pipelines.protocol.coordination import Checkpoint
-from pipelines.protocol.fencing import AttemptFence, CommitPermit
 from pipelines.protocol.retention import SharedFiles
 from pipelines.runtime.control import Completed
 from pipelines.runtime.master.checkpoints.checkpoint_host import CheckpointHost

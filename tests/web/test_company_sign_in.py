@@ -17,7 +17,7 @@ from django.test import Client
 from django.utils import timezone
 from django.utils.html import escape
 
-from ftdash.accounts import company, openid, queries, services
+from ftdash.accounts import company, queries, services
 from ftdash.accounts.company import Door, Identity, role_by_groups
 from ftdash.accounts.models import AdminAction
 from ftdash.accounts.services import Role
@@ -202,15 +202,15 @@ def test_claims_are_read_and_not_kept(company_sign_in: Provider) -> None:
 def test_a_wrong_secret_is_one_sentence_on_the_page_and_for_the_doctor(
     company_sign_in: Provider, settings: Any
 ) -> None:
-    openid.probe()
+    company.probe()
     settings.OIDC_SECRET = "wrong"
 
     answer = came_by(company_sign_in, Client(), "1")
 
     assert answer.status_code == 403
     assert "correct FTDASH_OIDC_CLIENT_ID and FTDASH_OIDC_SECRET" in answer.content.decode()
-    with pytest.raises(openid.Unwell, match="does not accept the client id or the secret"):
-        openid.probe()
+    with pytest.raises(company.Unwell, match="does not accept the client id or the secret"):
+        company.probe()
 
 
 def test_a_provider_that_is_away_is_one_sentence(company_sign_in: Provider, settings: Any) -> None:
@@ -220,16 +220,16 @@ def test_a_provider_that_is_away_is_one_sentence(company_sign_in: Provider, sett
 
     assert answer.status_code == 403
     assert "http://127.0.0.1:9 does not answer" in answer.content.decode()
-    with pytest.raises(openid.Unwell, match="does not answer; start the provider"):
-        openid.probe()
+    with pytest.raises(company.Unwell, match="does not answer; start the provider"):
+        company.probe()
 
 
 def test_what_is_no_provider_is_one_sentence(company_sign_in: Provider, settings: Any) -> None:
     settings.OIDC_ISSUER = f"{company_sign_in.issuer}/elsewhere"
 
     assert "describes no OpenID provider" in Client().get(START).content.decode()
-    with pytest.raises(openid.Unwell, match="describes no OpenID provider"):
-        openid.probe()
+    with pytest.raises(company.Unwell, match="describes no OpenID provider"):
+        company.probe()
 
 
 def test_a_clock_that_is_off_is_one_sentence(
@@ -249,9 +249,9 @@ def test_a_clock_that_is_off_is_one_sentence(
             verify_signature=False,
         )
 
-    assert "let a time service" in openid.sentence_for(refused.value)
-    with pytest.raises(openid.Unwell, match=r"clocks .* 3[56]\d\d s apart; let a time service"):
-        openid.probe()
+    assert "let a time service" in company.sentence_for(refused.value)
+    with pytest.raises(company.Unwell, match=r"clocks .* 3[56]\d\d s apart; let a time service"):
+        company.probe()
 
 
 def test_the_doctor_names_the_trouble_and_its_cure(
@@ -282,8 +282,8 @@ def test_settings_that_cannot_work_are_one_sentence(
     setattr(settings, name, value)
 
     assert escape(sentence) in Client().get(START).content.decode()
-    with pytest.raises(openid.Unwell, match=sentence):
-        openid.probe()
+    with pytest.raises(company.Unwell, match=sentence):
+        company.probe()
 
 
 def test_without_an_issuer_there_is_no_button_and_no_address(site: Path) -> None:

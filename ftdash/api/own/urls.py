@@ -1,19 +1,11 @@
 """Our own addresses, below `/api/`."""
 
-from ftdash.api.own import (
-    actions,
-    flink_clusters,
-    labs,
-    readings,
-    settings,
-    watched_works,
-    watching,
-)
+from ftdash.api.own import actions, flink_clusters, labs, readings, settings, watching
 from ftdash.api.own.door import patterns
 
 app_name = "api"
 
-DESCRIBED_IN = (readings, actions, labs, settings, watching, watched_works, flink_clusters)
+DESCRIBED_IN = (readings, actions, labs, settings, watching, watching, flink_clusters)
 """Importing these modules adds their addresses to the API."""
 
 urlpatterns = patterns()

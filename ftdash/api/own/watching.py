@@ -1,11 +1,14 @@
-"""Addresses of watched Structured Streaming queries: for listeners, and for programs that read.
+"""Addresses of watched Structured Streaming queries: for listeners, for programs, and for works.
 
 A listener sends many events at once. Each is judged by itself: a malformed one is named in the
 answer and takes no other one with it.
+
+Savepoints, rewinds and looks into state are works. Their addresses answer at once, and a process
+carries the work out; ask the work's own address until its state is SUCCEEDED or FAILED.
 """
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from django.http import HttpRequest
@@ -14,15 +17,24 @@ from pydantic import WithJsonSchema
 
 from ftdash.api.own.door import REPORTING, Entered, api, known
 from ftdash.api.own.labs import described
-from ftdash.api.own.shapes import Changing, InPath, Name, Page, Text
+from ftdash.api.own.shapes import Changing, Count, InPath, Name, Number, NumberInPath, Page, Text
 from ftdash.watching import queries
+from ftdash.watching.asked import LookAtState, Rewind, StatePlace, TakeSavepoint
+from ftdash.watching.models import WorkKind, WorkState
 from ftdash.watching.progress import BatchFigures, Event
-from ftdash.watching.queries import QueryBrief
-from ftdash.watching.services import registration, reports
+from ftdash.watching.queries import QueryBrief, incidents, works
+from ftdash.watching.queries.incidents import WatchedIncidentView
+from ftdash.watching.services import forks, registration, reports, savepoints, state
 from ftdash.watching.services.registration import Sighting
 from ftdash.watching.services.reports import Report
+from ftdash.watching.services.savepoints import KEEP_DAYS_MAX
 from ftdash.watching.standing import QueryState
 from ftdash.watching.trouble import Limits
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.structured.fork import Boundaries
+from pipelines.structured.moving import Move
+from pipelines.structured.preflight import CONTENT_BYTES_MAX, Output
+from pipelines.structured.repartition import PARTITIONS_MAX
 
 EVENTS_MAX = 1_000
 BATCHES_PER_PAGE = 200
@@ -166,3 +178,244 @@ def _answer(found: QueryBrief) -> QueryAnswer:
         dropped_events=found.dropped_events,
         limits=LimitsShape(**msgspec.to_builtins(found.limits)),
     )
+
+
+BATCH_MAX = 2**53
+
+
+class SavepointAnswer(Schema):
+    """`problems`: what the newest verification found altered. Times are UTC."""
+
+    key: int
+    label: str
+    location: str
+    batch_id: int
+    keeps_next: bool
+    store: str
+    size_bytes: int
+    file_count: int
+    digest: str
+    taken_by: str
+    taken_at: datetime
+    verified_at: datetime | None
+    problems: list[str]
+    keep_until: datetime | None
+    deleted_at: datetime | None
+
+
+class WorkAnswer(Schema):
+    """`result` depends on the kind: a savepoint, a verdict with its findings, a fork, or rows."""
+
+    key: int
+    kind: WorkKind
+    state: WorkState
+    requester: str
+    created_at: datetime
+    ended_at: datetime | None
+    step: str
+    done: int
+    of: int
+    problem: str
+    savepoint: int | None
+    result: dict[str, Any]
+
+
+class Taking(Changing):
+    """`batch_id` null: the newest that is complete. `keep_days` null: until it is deleted."""
+
+    label: Text
+    batch_id: int | None = Field(default=None, ge=0, le=BATCH_MAX)
+    keeps_next: bool = False
+    keep_days: float | None = Field(default=None, gt=0, le=KEEP_DAYS_MAX)
+
+
+class Keeping(Changing):
+    """`days` from now; null: without end."""
+
+    days: float | None = Field(default=None, gt=0, le=KEEP_DAYS_MAX)
+
+
+class Deleting(Changing):
+    """`confirmation`: the savepoint's label."""
+
+    confirmation: Text
+
+
+class Rewinding(Changing):
+    """`savepoint`: start from it, null: from the query's directory. `partitions`: deal the
+    fork's state to so many, null: leave them. `explained`: the text of the file that `explain` of
+    ftdash_listener has written."""
+
+    batch_id: int = Field(ge=0, le=BATCH_MAX)
+    target: Text
+    savepoint: Number | None = None
+    boundaries: Literal["same", "new"] = "new"
+    output: Literal["new", "rewound", "handled", "same files"] = "new"
+    output_target: Text = ""
+    partitions: int | None = Field(default=None, ge=1, le=PARTITIONS_MAX)
+    explained: str = Field(default="", max_length=CONTENT_BYTES_MAX)
+
+    def asked(self) -> Rewind:
+        return Rewind(
+            batch_id=self.batch_id,
+            target=self.target,
+            savepoint=self.savepoint,
+            boundaries=Boundaries(self.boundaries),
+            output=Output(self.output),
+            output_target=self.output_target,
+            partitions=self.partitions,
+            explained=self.explained,
+        )
+
+
+class Place(Schema):
+    batch_id: int = Field(ge=0, le=BATCH_MAX)
+    savepoint: Number | None = None
+
+    def asked(self) -> StatePlace:
+        return StatePlace(batch_id=self.batch_id, savepoint=self.savepoint)
+
+
+class Looking(Changing):
+    """`other`: answer the rows that only one of the two has."""
+
+    place: Place
+    other: Place | None = None
+    operator_id: int = Field(default=0, ge=0, le=10_000)
+    store: Text = "default"
+    key: Text = ""
+
+
+@api.get("/watched-queries/{name}/savepoints", response=list[SavepointAnswer])
+def query_savepoints(request: HttpRequest, name: InPath) -> list[SavepointAnswer]:
+    """Savepoints of a query, newest first, with the deleted ones."""
+    known(queries.brief(name), f"watched query {name}")
+    return [SavepointAnswer.from_orm(each) for each in works.savepoints(name)]
+
+
+@api.post("/watched-queries/{name}/savepoints", response=WorkAnswer)
+def take_query_savepoint(request: Entered, name: InPath, asked: Taking) -> WorkAnswer:
+    """Copy one batch of a query that may run."""
+    known(queries.brief(name), f"watched query {name}")
+    given = asked.dict()
+    reason = given.pop("reason")
+    key = savepoints.ask_to_take(
+        name, TakeSavepoint(**given), requester=request.auth.name, reason=reason
+    )
+    return _work(name, key)
+
+
+@api.get("/watched-queries/{name}/savepoints/{key}", response=dict[str, Any])
+def query_savepoint_manifest(
+    request: HttpRequest, name: InPath, key: NumberInPath
+) -> dict[str, Any]:
+    """The manifest of a savepoint: every file with length and digest."""
+    known(works.savepoint(name, key), f"savepoint {key} of {name}")
+    found: dict[str, Any] = msgspec.json.decode(works.manifest(name, key))
+    return found
+
+
+@api.post("/watched-queries/{name}/savepoints/{key}/verification", response=WorkAnswer)
+def verify_query_savepoint(
+    request: Entered, name: InPath, key: NumberInPath, asked: Changing
+) -> WorkAnswer:
+    """Read every file of a savepoint, and compare it with its digest."""
+    known(works.savepoint(name, key), f"savepoint {key} of {name}")
+    who = request.auth.name
+    return _work(name, savepoints.ask_to_verify(name, key, requester=who, reason=asked.reason))
+
+
+@api.post("/watched-queries/{name}/savepoints/{key}/shelf-life", response=SavepointAnswer)
+def keep_query_savepoint(
+    request: Entered, name: InPath, key: NumberInPath, asked: Keeping
+) -> SavepointAnswer:
+    """Set how long a savepoint is kept from now on."""
+    known(works.savepoint(name, key), f"savepoint {key} of {name}")
+    who = request.auth.name
+    savepoints.keep(name, key, days=asked.days, requester=who, reason=asked.reason)
+    return SavepointAnswer.from_orm(works.savepoint(name, key))
+
+
+@api.post("/watched-queries/{name}/savepoints/{key}/deletion", response=WorkAnswer)
+def delete_query_savepoint(
+    request: Entered, name: InPath, key: NumberInPath, asked: Deleting
+) -> WorkAnswer:
+    """Delete the files of a savepoint."""
+    known(works.savepoint(name, key), f"savepoint {key} of {name}")
+    made = savepoints.ask_to_delete(
+        name,
+        key,
+        confirmation=asked.confirmation,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _work(name, made)
+
+
+@api.post("/watched-queries/{name}/verdicts", response=WorkAnswer)
+def judge_rewind(request: Entered, name: InPath, asked: Rewinding) -> WorkAnswer:
+    """Give the verdict on a rewind; nothing is written."""
+    known(queries.brief(name), f"watched query {name}")
+    who = request.auth.name
+    key = forks.ask_for_verdict(name, asked.asked(), requester=who, reason=asked.reason)
+    return _work(name, key)
+
+
+@api.post("/watched-queries/{name}/forks", response=WorkAnswer)
+def fork_query(request: Entered, name: InPath, asked: Rewinding) -> WorkAnswer:
+    """Rewind a query into a fork, unless the verdict refuses it."""
+    known(queries.brief(name), f"watched query {name}")
+    who = request.auth.name
+    key = forks.ask_for_fork(name, asked.asked(), requester=who, reason=asked.reason)
+    return _work(name, key)
+
+
+@api.post("/watched-queries/{name}/state", response=WorkAnswer)
+def look_into_state(request: Entered, name: InPath, asked: Looking) -> WorkAnswer:
+    """Read rows of a query's state, or what differs between two places."""
+    known(queries.brief(name), f"watched query {name}")
+    look = LookAtState(
+        place=asked.place.asked(),
+        other=None if asked.other is None else asked.other.asked(),
+        operator_id=asked.operator_id,
+        store=asked.store,
+        key=asked.key,
+    )
+    who = request.auth.name
+    return _work(name, state.ask_to_look(name, look, requester=who, reason=asked.reason))
+
+
+@api.get("/watched-queries/{name}/incidents", response=list[WatchedIncidentView])
+def query_incidents(request: HttpRequest, name: InPath) -> list[WatchedIncidentView]:
+    """Incidents of a query, the open ones first."""
+    known(queries.brief(name), f"watched query {name}")
+    return incidents.incidents(name, with_closed=True)
+
+
+@api.get("/watched-queries/{name}/move", response=Move)
+def where_to_go_on(
+    request: HttpRequest,
+    name: InPath,
+    batch_id: Count | None = None,
+    savepoint: Count | None = None,
+) -> Move:
+    """Where a pipeline begins behind a batch, by default the newest complete one, and what of the
+    query stays behind."""
+    known(queries.brief(name), f"watched query {name}")
+    try:
+        found = works.newest_point(name, savepoint) if batch_id is None else batch_id
+        if found is None:
+            raise Rejected(f"{name} has no complete batch; give `batch_id`.")
+        return works.move(name, found, savepoint)
+    except Retryable as problem:
+        raise Rejected(str(problem)) from problem
+
+
+@api.get("/watched-queries/{name}/works/{key}", response=WorkAnswer)
+def query_work(request: HttpRequest, name: InPath, key: NumberInPath) -> WorkAnswer:
+    """How far a work has come, and its result."""
+    return _work(name, key)
+
+
+def _work(name: str, key: int) -> WorkAnswer:
+    return WorkAnswer.from_orm(known(works.work(name, key), f"work {key} of {name}"))

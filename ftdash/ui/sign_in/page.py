@@ -26,7 +26,7 @@ from django.urls import path, reverse_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from ftdash.accounts import openid, second_factor
+from ftdash.accounts import company, second_factor
 from ftdash.accounts.services import is_of_company
 
 
@@ -34,9 +34,9 @@ class SignIn(LoginView):
     redirect_authenticated_user = True
 
     def get_context_data(self, **given: Any) -> dict[str, Any]:
-        is_offered = openid.is_configured()
-        company = {"provider": openid.PROVIDER, "label": settings.OIDC_LABEL}
-        return super().get_context_data(**given) | {"company": company if is_offered else None}
+        is_offered = company.is_configured()
+        offered = {"provider": company.PROVIDER, "label": settings.OIDC_LABEL}
+        return super().get_context_data(**given) | {"company": offered if is_offered else None}
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """allauth goes on: it asks for the second factor, or opens the session."""
@@ -54,10 +54,10 @@ def _with_sentence(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
     @login_not_required
     def answer(request: HttpRequest, provider_id: str) -> HttpResponse:
         try:
-            trouble = openid.configuration_trouble() if openid.is_configured() else ""
-            return openid.refusal(request, trouble) if trouble else view(request, provider_id)
+            trouble = company.configuration_trouble() if company.is_configured() else ""
+            return company.refusal(request, trouble) if trouble else view(request, provider_id)
         except (requests.RequestException, KeyError) as error:
-            return openid.refusal(request, openid.sentence_for(error))
+            return company.refusal(request, company.sentence_for(error))
 
     return answer
 

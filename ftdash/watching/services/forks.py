@@ -25,9 +25,8 @@ from pipelines.storage.roots import StorageRoots
 from pipelines.storage.trees import Tree, are_nested, check_is_apart, check_is_free, tree_at
 from pipelines.structured import preflight as judging
 from pipelines.structured.directory import read_tree
-from pipelines.structured.explained import plan_of
 from pipelines.structured.fork import ForkRequest, begin_output, fork, rewind_output
-from pipelines.structured.preflight import Output, Question, inputs_after
+from pipelines.structured.preflight import Output, Question, inputs_after, plan_of
 from pipelines.structured.query import QueryDirectory
 from pipelines.structured.recovery import recovery_points
 from pipelines.structured.repartition import PARTITIONS_MAX

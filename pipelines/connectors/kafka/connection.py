@@ -23,8 +23,8 @@ from confluent_kafka import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from pipelines.domain.clock import patience_s
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import patience_s
 
 TURN_S = 0.5
 ANSWER_TURNS = 20

@@ -40,8 +40,8 @@ from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, python_settings
+from pipelines.domain.clock import patience_s
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import patience_s
 
 
 class PreparedAtKafka(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,8 +17,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.schema_registry_client import Schema
 
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S
+from pipelines.domain.clock import patience_s
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import patience_s
 
 MAGIC = b"\x00"
 HEADER_BYTES = 5

@@ -26,8 +26,13 @@ from pgpq import ArrowToPostgresBinaryEncoder
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from pipelines.connectors.postgres.prepared import Gid, Handle, PreparedTransactions
-from pipelines.connectors.postgres.tables import PUBLISHED, PostgresTable
+from pipelines.connectors.postgres.tables import (
+    PUBLISHED,
+    Gid,
+    Handle,
+    PostgresTable,
+    PreparedTransactions,
+)
 from pipelines.connectors.sink import PrepareRefused, SinkContext, Superseded, Unfinished, newest_of
 from pipelines.connectors.sink_bases import (
     Marker,

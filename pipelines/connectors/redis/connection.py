@@ -14,8 +14,8 @@ from redis.exceptions import NoPermissionError
 
 from pipelines.connectors.redis.stream_entries import StreamExtent, id_of, offset_of
 from pipelines.connectors.sink import host_of
+from pipelines.domain.clock import patience_s
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import patience_s
 
 REDIS_PORT = 6379
 CONNECT_TIMEOUT_S = 2.0

@@ -29,8 +29,8 @@ from tenacity import (
 )
 
 from pipelines.connectors.sink import host_of
+from pipelines.domain.clock import libpq_patience, patience_s
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import libpq_patience, patience_s
 
 
 class AfterError(StrEnum):

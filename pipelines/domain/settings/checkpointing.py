@@ -1,7 +1,7 @@
 """Settings of checkpoints: when they are taken and kept, and what barriers and ackers do.
 
 `protocol.triggering`, `protocol.retention` and `protocol.alignment` carry them out. For mode ACKED,
-which follows every record under Storm's names, `protocol.acking` and `protocol.spout` explain them.
+which follows every record under Storm's names, `protocol.acking` explains them.
 
 Source: Flink 2.3, `CheckpointingOptions`; Storm, `org.apache.storm.Config`.
 """

@@ -36,7 +36,7 @@ from pipelines.domain.status import JobStatus
 from pipelines.flows.finding import find_flow
 from pipelines.packages.loading import activate
 from pipelines.packages.store import CodeStore
-from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.commit import AttemptFence
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.logged_lines import kept_log

@@ -42,8 +42,8 @@ from pipelines.domain.log_lines import LogLine
 from pipelines.domain.run import MEMORY, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
+from pipelines.protocol.commit import AttemptFence
 from pipelines.protocol.effects import SubtaskId
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.restart import JobState
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import NO_FAULTS, Faults

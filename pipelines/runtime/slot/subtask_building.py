@@ -28,8 +28,7 @@ from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.settings import AckingOptions, CheckpointingMode, InputOptions
 from pipelines.domain.snapshots import FileHandle
-from pipelines.protocol.acking import Acker
-from pipelines.protocol.spout import Spout
+from pipelines.protocol.acking import Acker, Spout
 from pipelines.runtime.clocks import ProcessingTime, thread_processor_ms
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.subtask.acking.acker_task import (

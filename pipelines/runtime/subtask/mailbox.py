@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import CheckpointId
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitPermit
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pipelines.domain.errors import check
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.settings import BarrierOptions
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitPermit
 from pipelines.runtime.subtask.chains.chain import OperatorChain
 from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 from pipelines.runtime.subtask.feed import (

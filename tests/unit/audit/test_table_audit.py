@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from pipelines.audit.report import Covers
 from pipelines.connectors import PostgresInsert, PostgresTwoPhase, SqlUpsert
-from pipelines.connectors.postgres.prepared import Gid
+from pipelines.connectors.postgres.tables import Gid
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.tables import origin_of
 from pipelines.domain.errors import Rejected

@@ -17,8 +17,8 @@ from pipelines.connectors.kafka.values import JsonValues
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.clock import libpq_patience, waiting_at_most
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import libpq_patience, waiting_at_most
 
 SCHEMA = pa.schema([("key", pa.int64())])
 USUAL_S = 600
@@ -58,7 +58,7 @@ def test_where_a_person_waits_a_silent_server_is_named_soon(
 def test_a_database_of_rows_that_is_silent_is_given_up(
     silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.domain.patience.POSTGRESQL_CONNECT_S", 2)
+    monkeypatch.setattr("pipelines.domain.clock.POSTGRESQL_CONNECT_S", 2)
     began = time.monotonic()
     rows = ConnectionHandler({"default": database_at(f"postgres://ann@127.0.0.1:{silent_port}/d")})
 
@@ -95,4 +95,4 @@ def wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{connectors}.kafka.connection.ANSWER_TURNS", 2 * USUAL_S)
     for module in ("kafka.connection", "kafka.coordinator", "redis.connection"):
         monkeypatch.setattr(f"{connectors}.{module}.ANSWER_TIMEOUT_S", USUAL_S)
-    monkeypatch.setattr("pipelines.domain.patience.POSTGRESQL_CONNECT_S", USUAL_S)
+    monkeypatch.setattr("pipelines.domain.clock.POSTGRESQL_CONNECT_S", USUAL_S)

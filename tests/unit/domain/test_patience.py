@@ -2,7 +2,7 @@
 
 import math
 
-from pipelines.domain.patience import patience_s, waiting_at_most
+from pipelines.domain.clock import patience_s, waiting_at_most
 
 
 def test_who_is_not_waited_for_waits_as_usual() -> None:

@@ -11,7 +11,7 @@ from pipelines.domain.gaps import Gap, checked_gaps
 from pipelines.domain.ids import Uid
 from pipelines.domain.snapshots import Manifest
 from pipelines.points.fit import PointFit, unreachable
-from pipelines.points.gaps import passages, past_accepted
+from pipelines.points.input import passages, past_accepted
 from pipelines.protocol.compatibility import Target
 from tests.unit.points.growing_logs import EmptyLog
 from tests.unit.runtime.fakes import ListSource

@@ -15,7 +15,7 @@ from pipelines.domain.poison import REPLAYED_PREFIX
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, SubtaskSnapshot
 from pipelines.flows.finding import find_flow
-from pipelines.points.replay import SetAside, check_replayable, set_aside
+from pipelines.points.input import SetAside, check_replayable, set_aside
 from pipelines.points.stored_output import StoredCommittables
 from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
 from tests.unit.runtime.points import manifest_of

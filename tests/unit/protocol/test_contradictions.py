@@ -12,9 +12,8 @@ from pipelines.domain.ledger import OutputShare
 from pipelines.domain.poison import IsolatedRange
 from pipelines.domain.status import RecoveryPhase
 from pipelines.protocol.acking import Acker, tree_ids
-from pipelines.protocol.commit import OutputLedger
+from pipelines.protocol.commit import AttemptFence, OutputLedger
 from pipelines.protocol.coordination import FailureTolerance
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.repeated_failures import PoisonRecords, RepeatedFailures
 from pipelines.protocol.restart import (
     ExponentialDelayRestart,

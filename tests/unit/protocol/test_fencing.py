@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, CheckpointId
-from pipelines.protocol.fencing import AttemptFence, CommitPermit, Stale
+from pipelines.protocol.commit import AttemptFence, CommitPermit, Stale
 
 
 @pytest.mark.parametrize("seed", range(50))

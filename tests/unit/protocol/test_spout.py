@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.protocol.acking import numbers_of
-from pipelines.protocol.spout import Emission, Spout
+from pipelines.protocol.acking import Emission, Spout, numbers_of
 
 IN_FLIGHT_MAX = 50
 

@@ -15,7 +15,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.commit import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged, Committed, Declined

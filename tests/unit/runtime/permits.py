@@ -1,7 +1,7 @@
 """Permits to commit, as the driver's fence gives them."""
 
 from pipelines.domain.ids import Attempt, CheckpointId
-from pipelines.protocol.fencing import AttemptFence, CommitPermit
+from pipelines.protocol.commit import AttemptFence, CommitPermit
 
 
 def permit(checkpoint_id: int, attempt: int = 1) -> CommitPermit:

@@ -27,7 +27,7 @@ from pipelines.domain.run import RunDirectory, SnapshotPlaces
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import JobStatus
-from pipelines.protocol.fencing import AttemptFence, CommitPermit
+from pipelines.protocol.commit import AttemptFence, CommitPermit
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     Acknowledged,

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
-from pipelines.storage.memory import MAX_POINT_BYTES, MemoryCheckpointStore, check_travels
+from pipelines.storage.stores import MAX_POINT_BYTES, MemoryCheckpointStore, check_travels
 from tests.unit.storage.points import SCHEMA, manifest_of, rows
 
 LOCATION = "memory://run-1/chk-1"

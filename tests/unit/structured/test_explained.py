@@ -6,8 +6,8 @@ import json
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.structured.explained import plan_of
 from pipelines.structured.formats import SourceKind
+from pipelines.structured.preflight import plan_of
 from tests.structured_directories import schema_bytes
 
 PLAN = {

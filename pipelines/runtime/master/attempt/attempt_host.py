@@ -11,7 +11,7 @@ from pipelines.domain.errors import check
 from pipelines.domain.events import RestoreProgress
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import KillMoment
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitPermit
 from pipelines.runtime.control import (
     Begin,
     Completed,

@@ -20,9 +20,9 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.settings import CapAction, Settings
+from pipelines.protocol.commit import Stale
 from pipelines.protocol.coordination import Checkpoint
 from pipelines.protocol.effects import SubtaskId
-from pipelines.protocol.fencing import Stale
 from pipelines.protocol.triggering import (
     PERIODIC,
     Refuse,

@@ -23,6 +23,7 @@ from pipelines.bus.journal_segments import segments_of
 from pipelines.bus.lease import Lease, is_driven
 from pipelines.connectors.sink import HoldsTarget, LeavesUnfinished, Sink, Unfinished
 from pipelines.disk.files import make_durable, replace_atomically
+from pipelines.domain.clock import waiting_at_most
 from pipelines.domain.errors import UNDECODABLE, Rejected, Retryable, TargetTaken
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -34,7 +35,6 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.ownership import Claim, Holder
-from pipelines.domain.patience import waiting_at_most
 from pipelines.domain.run import MEMORY, RunDirectory, RunSpec, SnapshotPlaces, scheme_of
 from pipelines.domain.settings.parsing import parse_settings
 from pipelines.domain.snapshots import Json, Manifest

@@ -40,8 +40,7 @@ from pipelines.operators.operator import (
     knows_processing_time,
 )
 from pipelines.protocol.acking import Ids
-from pipelines.protocol.commit import CommitLog
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitLog, CommitPermit
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.anchoring import Anchoring
 from pipelines.runtime.subtask.chains.chain_delivery import ChainDelivery, side_collector

@@ -17,8 +17,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.ledger import RECORDS_WRITTEN, OutputShare
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.protocol.commit import CommitLog, OutputLedger, Prepared
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitLog, CommitPermit, OutputLedger, Prepared
 from pipelines.runtime.subtask.chains.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located, located_firing
 from pipelines.runtime.subtask.sources.split_screen import Quarantine

@@ -43,9 +43,9 @@ from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords, KeyTi
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import FrozenState, StoredIncrement
 from pipelines.storage.manifests import files_of_subtask
-from pipelines.storage.memory import check_travels
 from pipelines.storage.state_file import SEPARATOR, file_stem
 from pipelines.storage.store import CheckpointStore, shared_location
+from pipelines.storage.stores import check_travels
 
 
 class IncrementUpload:

@@ -21,8 +21,7 @@ from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord, O
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
 from pipelines.operators.operator import OperatorContext
-from pipelines.protocol.commit import CommitLog, Prepared
-from pipelines.protocol.fencing import CommitPermit
+from pipelines.protocol.commit import CommitLog, CommitPermit, Prepared
 from pipelines.runtime.subtask.sources.split_reading import Taken, taken_of
 
 ReadFrom = Callable[[int], Iterator[Batch]]

@@ -1,6 +1,6 @@
 """A source in mode ACKED: emits its records until everything that descends from them is processed.
 
-Keeps the batches that the spout's machine (`protocol.spout`) has open, hears the ackers' verdicts,
+Keeps the batches that the spout's machine (`protocol.acking`) has open, hears the ackers' verdicts,
 and reports when a timeout has passed. A cut holds the position before the oldest batch with an
 unprocessed record, so a recovery begins there. Event time passes a batch only once all of it and of
 those before it is processed, so that a record that is emitted again is not late.
@@ -20,8 +20,15 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Records, Watermark, WatermarkStatus
 from pipelines.domain.settings import AckingOptions
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.acking import Ids, Numbers, numbers_of
-from pipelines.protocol.spout import BUCKET_COUNT, BatchNumber, Emission, Spout
+from pipelines.protocol.acking import (
+    BUCKET_COUNT,
+    BatchNumber,
+    Emission,
+    Ids,
+    Numbers,
+    Spout,
+    numbers_of,
+)
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.acking.acker_task import read_verdict
 from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ

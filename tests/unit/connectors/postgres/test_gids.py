@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.connectors.postgres.prepared import Gid, place_of
+from pipelines.connectors.postgres.tables import Gid, place_of
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId, Uid

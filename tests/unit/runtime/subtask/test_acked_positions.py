@@ -11,8 +11,7 @@ from pipelines.connectors.split_progress import SplitPositions
 from pipelines.domain.elements import Element, Records
 from pipelines.domain.ids import ChannelId
 from pipelines.domain.settings import AckingOptions
-from pipelines.protocol.acking import numbers_of
-from pipelines.protocol.spout import Spout
+from pipelines.protocol.acking import Spout, numbers_of
 from pipelines.runtime.subtask.acking.acker_task import verdict
 from pipelines.runtime.subtask.sources.direct_reader import DirectReader
 from pipelines.runtime.subtask.sources.spout_reader import SpoutReader

@@ -1,7 +1,12 @@
-"""Decides which quarantined records a restore may give to the operators again.
+"""The input that a restore passes over, because it is gone, or gives to the operators again.
 
-Counts the lines of the files that belong to a point and that it has not read again yet; touches
-nothing. `connectors.files.quarantine` reads them.
+A gap is the range between the position of a point and the first record that its source still has.
+A start goes past exactly those gaps that a person has accepted. The sources find the gap each time
+that they are asked, so a range that has grown since is another one.
+
+Quarantined records may be given to the operators again: the lines of the files that belong to a
+point and that it has not read again yet are counted here, and `connectors.files.quarantine` reads
+them. Nothing is touched.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,14 +18,98 @@ import msgspec
 from pipelines.connectors.files.quarantine import check_comes_back
 from pipelines.connectors.files.sink import Committable
 from pipelines.connectors.files.target import FileTarget
+from pipelines.connectors.source import AnySource, ReadsPastGaps
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import InvariantViolated, Rejected
+from pipelines.domain.gaps import Gap
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import REPLAYED_PREFIX
 from pipelines.domain.settings import CheckpointingMode, Settings
-from pipelines.domain.snapshots import Manifest, OperatorSnapshot
+from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
 from pipelines.points.stored_output import quarantined_of
 from pipelines.stream import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """`at`: the position behind the gap."""
+
+    gap: Gap
+    at: SplitProgress
+
+
+def passages(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[Passage]:
+    """Every gap that can be accepted. Changes nothing. Raises Retryable: a source is away."""
+    for operator in _operators(manifest):
+        source = sources.get(operator.uid)
+        if not isinstance(source, ReadsPastGaps):
+            continue
+        for split in _splits(operator.positions):
+            try:
+                past = None if split.is_finished else source.past_gap(split)
+            except Rejected:
+                continue  # another split has its name, which `fit.unreachable` says
+            if past is not None:
+                gap = Gap(
+                    source=operator.uid,
+                    split=split.name,
+                    first=split.offset,
+                    last=past.at.offset - 1,
+                    records=past.records,
+                )
+                yield Passage(gap, past.at)
+
+
+def past_accepted(
+    manifest: Manifest, sources: Mapping[Uid, AnySource], accepted: Collection[str]
+) -> tuple[Manifest, tuple[Gap, ...]]:
+    """The same point with positions behind the accepted gaps, and those gaps.
+
+    1. Find the gaps as they are now.
+    2. Keep those whose text was accepted: a gap that has grown has another text.
+    3. Move these splits, and no other one.
+
+    Raises Retryable: a source is away.
+    """
+    if not accepted:
+        return manifest, ()
+    found = [each for each in passages(manifest, sources) if each.gap.text in accepted]
+    if not found:
+        return manifest, ()
+    moved = {(each.gap.source, each.gap.split): each.at for each in found}
+    subtasks = [
+        msgspec.structs.replace(
+            subtask, operators=[_moved(operator, moved) for operator in subtask.operators]
+        )
+        for subtask in manifest.subtasks
+    ]
+    passed = msgspec.structs.replace(manifest, subtasks=subtasks)
+    return passed, tuple(each.gap for each in found)
+
+
+def _moved(
+    operator: OperatorSnapshot, moved: Mapping[tuple[Uid, str], SplitProgress]
+) -> OperatorSnapshot:
+    if not any(uid == operator.uid for uid, _ in moved):
+        return operator
+    known = NamedPositions.from_json(operator.positions)
+    splits = tuple(moved.get((operator.uid, split.name), split) for split in known.splits)
+    positions = msgspec.structs.replace(known, splits=splits).to_json()
+    return msgspec.structs.replace(operator, positions=positions)
+
+
+def _operators(manifest: Manifest) -> Iterator[OperatorSnapshot]:
+    for subtask in manifest.subtasks:
+        yield from subtask.operators
+
+
+def _splits(positions: Json) -> tuple[SplitProgress, ...]:
+    """Without those of positions that make no sense, which `fit.unreachable` says."""
+    try:
+        return () if positions is None else NamedPositions.from_json(positions).splits
+    except (msgspec.ValidationError, InvariantViolated):
+        return ()
+
 
 EXACT_MODES = (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE)
 
