@@ -571,7 +571,7 @@ PHASE_RETENTION_CHECKPOINTS = 2000
 """Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
 
 LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
-LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "keep_lab"]
+LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "carry_out", "lab"]
 STATE_COMMAND = [sys.executable, "-m", "pipelines.spark.state_reading"]
 REPARTITION_COMMAND = [sys.executable, "-m", "pipelines.spark.repartitioning"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]

@@ -55,7 +55,7 @@ def start(audit_key: int) -> None:
     make_known(row.run)
     with run_directory(row.run).path.joinpath("audit.log").open("ab") as log_file:
         process = subprocess.Popen(
-            [*settings.MANAGE_COMMAND, "carry_out_audit", str(audit_key)],
+            [*settings.MANAGE_COMMAND, "carry_out", "audit", str(audit_key)],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,

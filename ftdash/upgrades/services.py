@@ -217,7 +217,7 @@ def _is_checking(row: Upgrade) -> bool:
 def _start_check(row: Upgrade) -> None:
     with run_directory(row.old_run).path.joinpath("upgrade.log").open("ab") as log_file:
         process = subprocess.Popen(
-            [*configuration.MANAGE_COMMAND, "carry_out_upgrade_check", str(row.pk)],
+            [*configuration.MANAGE_COMMAND, "carry_out", "upgrade-check", str(row.pk)],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,

@@ -70,7 +70,9 @@ def test_a_worker_starts_its_process_once(run: Run, started: list[list[str]]) ->
     tasks.start_audit(key)
     tasks.start_audit(key)
 
-    assert [command[1:] for command in started] == [["-m", "ftdash", "carry_out_audit", str(key)]]
+    assert [command[1:] for command in started] == [
+        ["-m", "ftdash", "carry_out", "audit", str(key)]
+    ]
     assert newest().state is AuditState.RUNNING
 
 

@@ -375,7 +375,7 @@ def test_a_worker_starts_the_process_once_also_if_its_message_was_lost(
     work.start_forgotten()
     work.start(key)
 
-    assert [each[1:] for each in started] == [["-m", "ftdash", "carry_out_query_work", str(key)]]
+    assert [each[1:] for each in started] == [["-m", "ftdash", "carry_out", "query-work", str(key)]]
     assert QueryWork.objects.get().state == WorkState.RUNNING
 
 

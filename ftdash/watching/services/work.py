@@ -145,7 +145,7 @@ def start(key: int) -> None:
         return
     with (settings.FTDASH_HOME / "query-work.log").open("ab") as log_file:
         process = subprocess.Popen(
-            [*settings.MANAGE_COMMAND, "carry_out_query_work", str(key)],
+            [*settings.MANAGE_COMMAND, "carry_out", "query-work", str(key)],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,

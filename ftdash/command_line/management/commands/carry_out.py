@@ -1,0 +1,30 @@
+"""`ftdash carry_out WORK KEY`: the process of work that a person asked for on a page."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from ftdash.installed_command import QuickCommand
+
+WORKS = {
+    "audit": "ftdash.audits.services.carry_out",
+    "lab": "ftdash.lab.services.keep",
+    "query-work": "ftdash.watching.services.carrying_out.carry_out",
+    "upgrade-check": "ftdash.upgrades.services.check",
+}
+"""Named, so that only what is carried out is loaded."""
+
+
+class Command(QuickCommand):
+    help = (
+        "Carry out what was asked for on a page: the worker starts this by itself. People use"
+        " `audit`, `lab`, `watch` and `upgrade`."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("work", choices=sorted(WORKS))
+        parser.add_argument("key", type=int, help="of the work's row")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        import_string(WORKS[options["work"]])(options["key"])
