@@ -215,6 +215,53 @@ def test_a_table_of_several_slices_is_whole_when_its_first_files_have_been_repla
     assert run.restored(run.completed[-1], HashMapBackend, 1) == run.completed[-1].model
 
 
+NUMBERS = TableDescriptor(
+    name="numbers",
+    key=pa.schema([("key", pa.int64())]),
+    value=pa.schema([("number", pa.int64()), ("text", pa.string())]),
+    defaults={"number": 0, "text": None},
+    key_group_by=("key",),
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_checkpoints_of_a_large_table_are_whole_with_the_sizes_in_use(seed: int) -> None:
+    """As the first test here, but a table has several segments, slices and files."""
+    rng, keys_max = np.random.default_rng(seed), 200_000
+    live, numbers = np.zeros(keys_max, np.bool_), np.zeros(keys_max, np.int64)
+    run = Run(random.Random(seed), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
+    table = run.backend.table(NUMBERS)
+    for step in range(30):
+        keys = np.arange(keys_max)
+        if step:  # a third of the rows never changes again: only the first files hold them
+            keys = np.unique(rng.integers(0, keys_max, rng.choice([1_000, 20_000, 60_000])))
+            keys = keys[keys % 3 > 0]
+        if step % 5 == 4:
+            keys = keys[live[keys]]
+            table.delete(table.find(pa.record_batch([keys], schema=NUMBERS.key)))
+            live[keys] = False
+        else:
+            rows = table.rows_for(pa.record_batch([keys], schema=NUMBERS.key))
+            numbers[keys] = rng.integers(0, 1 << 40, len(keys))
+            live[keys] = True
+            table.write("number", rows, numbers[keys])
+            table.write_arrow("text", rows, pa.array(numbers[keys]).cast(pa.string()))
+        run.backend.settle()
+        checkpoint = run.cut()
+        if rng.random() < 0.8:
+            run.complete(checkpoint)
+
+    restored = HashMapBackend(ALL_GROUPS, MAX_PARALLELISM)
+    restored.table(NUMBERS)
+    [handle] = checkpoint.handles
+    restored.restore(handle.state, rows_of(handle, run.read, run.fetch, ALL_GROUPS))
+    [frozen] = restored.cut()
+    found = pa.Table.from_batches(frozen.batches).sort_by("key")
+    assert found["key"].to_pylist() == np.flatnonzero(live).tolist()
+    assert found["number"].to_pylist() == numbers[live].tolist()
+    assert found["text"].to_pylist() == [str(number) for number in numbers[live].tolist()]
+
+
 def test_a_tombstone_stays_while_an_older_file_does() -> None:
     """The older file may hold the row that the tombstone cancels."""
     file = FileHandle(name="", length=0, digest="")
