@@ -572,8 +572,8 @@ PHASE_RETENTION_CHECKPOINTS = 2000
 
 LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
 LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "carry_out", "lab"]
-STATE_COMMAND = [sys.executable, "-m", "pipelines.spark.state_reading"]
-REPARTITION_COMMAND = [sys.executable, "-m", "pipelines.spark.repartitioning"]
+STATE_COMMAND = [sys.executable, "-m", "pipelines.spark.questions", "state"]
+REPARTITION_COMMAND = [sys.executable, "-m", "pipelines.spark.questions", "partitions"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
 PACKAGE_BYTES_MAX = 64 << 20
 """Of a wheel that is uploaded on a page; a command takes larger ones."""

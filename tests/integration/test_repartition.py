@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingCheckpointManager
 
 from ftdash.supervision import java
 from pipelines.domain.errors import Rejected
-from pipelines.spark.answering import ORPHANED
+from pipelines.spark.questions import ORPHANED
 from pipelines.spark.structured import StateAddress, fork_repartitioned, state_rows
 from pipelines.storage.trees import LocalTree
 from pipelines.structured.directory import read_tree
@@ -106,7 +106,7 @@ def test_the_process_ends_when_the_one_that_asked_it_is_gone(tmp_path: Path) -> 
     question = {"location": str(tmp_path / "fork"), "batch_id": 3, "partitions": 3}
 
     ended = subprocess.run(
-        [sys.executable, "-m", "pipelines.spark.repartitioning"],
+        [sys.executable, "-m", "pipelines.spark.questions", "partitions"],
         input=json.dumps(question).encode() + b"\n",
         cwd=ROOT,
         env={**os.environ, **java.environment()},
