@@ -1,5 +1,6 @@
 """The pure parts of the soak: its schedule, its checker and how it judges slopes."""
 
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -11,8 +12,11 @@ from bench.soak.answers import (
     AMOUNTS,
     BATCH,
     COUNTS,
+    DOCUMENT_BYTES,
+    DOCUMENTS,
     KEYS,
     PAIRS,
+    REPLACED,
     VISITS,
     WINDOWS,
     Answer,
@@ -79,6 +83,9 @@ def test_answers_are_those_of_a_loop() -> None:
         pairs, total = totals.get(name, (0, 0))
         totals[name] = (pairs + 1, total + amount(number) + price(number))
 
+    first, again = 3, DOCUMENTS + 3
+    left = zlib.crc32(Random(first).randbytes(DOCUMENT_BYTES))
+    assert [REPLACED.row_of((number,)) for number in (first, again)] == [(first, 0), (again, left)]
     assert set(WINDOWS.named(FED)) == set(totals)
     assert {WINDOWS.row_of(name) for name in totals} == {(*n, *v) for n, v in totals.items()}
 
@@ -87,7 +94,7 @@ def right(answer: Answer, total: int = FED) -> list[Row]:
     return [answer.row_of(name) for name in answer.named(total)]
 
 
-ANSWERS = [AMOUNTS, PAIRS, COUNTS, WINDOWS]
+ANSWERS = [AMOUNTS, PAIRS, COUNTS, REPLACED, WINDOWS]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
