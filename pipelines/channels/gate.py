@@ -209,13 +209,23 @@ class Writer(Protocol):
 
 
 @dataclass(slots=True)
-class _Work:
-    """What the reader was given last, and how long it has been busy with it so far."""
+class _Pace:
+    """What each channel of one input of the operator may hold, by how fast it is consumed."""
 
-    size_bytes: int = 0
-    took_ms: float = 0.0
-    since_ms: float = 0.0  # when it came last
-    is_going_on: bool = False
+    debloater: Debloater | None
+    window_bytes: int
+    step_bytes: int = 0
+    size_bytes: int = 0  # of what the reader was given and that is not measured yet,
+    took_ms: float = 0.0  # and how long it has been busy with it so far
+
+    def __post_init__(self) -> None:
+        self.widen(self.window_bytes)
+
+    def widen(self, window_bytes: int) -> None:
+        self.window_bytes, self.step_bytes = window_bytes, _credit_step(window_bytes)
+
+    def consumed_in_ms(self, queued_bytes: int) -> float | None:
+        return None if self.debloater is None else self.debloater.consumed_in_ms(queued_bytes)
 
 
 class Gate:
@@ -225,7 +235,8 @@ class Gate:
     element in flight. Needs one writer per channel, which takes credit before it delivers.
 
     With `debloating`, a channel holds less: what its reader consumes in the target time. That
-    needs a clock (`measure_by`) and a reader that takes runs.
+    needs a clock (`measure_by`) and a reader that takes runs. Each input of the operator is
+    measured by itself: the sides of a join do not cost the same.
     """
 
     def __init__(
@@ -239,21 +250,13 @@ class Gate:
         check(capacity_bytes > 0, "a channel has a capacity", capacity_bytes=capacity_bytes)
         check(len(set(channels)) == len(channels), "channels have distinct ids", ids=channels)
         self.capacity_bytes = capacity_bytes
-        self._window_bytes = capacity_bytes  # of each channel, at present
-        self._debloater: Debloater | None = None
-        if debloating is not None:
-            self._debloater = Debloater(
-                debloating,
-                channel_count=len(channels),
-                capacity_bytes=capacity_bytes,
-                joins=joins,
-            )
-            self._window_bytes = self._debloater.window_bytes
-        self._step_bytes = _credit_step(self._window_bytes)
-        self._work = _Work()
+        self._debloating, self._joins = debloating, joins
+        self._pace = self._new_pace(len(channels))  # of what the reader was given last
+        self._paces = dict.fromkeys(channels, self._pace)
+        self._since_ms, self._is_busy = 0.0, False  # when the reader came last, and if with work
         self._lock = threading.Lock()
         self._inlets = {
-            channel: Inlet(self.offer, channel, self._window_bytes) for channel in channels
+            channel: Inlet(self.offer, channel, self._pace.window_bytes) for channel in channels
         }
         self._ready: deque[Inlet] = deque()  # open channels with something queued
         self._wake: Callable[[], None] = _wake_nobody
@@ -265,6 +268,17 @@ class Gate:
         self._coalescing: Coalescing | None = None
         self._filled_ms = 0.0  # when something came while nothing could be served
         self._due_ms: float | None = None  # while `poll_run` waits for more
+
+    def _new_pace(self, channel_count: int) -> _Pace:
+        if self._debloating is None:
+            return _Pace(None, self.capacity_bytes)
+        debloater = Debloater(
+            self._debloating,
+            channel_count=channel_count,
+            capacity_bytes=self.capacity_bytes,
+            joins=self._joins,
+        )
+        return _Pace(debloater, debloater.window_bytes)
 
     @property
     def channels(self) -> list[ChannelId]:
@@ -325,7 +339,7 @@ class Gate:
             element = inlet.dequeue()
             inlet.is_ready = False
             self._list_if_servable(inlet)
-            credit_bytes = inlet.credit_to_return(self._window_bytes, self._step_bytes)
+            credit_bytes = self._credit_to_return(inlet)
         if credit_bytes and inlet.return_credit is not None:
             inlet.return_credit(credit_bytes)
         return inlet.channel, element
@@ -334,8 +348,12 @@ class Gate:
         known = set(coalescing.inputs)
         check(known >= set(self._inlets), "each channel belongs to an input", known=known)
         check(coalescing.max_rows >= 1, "a run has rows", max_rows=coalescing.max_rows)
+        ports = {channel: coalescing.inputs[channel].port for channel in self._inlets}
+        paces = {port: self._new_pace(len(ports)) for port in set(ports.values())}
         with self._lock:
             self._coalescing = coalescing
+            self._paces = {channel: paces[port] for channel, port in ports.items()}
+            self._pace = next(iter(paces.values()))
 
     @property
     def due_ms(self) -> float | None:
@@ -343,8 +361,8 @@ class Gate:
 
     def poll_run(self) -> Run | tuple[ChannelId, Mark] | None:
         """Raises ChannelClosed once the gate is closed."""
-        if self._debloater is not None and self._clock is not None:
-            self._measure(self._debloater, self._clock.monotonic_ms())
+        if self._debloating is not None and self._clock is not None:
+            self._measure(self._clock.monotonic_ms())
         with self._lock:
             if not self._ready:
                 self._refuse_if_closed()
@@ -360,7 +378,7 @@ class Gate:
             self._ready.popleft()
             inlet.dequeue()
             inlet.is_ready = False
-            self._work.is_going_on = True
+            self._is_busy = True
             if not isinstance(first, Records):
                 self._list_if_servable(inlet)
                 return inlet.channel, first
@@ -372,10 +390,11 @@ class Gate:
                 served = [inlet, *self._ready]
                 self._extend(run, served)
             self._list_if_servable(inlet)
-            self._work.size_bytes += run.size_bytes
+            self._pace = self._paces[inlet.channel]
+            self._pace.size_bytes += run.size_bytes
             credits: list[tuple[Inlet, int]] = []
             for each in served:
-                credit_bytes = each.credit_to_return(self._window_bytes, self._step_bytes)
+                credit_bytes = self._credit_to_return(each)
                 if credit_bytes:
                     credits.append((each, credit_bytes))
         for each, credit_bytes in credits:
@@ -460,15 +479,15 @@ class Gate:
         self._wake()
 
     def _statistics_of(self, inlet: Inlet) -> ChannelStatistics:
-        debloater = self._debloater
+        pace = self._paces[inlet.channel]
         return ChannelStatistics(
             channel=inlet.channel,
             queued_records=inlet.queued_records,
             queued_bytes=inlet.queued_bytes,
             read_bytes=inlet.read_bytes,
             held_back=inlet.held_back,
-            window_bytes=self._window_bytes,
-            queued_ms=None if debloater is None else debloater.consumed_in_ms(inlet.queued_bytes),
+            window_bytes=pace.window_bytes,
+            queued_ms=pace.consumed_in_ms(inlet.queued_bytes),
         )
 
     def _inlet(self, channel: ChannelId) -> Inlet:
@@ -486,24 +505,27 @@ class Gate:
         if not cost_bytes and inlet.queued_marks >= MAX_QUEUED_MARKS:
             raise ProtocolError(f"channel {inlet.channel}: {MAX_QUEUED_MARKS} marks wait unread")
 
-    def _measure(self, debloater: Debloater, now_ms: float) -> None:
+    def _credit_to_return(self, inlet: Inlet) -> int:
+        pace = self._paces[inlet.channel]
+        return inlet.credit_to_return(pace.window_bytes, pace.step_bytes)
+
+    def _measure(self, now_ms: float) -> None:
         """The reader comes back: with what it was given last it has been busy until now.
 
         That includes the time in which it waited for credit of its own. The time of a mark counts
-        with the records after it, the time without input with none.
+        with records of the input that was served before it, the time without input with none.
         """
-        work = self._work
-        if work.is_going_on:
-            work.took_ms += now_ms - work.since_ms
-        work.since_ms, work.is_going_on = now_ms, False
-        if work.took_ms < SAMPLE_MS or not work.size_bytes:
+        pace = self._pace
+        if self._is_busy:
+            pace.took_ms += now_ms - self._since_ms
+        self._since_ms, self._is_busy = now_ms, False
+        if pace.debloater is None or pace.took_ms < SAMPLE_MS or not pace.size_bytes:
             return
-        debloater.on_consumed(work.size_bytes, work.took_ms, now_ms)
-        work.size_bytes, work.took_ms = 0, 0.0
-        if debloater.window_bytes != self._window_bytes:
+        pace.debloater.on_consumed(pace.size_bytes, pace.took_ms, now_ms)
+        pace.size_bytes, pace.took_ms = 0, 0.0
+        if pace.debloater.window_bytes != pace.window_bytes:
             with self._lock:
-                self._window_bytes = debloater.window_bytes
-                self._step_bytes = _credit_step(self._window_bytes)
+                pace.widen(pace.debloater.window_bytes)
 
     def _rules(self) -> Coalescing:
         if self._coalescing is None:

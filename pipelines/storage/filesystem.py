@@ -11,7 +11,8 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pipelines.storage.manifests import MANIFEST, missing, problem_of_name, seal
 from pipelines.storage.roots import StorageRoots
 from pipelines.storage.state_file import (
     decoded,
-    encoded,
+    encode_into,
     file_name,
     handle_from,
     handle_of,
@@ -43,6 +44,8 @@ from pipelines.storage.store import (
     taken,
 )
 
+DIGEST_BLOCK_BYTES = 8 << 20
+
 
 def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
     """Raises Retryable if the disk has taken less than it reported."""
@@ -59,6 +62,35 @@ def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -
     if problem is not None:
         raise Retryable(problem)
     return handle
+
+
+def write_rows_durably(
+    path: Path, name: str, encode: Callable[[pa.NativeFile], None]
+) -> FileHandle:
+    """As `write_durably`, for what Arrow encodes.
+
+    Arrow writes the file itself, and its bytes are read again for the digest, in large blocks. This
+    thread waits for the interpreter's lock after each step while a subtask is busy, so steps for
+    each buffer of each column would take longer than the writing.
+    """
+    digest = RunningDigest()
+    with open(path, "x+b", buffering=0) as file:  # before Arrow does, to hear of all its errors
+        with native_file(path) as native:
+            encode(native)
+            written_bytes = native.tell()
+        os.fsync(file.fileno())
+        block = memoryview(bytearray(min(written_bytes, DIGEST_BLOCK_BYTES)))
+        while count := file.readinto(block):
+            digest.update(block[:count])
+    handle = FileHandle(name=name, length=written_bytes, digest=digest.hexdigest())
+    problem = problem_of_length(str(path.with_name(name)), digest.length, handle)
+    if problem is not None:
+        raise Retryable(problem)
+    return handle
+
+
+def native_file(path: Path) -> pa.NativeFile:
+    return pa.OSFile(str(path), "wb")
 
 
 def link_if_absent(temporary: Path, final: Path) -> bool:
@@ -200,18 +232,26 @@ class FileSystemCheckpointStore:
         open_format: bool,
     ) -> FileHandle:
         name = file_name(stem, open_format=open_format)
-        pieces = encoded(schema, batches, open_format=open_format, compresses=self._compresses)
-        return self._write(location, name, pieces)
+        encode = partial(
+            encode_into,
+            schema=schema,
+            batches=batches,
+            open_format=open_format,
+            compresses=self._compresses,
+        )
+        return self._write(location, name, partial(write_rows_durably, encode=encode))
 
     def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
-        return self._write(location, name, pieces)
+        return self._write(location, name, partial(write_durably, pieces=pieces))
 
-    def _write(self, location: str, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
+    def _write(
+        self, location: str, name: str, write: Callable[[Path, str], FileHandle]
+    ) -> FileHandle:
         directory = self._roots.directory(location)
         temporary = directory / f".{name}.{uuid.uuid4().hex}"
         try:
             make_directory(directory)
-            handle = write_durably(temporary, name, pieces)
+            handle = write(temporary, name)
             if not link_if_absent(temporary, directory / name):
                 raise taken(location, name)
             make_durable(directory)

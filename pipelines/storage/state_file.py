@@ -111,6 +111,21 @@ def file_name(stem: str, *, open_format: bool) -> str:
     return stem + (PARQUET if open_format else ARROW)
 
 
+def encode_into(
+    file: pa.NativeFile,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    open_format: bool,
+    compresses: bool = False,
+) -> None:
+    """Writes one file, a batch at a time. Parquet is always compressed. Arrow is compressed with
+    LZ4 if asked; readers notice it themselves."""
+    with _writer(file, schema, open_format=open_format, compresses=compresses) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
 def encoded(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
@@ -118,11 +133,7 @@ def encoded(
     open_format: bool,
     compresses: bool = False,
 ) -> Iterator[Piece]:
-    """The bytes of one file, in order; at most one batch of them is in memory at a time.
-
-    Parquet is always compressed. Arrow is compressed with LZ4 if asked; readers notice it
-    themselves.
-    """
+    """What `encode_into` writes, in order; at most one batch of it is in memory at a time."""
     sink = _Drain()
     file = pa.PythonFile(sink, mode="w")
     with _writer(file, schema, open_format=open_format, compresses=compresses) as writer:
@@ -133,7 +144,7 @@ def encoded(
 
 
 def _writer(
-    file: pa.PythonFile, schema: pa.Schema, *, open_format: bool, compresses: bool
+    file: pa.NativeFile, schema: pa.Schema, *, open_format: bool, compresses: bool
 ) -> pq.ParquetWriter | pa.ipc.RecordBatchFileWriter:
     if open_format:
         return pq.ParquetWriter(file, schema)

@@ -271,6 +271,32 @@ def test_time_of_marks_counts_with_the_records_after_them() -> None:
     assert gate.statistics()[0].window_bytes < 2 * MIN_WINDOW_BYTES
 
 
+def test_each_input_of_an_operator_holds_what_is_consumed_of_it_in_time() -> None:
+    """The sides of a join do not cost the same: by an average of both, the dear one holds more than
+    is consumed in the target time, and the cheap one less."""
+    gate, clock = Gate([A, B], CAPACITY_BYTES, EVERY_BATCH), ManualClock()
+    gate.measure_by(clock)
+    gate.coalesce(Coalescing({A: InputOfChannel(0), B: InputOfChannel(1)}, 64))
+    outputs = [LocalOutput(channel) for channel in (A, B)]
+    for output in outputs:
+        output.on_gate(gate)
+    ms_of_batch = {0: 64, 1: 4}
+    batch = numbers(*range(64))
+
+    for _ in range(2_000):
+        for output in outputs:
+            if output.flush():
+                output.send(batch)
+        match gate.poll_run():
+            case Run() as run:
+                assert run.rows == 64
+                clock.now_ms += ms_of_batch[run.port]
+
+    for port, channel in enumerate(gate.statistics()):
+        window_ms = channel.window_bytes / cost_of(batch) * ms_of_batch[port]
+        assert 0.8 * 500 / 2 < window_ms < 1.2 * 500 / 2
+
+
 def test_batches_that_take_no_time_to_speak_of_are_measured_together() -> None:
     gate, output, clock = measured_gate()
     for _ in range(5):

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+
+from pipelines.storage import filesystem
 
 STEPS_MAX = 500
 
@@ -54,6 +57,7 @@ class Disk:
                 patch.setattr(os, name, self._counted(name, getattr(os, name)))
             patch.setattr(os, "open", self._counted("open directory", os.open))
             patch.setattr(builtins, "open", self._open)
+            patch.setattr(filesystem, "native_file", self._native_file)
             act()
 
     def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,11 +67,15 @@ class Disk:
 
         return counted
 
-    def _open(self, path: Path, mode: str = "r") -> Any:
+    def _open(self, path: Path, mode: str = "r", buffering: int = -1) -> Any:
         if "x" not in mode:
-            return io.open(path, mode)  # noqa: UP020 - the builtin is replaced by this
+            return io.open(path, mode, buffering)  # noqa: UP020 - the builtin is replaced by this
         self._step("open")
-        return Recording(self, path)
+        return Recording(self, path, "x+")
+
+    def _native_file(self, path: Path) -> pa.NativeFile:
+        """What Arrow writes passes through Python here, to be a step."""
+        return pa.PythonFile(Recording(self, path, "w"), mode="w")
 
     def _step(self, name: str) -> None:
         self.calls.append(name)
@@ -93,8 +101,8 @@ class Disk:
 class Recording(io.FileIO):
     """A file, unbuffered, whose writes are steps."""
 
-    def __init__(self, disk: Disk, path: Path) -> None:
-        super().__init__(path, "x")
+    def __init__(self, disk: Disk, path: Path, mode: str) -> None:
+        super().__init__(path, mode)
         self._disk = disk
         disk.on_created(self.fileno())
 
