@@ -223,7 +223,7 @@ def savepoint(doing: Doing) -> None:
     path = _path_of(_asked(doing.staged, TakeSavepoint()))
     if doing.staged.name == LARGE:
         doing.staged.wait_runs(1)  # the run needs it until another checkpoint is complete
-        _ended(dispose(pipeline=LARGE, path=path, requester=WHO, reason="the soak"))
+        _disposed(path)
 
 
 def stop_and_restore(doing: Doing) -> None:
@@ -367,9 +367,13 @@ def stop(staged: Staged, command: StopWithSavepoint) -> str:
 def _restored(doing: Doing, **others: Any) -> None:
     """`others`: what of `Restore` is not as the pipeline has it."""
     staged = doing.staged
+    is_large, claimed = staged.name == LARGE, staged.run.restored_from
     path = stop(staged, StopWithSavepoint())
     drawn = doing.rng.choice((ClaimMode.NO_CLAIM, ClaimMode.CLAIM))
-    _start(staged, path, ClaimMode.CLAIM if staged.name == LARGE else drawn, **others)
+    _start(staged, path, ClaimMode.CLAIM if is_large else drawn, **others)
+    # A claimed point stays if its run ends before enough checkpoints have replaced it.
+    if is_large and claimed is not None and Path(claimed).exists():
+        _disposed(claimed)
 
 
 def _start(staged: Staged, path: str, claim_mode: ClaimMode, **others: Any) -> None:
@@ -399,6 +403,10 @@ def _ended(request_id: RequestId) -> Request:
     if ended.phase != RequestPhase.SUCCEEDED:
         raise Rejected(f"{what} failed: {ended.message}")
     return ended
+
+
+def _disposed(path: str) -> None:
+    _ended(dispose(pipeline=LARGE, path=path, requester=WHO, reason="the soak"))
 
 
 def _path_of(savepoint: Request) -> str:
