@@ -248,6 +248,15 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             ),
         ),
         Mutant(
+            "pipelines/storage/filesystem.py",
+            ("            written_bytes = native.tell()\n        os.fsync(file.fileno())\n"),
+            "            written_bytes = native.tell()\n",
+            (
+                "tests/unit/runtime/master/test_crash_at_every_step.py::test_a_death_at"
+                "_any_step_leaves_the_newest_point_or_the_one_before_and_then_no_litter"
+            ),
+        ),
+        Mutant(
             "pipelines/storage/object_store.py",
             '            if self._files.exists(prefix, f"{name}/{MANIFEST}")\n',
             "",
@@ -361,6 +370,15 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     ("a barrier waits for what its reader handles in a target time, and no channel stands still"): (
+        Mutant(
+            "pipelines/channels/gate.py",
+            "self._pace = self._paces[inlet.channel]",
+            "self._pace = next(iter(self._paces.values()))",
+            (
+                "tests/unit/channels/test_debloating.py::test_each_input_of_an_operator"
+                "_holds_what_is_consumed_of_it_in_time"
+            ),
+        ),
         Mutant(
             "pipelines/channels/credit.py",
             ("window_ms = max(self._debloating.target_ms / self._channel_count, ROUND_TRIPS_MS)"),

@@ -27,6 +27,7 @@ from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.checkpoints.point_files import PointFiles
 from pipelines.runtime.master.checkpoints.shared_file_deletion import SharedFilesHost
 from pipelines.runtime.master.start.starting_point import own_points
+from pipelines.storage.state_file import encoded, file_name
 from pipelines.storage.store import CheckpointStore, Publication, shared_location
 from tests.unit.runtime.fakes import SCHEMA, batch_of, keys_of
 from tests.unit.runtime.points import manifest_of
@@ -118,7 +119,7 @@ class Driver:
         stem = f"rows-a{self._attempt}"
         own = self._write(location, stem, checkpoint_id)
         name = shared_name(checkpoint_id, self._attempt, "rows")
-        new = self._write(shared_location(location), name, checkpoint_id)
+        new = self._write_bytes(shared_location(location), name, checkpoint_id)
         shared = [*self._newest_shared(), msgspec.structs.replace(new, is_shared=True)]
         states = [
             _state("own", own, []),
@@ -131,6 +132,12 @@ class Driver:
     def _write(self, location: str, stem: str, checkpoint_id: CheckpointId) -> FileHandle:
         rows = [batch_of([(checkpoint_id, 1)])]
         return self._store.write_batches(location, stem, SCHEMA, rows, open_format=False)
+
+    def _write_bytes(self, location: str, stem: str, checkpoint_id: CheckpointId) -> FileHandle:
+        """The same rows, as a file of a database comes: ready, and in pieces."""
+        pieces = encoded(SCHEMA, [batch_of([(checkpoint_id, 1)])], open_format=False)
+        name = file_name(stem, open_format=False)
+        return self._store.write_file(location, name, map(bytes, pieces))
 
     def _newest_shared(self) -> list[FileHandle]:
         for point in self.points.newest_first():
