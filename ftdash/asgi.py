@@ -23,7 +23,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.urls import get_resolver
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from ftdash.jobs.validation import stay
+from ftdash.jobs.fresh_code import stay
 
 THREADS = 16
 """A page that waits for a silent server has a thread to itself until that many wait."""

@@ -13,7 +13,7 @@ from ftdash.audits import services as audits
 from ftdash.errands import Errand, isolated, publish
 from ftdash.flink_clusters.services import looking as flink_clusters
 from ftdash.gameday import services as game_days
-from ftdash.jobs import validation
+from ftdash.jobs import fresh_code
 from ftdash.lab import services as labs
 from ftdash.points.services import comparisons, disposal
 from ftdash.retention import pruning
@@ -28,7 +28,7 @@ from ftdash.watching.services import work as query_work
 
 @worker_init.connect
 def begin_worker(**_: object) -> None:
-    validation.stay()
+    fresh_code.stay()
 
 
 @shared_task(ignore_result=True)

@@ -1,19 +1,15 @@
-"""Refuses what cannot run, in one sentence, before anything is stored or started.
+"""Refuses what cannot run, in one sentence, before anything is stored or started."""
 
-A command reads the code as it is, and ends. A web server or a worker that imported the same code
-would know it as it was at that time, so each calls `stay` when it begins.
-"""
-
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from django.conf import settings as configuration
 
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.fresh_code import answer
 from ftdash.jobs.models import Run
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd
@@ -26,36 +22,6 @@ from pipelines.storage.roots import StorageRoots, check_placement, configured_ro
 if TYPE_CHECKING:
     from pipelines.packages.loading import LoadedCode
     from pipelines.packages.store import CodeStore
-    from pipelines.points.code_process import Question
-
-
-T = TypeVar("T")
-
-SECRETS = frozenset(name + end for name in configuration.SECRET_VARIABLES for end in ("", "_FILE"))
-"""Variables with which the control plane signs, or opens its own servers."""
-
-_staying: list[bool] = []
-
-
-def environment_of_authors() -> dict[str, str]:
-    """For a process that runs an author's code: that of this process without its secrets."""
-    return {name: value for name, value in os.environ.items() if name not in SECRETS}
-
-
-def stay() -> None:
-    """This process lives on, while code changes."""
-    _staying.append(True)
-
-
-def answer(question: "Question", kind: type[T]) -> T:
-    """`kind` is the type of the answer. Raises what answering raises: Rejected or Retryable."""
-    if _staying:
-        from pipelines.points.code_process import answer_afresh
-
-        return answer_afresh(question, kind, configuration.BASE_DIR, environment_of_authors())
-    found: T = question.answered()  # type: ignore[assignment]
-    return found
-
 
 FLOW_LENGTH_MAX = 80
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")

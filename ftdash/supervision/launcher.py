@@ -16,8 +16,8 @@ from django.conf import settings
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.fresh_code import environment_of_authors
 from ftdash.jobs.models import Run
-from ftdash.jobs.validation import environment_of_authors
 from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.lease import Owner

@@ -767,7 +767,7 @@ CONTROL_PLANE: dict[str, tuple[Mutant, ...]] = {
     ),
     "a server judges the code that would run now, not what it once imported": (
         Mutant(
-            "ftdash/jobs/validation.py",
+            "ftdash/jobs/fresh_code.py",
             "    if _staying:\n",
             "    if False:\n",
             (

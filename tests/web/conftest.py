@@ -65,9 +65,9 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
 @pytest.fixture(autouse=True)
 def asks_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process asks an author's code itself, also after a test that began a server in it."""
-    from ftdash.jobs import validation
+    from ftdash.jobs import fresh_code
 
-    monkeypatch.setattr(validation, "_staying", [])
+    monkeypatch.setattr(fresh_code, "_staying", [])
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from ftdash.incidents.causes import Cause, advice_on
-from ftdash.jobs import validation
+from ftdash.jobs import fresh_code
 from ftdash.jobs.models import Pipeline, Request, Run
 from ftdash.points.services import restore as point_services
 from ftdash.points.services.restore import Restore
@@ -64,7 +64,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
 @pytest.fixture
 def stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process counts as a server."""
-    monkeypatch.setattr(validation, "_staying", [])
+    monkeypatch.setattr(fresh_code, "_staying", [])
     begin_worker()
 
 
@@ -104,7 +104,7 @@ def test_a_renamed_operator_is_mapped_by_hand_on_the_page_of_the_restore(
     admin: Client, edit: Edit, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit('uid="views"', 'uid="views-per-app"')
-    monkeypatch.setattr(validation, "_staying", [True])
+    monkeypatch.setattr(fresh_code, "_staying", [True])
     address = "/pipelines/views/restore/"
     fields = {"path": path, "parallelism": "2", "reason": "renamed", "confirmation": "views"}
 
@@ -266,13 +266,13 @@ def test_code_that_hangs_is_ended(edit: Edit, monkeypatch: pytest.MonkeyPatch) -
 def test_an_authors_code_gets_no_secret_of_the_control_plane(
     edit: Edit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in validation.SECRETS:
+    for name in fresh_code.SECRETS:
         monkeypatch.setenv(name, "opensesame")
     told = 'raise LookupError([each for each in os.environ.values() if each == "opensesame"])'
     edit("import pyarrow as pa", f"import os\nimport pyarrow as pa\n{told}")
 
     with pytest.raises(BrokenCode, match=r"LookupError: \[\]"):
-        validation.answer(
+        fresh_code.answer(
             code_process.ItsParameters(flow=FLOW, jobs_root="/nowhere"),
             list[code_process.Parameter],
         )

@@ -25,7 +25,7 @@ from ftdash.deployment import doctor
 from ftdash.deployment.models import KeyMark
 from ftdash.deployment.starting import NAMES, obstacle
 from ftdash.embedded.installation import LOOPBACK, free_port
-from ftdash.jobs.validation import environment_of_authors
+from ftdash.jobs.fresh_code import environment_of_authors
 from tests.java_programs import JavaProgram
 from tests.new_home import new_home
 from tests.postgres_server import ROLE, PostgresServer, as_user, hand_over

@@ -16,8 +16,8 @@ from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.fresh_code import SECRETS
 from ftdash.jobs.models import DesiredState, Request, RequestPhase, Run
-from ftdash.jobs.validation import SECRETS
 from ftdash.metrics.models import Heartbeat
 from ftdash.projection.projector import Projector
 from ftdash.requests.services import ask

@@ -24,8 +24,9 @@ from ftdash.checkpoints.queries.savepoints import read_manifest, reading_of
 from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.damage import on_damage_found, passing_on_damage
 from ftdash.jobs.directories import quarantine_directory, run_directory
+from ftdash.jobs.fresh_code import answer
 from ftdash.jobs.models import Pipeline, PointInspection, Run
-from ftdash.jobs.validation import answer, check_place, check_startable, roots
+from ftdash.jobs.validation import check_place, check_startable, roots
 from ftdash.points.services.comparisons import check_room
 from ftdash.points.services.disposal import check_claimable, check_disposable
 from ftdash.requests.asking import (

@@ -12,7 +12,7 @@ from pipelines.bus.lease import Lease, LeaseLost, Owner, give_sign, newest_sign
 from pipelines.domain.ids import RunId
 from pipelines.domain.run import DriverSign, RunDirectory
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.master import driving
+from pipelines.runtime.master import signs_of_life
 from pipelines.runtime.master.signs_of_life import ControlLoop, SignsOfLife
 from tests.polling import wait_until
 
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
-    monkeypatch.setattr(driving, "PERIOD_S", 0.001)
+    monkeypatch.setattr(signs_of_life, "PERIOD_S", 0.001)
     with Lease.acquire(RunDirectory.of(tmp_path, "flights", RunId("r1"))) as held:
         yield held
 
@@ -71,10 +71,10 @@ def test_a_disk_that_takes_no_sign_ends_neither_the_thread_nor_the_driver(
         refused.set()
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(driving, "give_sign", refuse)
+    monkeypatch.setattr(signs_of_life, "give_sign", refuse)
     with SignsOfLife(lease, ControlLoop(SystemClock()), unexpected):
         assert refused.wait(PATIENCE_S)
-        monkeypatch.setattr(driving, "give_sign", give_sign)
+        monkeypatch.setattr(signs_of_life, "give_sign", give_sign)
         sign_after(lease, 0)
 
 
