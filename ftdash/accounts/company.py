@@ -1,4 +1,4 @@
-"""Sign-in by the company: who comes in, with which role, and OpenID Connect by django-allauth.
+"""Sign-in by the company: who may enter, and with which role; OpenID Connect by django-allauth.
 
 Two doors lead here: OpenID Connect and a header of a trusted proxy (`authentication`).
 Both hand over an `Identity`. The groups decide the role at every sign-in, so that a change in the

@@ -1,6 +1,7 @@
-"""The only reader of incidents, and the figures that make a next step exact: room, absent servers.
+"""The only reader of incidents, and the figures that make their next step exact.
 
-Pure, apart from `room_at`, which asks the system about a disk.
+The figures say how much room is left where, and which server is away. They follow from what they
+are given; only `room_at` asks the system about a disk.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Asks an author's code: in this process if it has just begun, else in a process of its own.
 
 A command reads the code as it is, and ends. A web server or a worker that imported the same code
-would know it as it was at that time, so each calls `stay` when it begins.
+would know it as it was at that time, so each calls `stay` when it begins. A web server does so
+before Django is loaded: nothing that needs models may be imported here.
 """
 
 import os

@@ -4,7 +4,7 @@ Before a restore, the page shows if it would work, and how far the point has bee
 once everything that is known at once. A worker reads the files; the page polls its progress until
 it ends.
 
-Nothing of the wheel is imported here; `CodeStore` refuses what is no wheel.
+Nothing of an uploaded wheel is imported here; `CodeStore` refuses what is no wheel.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The table of a PostgreSQL sink and what is prepared on its server: whose, and what is published.
+"""The table of a PostgreSQL sink, and its prepared transactions: who owns them, what is published.
 
 Rows carry their origin and are rewound as those of `SqlUpsert` are (`sql.tables`). The table
 `ftdash_published` holds the markers: a row is visible when, and only when, the output of that

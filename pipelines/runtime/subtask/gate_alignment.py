@@ -1,4 +1,4 @@
-"""Chooses the machine of a checkpointing mode, carries out its decisions at one gate, and measures.
+"""Chooses the machine of a checkpointing mode, and carries out and times its decisions at one gate.
 
 Owns the machine, the time at which its alignment is left, and the measurements. It watches what the
 gate holds back while its subtask aligns, against the cap of the settings. The gate holds the

@@ -201,7 +201,8 @@ DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
 READ_CACHE_BYTES = 8 << 20
 READ_ROWS = 1 << 14  # each a tuple of bytes: some 150 bytes of Python objects
 READ_BYTES = 8 << 20
-"""Fewer of large rows: they wait in memory, and other threads, such as heartbeats, for the lock."""
+"""So a chunk of large rows has fewer of them. All of it is in memory at once, and while it is
+decoded, other threads, such as that of the heartbeats, wait for the interpreter's lock."""
 
 FEW_ROWS = 16
 LONG_BYTES = 256
