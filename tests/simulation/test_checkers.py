@@ -1,13 +1,14 @@
 """Every checker finds the defect that it is there for, planted in the engine, within some seeds."""
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.target import FileTarget
-from pipelines.disk.files import RunningDigest
 from pipelines.domain.key_groups import Taken
 from pipelines.protocol.alignment import BarrierTracker
 from pipelines.protocol.commit import AttemptFence, CommitPermit
@@ -23,7 +24,6 @@ from pipelines.runtime.subtask import gate_feed
 from pipelines.runtime.subtask.snapshots import restoring
 from pipelines.runtime.subtask.sources.split_screen import Quarantine
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.state_file import handle_from
 from tests.simulation import simulated_run
 from tests.simulation.campaign import judge
 from tests.simulation.checkers import (
@@ -116,13 +116,11 @@ def shared_files_are_needed_by_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def files_are_acknowledged_unwritten(patch: pytest.MonkeyPatch) -> None:
-    def digest_only(self: Any, location: str, name: str, pieces: Any) -> Any:
-        digest = RunningDigest()
-        for piece in pieces:
-            digest.update(piece)
-        return handle_from(name, digest)
+    def write_elsewhere(self: Any, location: str, name: str, write: Any) -> Any:
+        with tempfile.TemporaryDirectory() as elsewhere:
+            return write(Path(elsewhere) / name, name)
 
-    patch.setattr(FileSystemCheckpointStore, "_write", digest_only)
+    patch.setattr(FileSystemCheckpointStore, "_write", write_elsewhere)
 
 
 def files_of_failed_checkpoints_stay(patch: pytest.MonkeyPatch) -> None:
