@@ -2,6 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
+KEY_INDEX = "tests/unit/state/test_key_index.py"
 INCREMENTS = "tests/contracts/test_state_increments.py"
 ON_DISK = "tests/unit/state/test_rocksdb_memory.py"
 LARGE_ROWS = (
@@ -586,6 +587,26 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "rows = self._files.scan_keys()",
             "rows = (key for key, _ in self._files.scan())",
             f"{ON_DISK}::test_keys_are_scanned_without_their_values",
+        ),
+    ),
+    "a table in memory grows by a few keys at a time, so no barrier waits for a large one": (
+        Mutant(
+            "pipelines/state/in_memory/key_rows.py",
+            "        self._move(min(MOVED_SLOTS_MAX, ",
+            "        self._move(max(MOVED_SLOTS_MAX, ",
+            f"{KEY_INDEX}::test_a_table_that_has_become_full_is_left_a_few_keys_at_a_time",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/key_rows.py",
+            "        self._rows[part][held] = ~_DELETED\n",
+            "",
+            f"{KEY_INDEX}::test_it_equals_a_dictionary_over_random_operations",
+        ),
+        Mutant(
+            "pipelines/state/in_memory/key_rows.py",
+            "            if self._old.live:  #",
+            "            if False:  #",
+            f"{KEY_INDEX}::test_it_equals_a_dictionary_over_random_operations",
         ),
     ),
     "a state on disk has files for its size, not for each of its checkpoints": (

@@ -75,6 +75,7 @@ class Column:
         self._fill = fill
         self._lock = lock
         self._values: Values = np.empty(0, dtype)
+        self._filled = 0
         self._frozen: list[weakref.ref[FrozenColumn]] = []
 
     @property
@@ -83,7 +84,7 @@ class Column:
 
     @property
     def values(self) -> Values:
-        """The live array, to be read only; longer than the rows in use."""
+        """The live array, to be read only; longer than the rows in use, and anything behind them."""
         return self._values
 
     @property
@@ -104,13 +105,16 @@ class Column:
 
     def reserve(self, length: int) -> None:
         """Make room for rows below `length`."""
-        if length <= len(self._values):
-            return
-        larger = np.full(max(length, 2 * len(self._values), INITIAL_ROWS), self._fill, self.dtype)
-        larger[: len(self._values)] = self._values
-        self._values = larger
-        # Frozen columns share the array just left behind, to which nothing writes any more.
-        self._frozen = []
+        if length > len(self._values):
+            # Memory that is not touched yet costs no time.
+            larger = np.empty(max(length, 2 * len(self._values), INITIAL_ROWS), self.dtype)
+            larger[: self._filled] = self._values[: self._filled]
+            self._values = larger
+            # Frozen columns share the array just left behind, to which nothing writes any more.
+            self._frozen = []
+        if length > self._filled:
+            self._values[self._filled : length] = self._fill
+            self._filled = length
 
     def freeze(self, length: int) -> FrozenColumn:
         """The first `length` rows as they are now; takes a time independent of `length`."""

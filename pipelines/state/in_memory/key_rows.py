@@ -40,6 +40,11 @@ _LOAD_MAX = 0.6  # above it, probing takes ever more rounds
 _DELETED_MAX = 128  # beyond as many as are live: turnover would make probes long
 _LOAD_REBUILT = 0.5  # well below, so that deletions do not cause a rebuild on every batch
 
+_LOAD_MAX_LEAVING = 0.8  # of a table whose keys are moving
+MOVED_SLOTS_PER_HASH = 8  # with 2, the next table would be full before this one is empty
+MOVED_SLOTS_MIN = 1 << 14  # by each look-up, for some tenths of a millisecond
+MOVED_SLOTS_MAX = 1 << 18  # in one step: larger ones read and write memory in place of caches
+
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
@@ -70,27 +75,118 @@ def has_repeats(hashes: Hashes) -> bool:
 
 
 class KeyIndex:
-    """A map from 64-bit hash to row.
+    """A map from 64-bit hash to row, whose keys move into a larger table a few at a time.
 
-    The upper bits choose the slot: the lower ones decide the key group, so they vary less among the
-    keys of one subtask.
+    To move all keys of a large table at once would stop the subtask, and a barrier with it: 5
+    million take a second. So the old table stays beside the new one while each look-up empties some
+    more of its slots, in order. A new key goes to the table where its neighbours are, so the new
+    table's memory is touched in order as well, not all of it by the first batch.
+
+    Source: the incremental rehashing of Redis (`dict.c`), which does not care about neighbours.
     """
 
     def __init__(self) -> None:
-        self._live = 0
-        self._allocate(INITIAL_CAPACITY)
+        self._slots = _Slots(INITIAL_CAPACITY)
+        self._old: _Slots | None = None
+        self._emptied = 0  # slots of the old table, from its first one on
 
     def __len__(self) -> int:
-        return self._live
+        return self._slots.live + self._old_live
 
     @property
-    def size_bytes(self) -> int:
-        return int(self._hashes.nbytes + self._rows.nbytes)
+    def is_moving(self) -> bool:
+        return self._old is not None
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the table that new keys move to."""
+        return self._slots.capacity
+
+    def find(self, hashes: Hashes) -> Rows:
+        """The row of each hash, or ABSENT."""
+        self._move(min(MOVED_SLOTS_MAX, max(MOVED_SLOTS_MIN, MOVED_SLOTS_PER_HASH * len(hashes))))
+        found = self._slots.find(hashes)
+        if self._old is not None:
+            missing = np.flatnonzero(found == ABSENT)
+            found[missing] = self._old.find(hashes[missing])
+        return found
+
+    def insert(self, hashes: Hashes, rows: Rows) -> None:
+        """Add hashes that are distinct and absent, with rows that no other hash has."""
+        self.reserve(len(hashes))
+        if self._old is not None:
+            stays = self._old.has_neighbours(hashes, self._emptied)
+            self._old.insert(hashes[stays], rows[stays])
+            hashes, rows = hashes[~stays], rows[~stays]
+        self._slots.insert(hashes, rows)
+
+    def delete(self, hashes: Hashes) -> None:
+        """Remove hashes that are distinct and present."""
+        for slots, own in self._by_table(hashes):
+            slots.delete(hashes[own])
+
+    def replace(self, hashes: Hashes, rows: Rows) -> None:
+        """Change the rows of hashes that are distinct and present."""
+        for slots, own in self._by_table(hashes):
+            slots.replace(hashes[own], rows[own])
+
+    def reserve(self, added: int) -> None:
+        """Make room for so many more."""
+        slots = self._slots
+        has_room = slots.used + self._old_live + added <= slots.capacity * _LOAD_MAX
+        if has_room and slots.used - slots.live <= slots.live + _DELETED_MAX:
+            return
+        while self._old is not None:
+            self._move(MOVED_SLOTS_MAX)
+        wanted = int((len(self) + added) / _LOAD_REBUILT)
+        self._old, self._emptied = slots, 0
+        self._slots = _Slots(max(INITIAL_CAPACITY, 1 << wanted.bit_length()))
+        self._move(MOVED_SLOTS_MIN)
+
+    @property
+    def _old_live(self) -> int:
+        return 0 if self._old is None else self._old.live
+
+    def _move(self, count: int) -> None:
+        """Empty so many more slots of the old table."""
+        if self._old is None:
+            return
+        self._slots.insert(*self._old.take_out(slice(self._emptied, self._emptied + count)))
+        self._emptied += count
+        if self._emptied >= self._old.capacity:
+            if self._old.live:  # probes of new keys went round the end
+                self._slots.insert(*self._old.take_out(slice(None)))
+            self._old = None
+
+    def _by_table(self, hashes: Hashes) -> list[tuple["_Slots", Mask]]:
+        """Both tables, each with flags for those of these hashes that it holds."""
+        if self._old is None:
+            return [(self._slots, np.ones(len(hashes), np.bool_))]
+        is_old = self._old.find(hashes) != ABSENT
+        return [(self._slots, ~is_old), (self._old, is_old)]
+
+
+class _Slots:
+    """Open addressing in a fixed number of slots; its caller sees to it that some stay empty.
+
+    The upper bits of a hash choose its slot: the lower ones decide the key group, so they vary less
+    among the keys of one subtask. So neighbours here are neighbours in a larger table, too.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.live = 0
+        self.used = 0  # live and deleted: what a probe has to pass
+        self._mask = np.int64(capacity - 1)
+        self._shift = np.uint64(64 - (capacity.bit_length() - 1))
+        self._hashes = np.zeros(capacity, np.uint64)
+        # Complements of the rows: so fresh memory, which is zero, is empty and need not be touched.
+        self._rows = np.zeros(capacity, np.int64)
 
     def find(self, hashes: Hashes) -> Rows:
         """The row of each hash, or ABSENT."""
         slots = self._first_slots(hashes)
-        found = self._rows.take(slots)
+        found = ~self._rows.take(slots)
         resolved = (self._hashes.take(slots) == hashes) & (found >= 0)
         resolved |= found == _EMPTY
         pending = np.flatnonzero(~resolved)
@@ -99,88 +195,19 @@ class KeyIndex:
         return found
 
     def insert(self, hashes: Hashes, rows: Rows) -> None:
-        """Add hashes that are distinct and absent."""
-        self.reserve(len(hashes))
-        self._place(hashes, rows)
-        self._live += len(hashes)
-        self._used += len(hashes)
-
-    def delete(self, hashes: Hashes) -> None:
-        """Remove hashes that are distinct and present."""
-        slots = self._slots_of(hashes)
-        self._rows[slots] = _DELETED
-        self._live -= len(hashes)
-
-    def replace(self, hashes: Hashes, rows: Rows) -> None:
-        """Change the rows of hashes that are distinct and present."""
-        self._rows[self._slots_of(hashes)] = rows
-
-    def _allocate(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._mask = np.int64(capacity - 1)
-        self._shift = np.uint64(64 - (capacity.bit_length() - 1))
-        self._hashes = np.zeros(capacity, np.uint64)
-        self._rows = np.full(capacity, _EMPTY, np.int64)
-        self._used = 0  # live and deleted: what a probe has to pass
-
-    def _first_slots(self, hashes: Hashes) -> Rows:
-        return (hashes >> self._shift).view(np.int64)
-
-    def _find_further(self, hashes: Hashes, slots: Rows) -> Rows:
-        result = np.full(len(hashes), ABSENT, np.int64)
-        pending = np.arange(len(hashes))
-        for step in range(1, self._capacity + 1):
-            slots = (slots + step) & self._mask
-            found = self._rows.take(slots)
-            hit = (self._hashes.take(slots) == hashes) & (found >= 0)
-            result[pending[hit]] = found[hit]
-            unresolved = ~hit & (found != _EMPTY)
-            pending, hashes, slots = pending[unresolved], hashes[unresolved], slots[unresolved]
-            if not len(pending):
-                return result
-        check(False, "a probe ends at an empty slot", capacity=self._capacity, used=self._used)
-        return result
-
-    def _slots_of(self, hashes: Hashes) -> Rows:
-        """The slot of each of these hashes; all must be present."""
-        result = self._first_slots(hashes)
-        pending = np.arange(len(hashes))
-        slots = result
-        for step in range(1, self._capacity + 1):
-            wanted = hashes[pending]
-            rows = self._rows.take(slots)
-            hit = (self._hashes.take(slots) == wanted) & (rows >= 0)
-            check(not (rows == _EMPTY).any(), "a hash that is removed or replaced is present")
-            result[pending[hit]] = slots[hit]
-            pending, slots = pending[~hit], slots[~hit]
-            if not len(pending):
-                return result
-            slots = (slots + step) & self._mask
-        check(False, "a probe ends at its hash", capacity=self._capacity, used=self._used)
-        return result
-
-    def reserve(self, added: int) -> None:
-        """Make room for so many more."""
-        has_room = self._used + added <= self._capacity * _LOAD_MAX
-        if has_room and self._used - self._live <= self._live + _DELETED_MAX:
-            return
-        occupied = np.flatnonzero(self._rows >= 0)
-        hashes, rows = self._hashes[occupied], self._rows[occupied]
-        wanted = int((len(rows) + added) / _LOAD_REBUILT)
-        self._allocate(max(INITIAL_CAPACITY, 1 << wanted.bit_length()))
-        self._place(hashes, rows)
-        self._used = len(rows)
-
-    def _place(self, hashes: Hashes, rows: Rows) -> None:
-        """Put each hash into the first never-used slot that its probe finds.
+        """Put each hash, distinct and absent, into the first never-used slot on its way.
 
         Several may claim one slot in the same round: the last write stays, and the others, which
         read another row than their own, go on.
         """
+        self.live += len(hashes)
+        self.used += len(hashes)
+        check(self.used < self.capacity, "a slot stays empty", capacity=self.capacity)
+        rows = ~rows
         slots = self._first_slots(hashes)
         step = 0
         while len(rows):
-            free = self._rows.take(slots) == _EMPTY
+            free = self._rows.take(slots) == ~_EMPTY
             claimed = slots[free]
             self._rows[claimed] = rows[free]
             won = free.copy()
@@ -190,6 +217,64 @@ class KeyIndex:
             step += 1
             slots = (slots[lost] + step) & self._mask
             hashes, rows = hashes[lost], rows[lost]
+
+    def delete(self, hashes: Hashes) -> None:
+        self._rows[self._slots_of(hashes)] = ~_DELETED
+        self.live -= len(hashes)
+
+    def replace(self, hashes: Hashes, rows: Rows) -> None:
+        self._rows[self._slots_of(hashes)] = ~rows
+
+    def has_neighbours(self, hashes: Hashes, first: int) -> Mask:
+        """Flags hashes whose probes begin among the slots from `first` on, for as many as fit. Near
+        the end they might leave those slots."""
+        slots = self._first_slots(hashes)
+        flags = (slots >= first) & (slots < self.capacity - self.capacity // 64)
+        return flags & (self.used + len(hashes) <= self.capacity * _LOAD_MAX_LEAVING)
+
+    def take_out(self, part: slice) -> tuple[Hashes, Rows]:
+        """Delete what is in these slots. Returns the hashes and their rows."""
+        rows = ~self._rows[part]
+        held = np.flatnonzero(rows >= 0)
+        self._rows[part][held] = ~_DELETED
+        self.live -= len(held)
+        return self._hashes[part][held], rows[held]
+
+    def _first_slots(self, hashes: Hashes) -> Rows:
+        return (hashes >> self._shift).view(np.int64)
+
+    def _find_further(self, hashes: Hashes, slots: Rows) -> Rows:
+        result = np.full(len(hashes), ABSENT, np.int64)
+        pending = np.arange(len(hashes))
+        for step in range(1, self.capacity + 1):
+            slots = (slots + step) & self._mask
+            found = ~self._rows.take(slots)
+            hit = (self._hashes.take(slots) == hashes) & (found >= 0)
+            result[pending[hit]] = found[hit]
+            unresolved = ~hit & (found != _EMPTY)
+            pending, hashes, slots = pending[unresolved], hashes[unresolved], slots[unresolved]
+            if not len(pending):
+                return result
+        check(False, "a probe ends at an empty slot", capacity=self.capacity, used=self.used)
+        return result
+
+    def _slots_of(self, hashes: Hashes) -> Rows:
+        """The slot of each of these hashes; all must be present."""
+        result = self._first_slots(hashes)
+        pending = np.arange(len(hashes))
+        slots = result
+        for step in range(1, self.capacity + 1):
+            wanted = hashes[pending]
+            rows = ~self._rows.take(slots)
+            hit = (self._hashes.take(slots) == wanted) & (rows >= 0)
+            check(not (rows == _EMPTY).any(), "a hash that is removed or replaced is present")
+            result[pending[hit]] = slots[hit]
+            pending, slots = pending[~hit], slots[~hit]
+            if not len(pending):
+                return result
+            slots = (slots + step) & self._mask
+        check(False, "a probe ends at its hash", capacity=self.capacity, used=self.used)
+        return result
 
 
 Key = tuple[Hashable, ...]

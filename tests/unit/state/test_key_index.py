@@ -1,34 +1,102 @@
 """The index: a dictionary from hash to row, whatever the hashes look like."""
 
+import itertools
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.state.in_memory.key_rows import ABSENT, Distinct, KeyIndex
+from pipelines.state.in_memory import key_rows
+from pipelines.state.in_memory.key_rows import ABSENT, INITIAL_CAPACITY, Distinct, KeyIndex
+
+HASHES: dict[str, tuple[Callable[[random.Random], int], int]] = {
+    "few": (lambda rng: rng.getrandbits(6), 200),
+    "of one slot": (lambda rng: rng.getrandbits(12), 40),
+    "of one slot near the end": (lambda rng: (63 << 58) - 1 - rng.getrandbits(12), 40),
+    "any": (lambda rng: rng.getrandbits(64), 400),
+}
+"""And how many at a time: each probe passes all hashes of its slot."""
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_it_equals_a_dictionary_over_random_operations(seed: int) -> None:
-    rng = random.Random(seed)
-    bits = rng.choice([6, 12, 64])  # small hashes all start at the same slot
+def move_slowly(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(key_rows, "MOVED_SLOTS_MIN", 16)
+    patch.setattr(key_rows, "MOVED_SLOTS_PER_HASH", 1)
+
+
+@pytest.mark.parametrize("slowly", [True, False])
+@pytest.mark.parametrize("which", HASHES)
+@pytest.mark.parametrize("seed", range(8))
+def test_it_equals_a_dictionary_over_random_operations(
+    monkeypatch: pytest.MonkeyPatch, seed: int, which: str, slowly: bool
+) -> None:
+    if slowly:
+        move_slowly(monkeypatch)
+    rng, (made, most) = random.Random(seed), HASHES[which]
     index, model = KeyIndex(), {}
+    unused = itertools.count()
 
-    for _ in range(15):
-        hashes = np.array([rng.getrandbits(bits) for _ in range(rng.randint(1, 200))], np.uint64)
+    for _ in range(25):
+        hashes = np.array([made(rng) for _ in range(rng.randint(1, most))], np.uint64)
         assert index.find(hashes).tolist() == [model.get(int(h), ABSENT) for h in hashes]
         new = Distinct.of(hashes[index.find(hashes) == ABSENT]).hashes
-        rows = np.array([rng.randint(0, 10**9) for _ in new], np.int64)
+        rows = np.array([next(unused) for _ in new], np.int64)
         index.insert(new, rows)
         model.update(zip(new.tolist(), rows.tolist(), strict=True))
-        gone = rng.sample(sorted(model), rng.randint(0, len(model)))
-        index.delete(np.array(gone, np.uint64))
+        moved = rng.sample(sorted(model), rng.randint(0, len(model)))
+        rows = np.array([next(unused) for _ in moved], np.int64)
+        index.replace(np.array(moved, np.uint64), rows)
+        model.update(zip(moved, rows.tolist(), strict=True))
+        gone = set(rng.sample(sorted(model), rng.randint(0, len(model)) // rng.randint(1, 9)))
+        index.delete(np.array(sorted(gone), np.uint64))
         model = {key: row for key, row in model.items() if key not in gone}
+        assert len(index) == len(model)
 
     every = np.array(sorted(model), np.uint64)
     assert index.find(every).tolist() == [model[key] for key in every.tolist()]
-    assert len(index) == len(model)
+
+
+def test_a_table_that_has_become_full_is_left_a_few_keys_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what came meanwhile is found."""
+    move_slowly(monkeypatch)
+    monkeypatch.setattr(key_rows, "MOVED_SLOTS_PER_HASH", 2)
+    rng = np.random.default_rng(1)
+    hashes = rng.integers(0, 2**64, 1_200, np.uint64)
+    rows = np.arange(len(hashes))
+    index, most = KeyIndex(), INITIAL_CAPACITY * 6 // 10
+    index.insert(hashes[:most], rows[:most])
+    assert not index.is_moving
+
+    looks = 0
+    for begin in range(most, len(hashes), 8):
+        part = slice(begin, begin + 8)
+        assert (index.find(hashes[part]) == ABSENT).all()
+        index.insert(hashes[part], rows[part])
+        assert index.capacity == 2 * INITIAL_CAPACITY
+        looks += index.is_moving
+
+    assert looks == INITIAL_CAPACITY / 16 - 1 > 40
+    assert (index.find(hashes) == rows).all()
+
+
+def test_room_for_many_more_is_made_while_keys_are_moving(monkeypatch: pytest.MonkeyPatch) -> None:
+    move_slowly(monkeypatch)
+    hashes = np.random.default_rng(1).integers(0, 2**64, 20_000, np.uint64)
+    rows = np.arange(len(hashes))
+    index = KeyIndex()
+    index.insert(hashes[:600], rows[:600])
+    index.insert(hashes[600:620], rows[600:620])
+    assert index.is_moving
+
+    index.reserve(len(hashes))
+    capacity = index.capacity
+    index.insert(hashes[620:], rows[620:])
+
+    assert index.capacity == capacity
+    assert (index.find(hashes) == rows).all()
 
 
 def test_distinct_hashes_come_in_order_of_first_appearance() -> None:
@@ -57,12 +125,11 @@ def test_deleting_what_is_absent_is_a_bug() -> None:
 
 def test_coming_and_going_does_not_let_it_grow() -> None:
     index = KeyIndex()
-    start = index.size_bytes
 
     for first in range(0, 40_000, 400):
         hashes = np.arange(first, first + 400, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         index.insert(hashes, np.arange(400))
         index.delete(hashes)
 
-    assert index.size_bytes == start
+    assert index.capacity == INITIAL_CAPACITY
     assert len(index) == 0
