@@ -62,6 +62,9 @@ CHANGES = tuple(
     for unaligned in ("true", "false")
 )
 LOST_SHARE = 0.2  # of all packets
+FLUSH_S = (0.02, 1.0)
+"""How long each flush to a slow disk waits. A checkpoint has about ten, and gives up after 10 s."""
+
 STEPS_S = (-600, -60, 60, 3600)
 
 
@@ -204,6 +207,34 @@ def disk_read_only(doing: Doing) -> None:
     doing.for_its_length(incidents.read_only_disk)
 
 
+def disk_slow(doing: Doing) -> None:
+    """As if others kept the disk busy: whatever the pipeline makes durable waits each time."""
+    run = doing.staged.run
+    pids = {slot["pid"] for slot in run.slots.values()} | {run.driver_pid}
+    with slow_flushes([pid for pid in pids if pid], doing.rng.uniform(*FLUSH_S)):
+        time.sleep(doing.length_s)
+
+
+@contextmanager
+def slow_flushes(pids: Sequence[int], flush_s: float) -> Iterator[None]:
+    """Each flush of these processes to a disk takes so much longer. They may end meanwhile.
+
+    Raises Rejected if there is no strace.
+    """
+    flushes = "fsync,fdatasync"
+    words = ["strace", "--quiet=all", "--follow-forks", "--output=/dev/null"]
+    words += [f"--trace={flushes}", f"--inject={flushes}:delay_enter={round(flush_s * 1_000_000)}"]
+    try:
+        tracer = subprocess.Popen([*words, *(f"--attach={pid}" for pid in pids)])
+    except OSError as error:
+        raise Rejected(f"slow flushes need strace; install it: {error}") from error
+    try:
+        yield
+    finally:
+        tracer.terminate()  # it lets go of the processes
+        tracer.wait()
+
+
 def clock_step(doing: Doing) -> None:
     """Of the pipeline's driver and slots, not of the control plane."""
     lever = doing.staged.place / CLOCK
@@ -268,6 +299,7 @@ DO: Mapping[Fault, Callable[[Doing], None]] = {
     Fault.BAD_LINES: bad_lines,
     Fault.DISK_FULL: disk_full,
     Fault.DISK_READ_ONLY: disk_read_only,
+    Fault.DISK_SLOW: disk_slow,
     Fault.CLOCK_STEP: clock_step,
     Fault.SAVEPOINT: savepoint,
     Fault.STOP_AND_RESTORE: stop_and_restore,
@@ -311,6 +343,9 @@ def targets(
     if why := shared[Fault.BAD_LINES]:
         left_out[Fault.SLOT_CUT_OFF] = why
         del found[Fault.SLOT_CUT_OFF]
+    if why := _why_no_slow_disk():
+        left_out[Fault.DISK_SLOW] = why
+        del found[Fault.DISK_SLOW]
     why = _why_no_disk(pipelines)
     for fault in of_disk:
         if why:
@@ -337,6 +372,15 @@ def _why_no_disk(pipelines: Sequence[str]) -> str:
         return f"the pipeline {ON_DISK} is not among the chosen ones"
     can = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     return "a small disk needs root" if can.returncode else ""
+
+
+def _why_no_slow_disk() -> str:
+    command = ["strace", "--output=/dev/null", "--inject=fsync:delay_enter=1", "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"slow flushes need strace; install it: {error}"
+    return f"slow flushes need strace: {done.stderr.strip()}" if done.returncode else ""
 
 
 def go_on(staged: Staged) -> str:

@@ -32,6 +32,7 @@ class Fault(StrEnum):
     BAD_LINES = "bad-lines"
     DISK_FULL = "disk-full"
     DISK_READ_ONLY = "disk-read-only"
+    DISK_SLOW = "disk-slow"
     CLOCK_STEP = "clock-step"
     SAVEPOINT = "savepoint"
     STOP_AND_RESTORE = "stop-and-restore"
@@ -56,6 +57,7 @@ LENGTHS_S: Mapping[Fault, tuple[float, float]] = {
     Fault.BAD_LINES: (3.0, 15.0),
     Fault.DISK_FULL: (1.0, 6.0),
     Fault.DISK_READ_ONLY: (1.0, 6.0),
+    Fault.DISK_SLOW: (2.0, 15.0),
     Fault.CLOCK_STEP: (2.0, 8.0),
 }
 """How long a fault lasts; the others happen at one moment."""

@@ -1,6 +1,7 @@
 """The soak for a minute, with all its processes: its output is whole, and the report says so."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,9 +11,11 @@ import pytest
 
 from bench.soak.answers import AMOUNTS, Checker
 from bench.soak.ends import Line
+from bench.soak.faults import slow_flushes
 from bench.soak.report import fields_of, is_good, table
 from bench.soak.running import Length, Soaked
 from bench.soak.slopes import JUDGED_FROM_S, Sample
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 SEED = 3
@@ -20,6 +23,7 @@ CHOSEN = ("redis-postgres", "windows-files", "counts-postgres")
 """Those without Kafka, and one with a window and one with RocksDB among them."""
 
 KINDS_MIN = 5
+SLOW_FLUSH_S = 2.0
 
 
 @pytest.mark.slow
@@ -51,6 +55,39 @@ def test_a_minute_of_faults_loses_doubles_and_changes_nothing() -> None:
     assert found["looks"] >= 3 * len(CHOSEN)
     assert found["slopes"]["web.memory_mb"]["bound"] is None
     assert "Spark" in found["left_out"]
+
+
+FLUSHING = """
+import os, sys, tempfile, time
+with tempfile.TemporaryFile() as file:
+    for line in sys.stdin:
+        file.write(line.encode())
+        file.flush()
+        began = time.monotonic()
+        os.fsync(file.fileno())
+        print(time.monotonic() - began, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("strace"), reason="no strace on PATH")
+def test_a_disk_is_slow_for_the_length_of_the_fault() -> None:
+    command = [sys.executable, "-c", FLUSHING]
+    with subprocess.Popen(
+        command, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as flushing:
+
+        def takes_s() -> float:
+            assert flushing.stdin is not None
+            assert flushing.stdout is not None
+            flushing.stdin.write("a line\n")
+            return float(flushing.stdout.readline())
+
+        with slow_flushes([flushing.pid], SLOW_FLUSH_S):
+            wait_until(lambda: takes_s() >= SLOW_FLUSH_S)
+        wait_until(lambda: takes_s() < SLOW_FLUSH_S)
+        assert flushing.stdin is not None
+        flushing.stdin.close()
 
 
 def soaked(per_hour: float = 0.0, seconds: float = JUDGED_FROM_S) -> Soaked:
