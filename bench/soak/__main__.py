@@ -56,7 +56,6 @@ def main() -> int:
     os.environ |= environment_of(home, os.getpid(), os.environ)
     os.environ["FTDASH_STORAGE_ROOTS"] = f"{home},s3://{BUCKET}"
     left_out = {
-        "slow disks": "nothing here slows a disk down; the object store is slow instead",
         "clocks of C": "libfaketime makes Python's sleep fail, so only Python's clock is stepped",
     }
     if not given.spark:

@@ -2,6 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
+PRIORITIES = "tests/processes/test_priorities.py"
 KEY_INDEX = "tests/unit/state/test_key_index.py"
 INCREMENTS = "tests/contracts/test_state_increments.py"
 ON_DISK = "tests/unit/state/test_rocksdb_memory.py"
@@ -607,6 +608,20 @@ CHECKPOINTS: dict[str, tuple[Mutant, ...]] = {
             "            if self._old.live:  #",
             "            if False:  #",
             f"{KEY_INDEX}::test_it_equals_a_dictionary_over_random_operations",
+        ),
+    ),
+    "busy subtasks do not keep a checkpoint's files waiting for a processor": (
+        Mutant(
+            "pipelines/runtime/subtask/snapshots/snapshotting.py",
+            "        threads.submit(all_of_them.wait)",
+            "        pass",
+            f"{PRIORITIES}::test_an_upload_does_not_inherit_the_priority_of_its_subtask",
+        ),
+        Mutant(
+            "pipelines/runtime/subtask/subtask.py",
+            "        yield_processor(self._niceness)\n",
+            "",
+            f"{PRIORITIES}::test_subtasks_of_a_slot_have_a_lower_priority_than_its_other_threads",
         ),
     ),
     "a state on disk has files for its size, not for each of its checkpoints": (

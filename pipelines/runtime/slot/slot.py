@@ -14,7 +14,6 @@ import queue
 import signal
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,11 +60,11 @@ from pipelines.runtime.slot.deployment import Deployment, built_pipeline, deploy
 from pipelines.runtime.slot.subtask_reports import Sampler, SubtaskReports, deliver
 from pipelines.runtime.slot.vigil import Vigil, Watch
 from pipelines.runtime.subtask.snapshots.restoring import RestoreMeter
+from pipelines.runtime.subtask.snapshots.snapshotting import upload_threads
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0
 """A slot soon retries a network that was cut: the kernel alone would wait longer each time."""
-UPLOAD_THREADS = 2
 EXIT_CONTROL_LOST = 71
 EXIT_STALE = 72
 FAREWELL_TIMEOUT_MS = 2_000
@@ -147,7 +146,7 @@ class SlotHost:
             tls=tls,
             limits=NetworkLimits(unanswered_ms=address.heartbeat.timeout_ms),
         )
-        self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+        self._uploads = upload_threads()
         self._deployment: Deployment | None = None
         self._peers: list[PeerAddress] = []
         self._reports = SubtaskReports(self._try_send, self.reach)

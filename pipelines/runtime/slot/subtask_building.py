@@ -201,6 +201,7 @@ class SubtaskBuilder:
             clock=self.clock,
             mailbox=mailbox,
             barriers=self.message.barriers,
+            niceness=self.message.inputs.niceness,
         )
         return BuiltSubtask(subtask, feed, gate)
 

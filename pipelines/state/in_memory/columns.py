@@ -84,7 +84,7 @@ class Column:
 
     @property
     def values(self) -> Values:
-        """The live array, to be read only; longer than the rows in use, and anything behind them."""
+        """The live array, to be read only. Behind the rows in use it holds anything."""
         return self._values
 
     @property

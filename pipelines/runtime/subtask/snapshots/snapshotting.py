@@ -9,8 +9,9 @@ records in flight. A failure declines the checkpoint and has no other effect.
 Source: Flink, `ChannelStateWriter` and its futures.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -310,6 +311,18 @@ class Gathering:
             self.in_flight += overtaken_on(output, self.barrier)
             self.is_unaligned = True
         self.waiting_outputs = []
+
+
+UPLOAD_THREADS = 2
+
+
+def upload_threads() -> ThreadPoolExecutor:
+    """Its threads run already: one that a subtask started would inherit the subtask's priority."""
+    threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+    all_of_them = threading.Barrier(UPLOAD_THREADS)
+    for _ in range(UPLOAD_THREADS):
+        threads.submit(all_of_them.wait)
+    return threads
 
 
 class SnapshotUpload:

@@ -1,0 +1,71 @@
+"""Subtasks yield the processor to the threads that write checkpoints, in real slots."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import CheckpointCompleted, SlotConnected
+from pipelines.runtime.subtask.snapshots.snapshotting import UPLOAD_THREADS, upload_threads
+from pipelines.runtime.subtask.subtask import yield_processor
+from tests.processes.host import hosted_run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads"),
+]
+
+STEP_S = 60.0
+NICE_FIELD = 18
+"""In `/proc/PID/stat`, counted from 0; the name of the thread, the only one with spaces, has 1."""
+
+
+def own_niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_an_upload_does_not_inherit_the_priority_of_its_subtask() -> None:
+    normal, found = own_niceness(), list[int]()
+
+    def subtask() -> None:
+        yield_processor(3)
+        found.append(own_niceness())
+        found.extend(each.result() for each in [uploads.submit(own_niceness) for _ in range(9)])
+
+    with upload_threads() as uploads:
+        thread = threading.Thread(target=subtask)
+        thread.start()
+        thread.join()
+
+    assert found == [normal + 3, *[normal] * 9]
+    assert own_niceness() == normal
+
+
+def test_no_thread_is_asked_for_a_lower_priority_than_there_is() -> None:
+    thread = threading.Thread(target=lambda: [yield_processor(19) for _ in range(2)])
+
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("settings", "yields"), [({}, 10), ({"pipeline.subtasks.niceness": "0"}, 0)]
+)
+def test_subtasks_of_a_slot_have_a_lower_priority_than_its_other_threads(
+    tmp_path: Path, settings: dict[str, str], yields: int
+) -> None:
+    with hosted_run(tmp_path, {"pause_ms": "1"}, settings=settings) as run:
+        run.wait_for(lambda _: bool(run.of(CheckpointCompleted)), STEP_S)
+        for envelope in run.of(SlotConnected):
+            assert isinstance(envelope.event, SlotConnected)
+            pid = envelope.event.pid
+            normal = niceness(Path(f"/proc/{pid}/stat"))
+            found = [niceness(each) - normal for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+            assert set(found) == {0, yields}
+            assert found.count(0) > UPLOAD_THREADS
+
+
+def niceness(stat: Path) -> int:
+    return int(stat.read_text().rpartition(")")[2].split()[NICE_FIELD - 2])
