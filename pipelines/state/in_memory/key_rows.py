@@ -134,7 +134,7 @@ class KeyIndex:
         """Make room for so many more."""
         slots = self._slots
         has_room = slots.used + self._old_live + added <= slots.capacity * _LOAD_MAX
-        if has_room and slots.used - slots.live <= slots.live + _DELETED_MAX:
+        if has_room and slots.used - slots.live <= len(self) + _DELETED_MAX:
             return
         while self._old is not None:
             self._move(MOVED_SLOTS_MAX)

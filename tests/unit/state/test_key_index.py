@@ -99,6 +99,26 @@ def test_room_for_many_more_is_made_while_keys_are_moving(monkeypatch: pytest.Mo
     assert (index.find(hashes) == rows).all()
 
 
+def test_what_comes_and_goes_while_keys_are_moving_does_not_hurry_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    move_slowly(monkeypatch)
+    rng = np.random.default_rng(1)
+    index = KeyIndex()
+    index.insert(rng.integers(0, 2**64, 600, np.uint64), np.arange(600))
+    index.insert(rng.integers(0, 2**64, 20, np.uint64), np.arange(600, 620))
+    assert index.is_moving
+    monkeypatch.setattr(key_rows, "MOVED_SLOTS_MAX", None)  # who hurries cannot count with it
+
+    for _ in range(3):
+        hashes = rng.integers(0, 2**58, 150, np.uint64)  # of slots that are empty by now
+        index.insert(hashes, np.arange(1_000, 1_150))
+        index.delete(hashes)
+
+    assert index.is_moving
+    assert len(index) == 620
+
+
 def test_distinct_hashes_come_in_order_of_first_appearance() -> None:
     hashes = np.array([7, 5, 7, 2**64 - 1, 5], np.uint64)
 
