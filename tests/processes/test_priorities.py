@@ -44,10 +44,18 @@ def test_an_upload_does_not_inherit_the_priority_of_its_subtask() -> None:
 
 
 def test_no_thread_is_asked_for_a_lower_priority_than_there_is() -> None:
-    thread = threading.Thread(target=lambda: [yield_processor(19) for _ in range(2)])
+    found = list[int]()
 
+    def subtask() -> None:
+        for _ in range(2):
+            yield_processor(19)
+            found.append(own_niceness())
+
+    thread = threading.Thread(target=subtask)
     thread.start()
     thread.join()
+
+    assert found == [19, 19]
 
 
 @pytest.mark.parametrize(
