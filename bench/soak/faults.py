@@ -219,7 +219,7 @@ def disk_slow(doing: Doing) -> None:
 def slow_flushes(pids: Sequence[int], flush_s: float) -> Iterator[None]:
     """Each flush of these processes to a disk takes so much longer. They may end meanwhile.
 
-    Raises Rejected if there is no strace.
+    Raises Rejected if there is no strace, or it could not attach to any of them.
     """
     flushes = "fsync,fdatasync"
     words = ["strace", "--quiet=all", "--follow-forks", "--output=/dev/null"]
@@ -230,6 +230,8 @@ def slow_flushes(pids: Sequence[int], flush_s: float) -> Iterator[None]:
         raise Rejected(f"slow flushes need strace; install it: {error}") from error
     try:
         yield
+        if tracer.poll():
+            raise Rejected(f"no flush was slow: strace ended with status {tracer.returncode}")
     finally:
         tracer.terminate()  # it lets go of the processes
         tracer.wait()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.soak.answers import AMOUNTS, Checker
@@ -15,6 +16,7 @@ from bench.soak.faults import slow_flushes
 from bench.soak.report import fields_of, is_good, table
 from bench.soak.running import Length, Soaked
 from bench.soak.slopes import JUDGED_FROM_S, Sample
+from pipelines.domain.errors import Rejected
 from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,21 @@ def test_a_disk_is_slow_for_the_length_of_the_fault() -> None:
         wait_until(lambda: takes_s() < SLOW_FLUSH_S)
         assert flushing.stdin is not None
         flushing.stdin.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("strace"), reason="no strace on PATH")
+def test_a_disk_that_was_slow_for_nobody_is_reported() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+
+    with pytest.raises(Rejected, match="status 1"), slow_flushes([ended.pid], SLOW_FLUSH_S):
+        wait_until(lambda: not has_a_tracer())
+
+
+def has_a_tracer() -> bool:
+    children = psutil.Process().children()
+    return any(each.name() == "strace" and each.status() != "zombie" for each in children)
 
 
 def soaked(per_hour: float = 0.0, seconds: float = JUDGED_FROM_S) -> Soaked:
