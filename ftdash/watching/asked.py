@@ -1,4 +1,4 @@
-"""What a person asks of a query's files, as it is stored with the work. Pure.
+"""People's requests about a query's files, as they are stored with the work. Pure.
 
 A batch is taken from the query's own directory, or from a savepoint of it.
 """
@@ -17,7 +17,7 @@ Place = Annotated[str, Meta(max_length=4_000)]
 
 
 class TakeSavepoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`batch_id` None: the newest that is complete. `keep_days` None: without end."""
+    """`batch_id` None means the newest complete batch; `keep_days` None means without end."""
 
     label: str
     batch_id: int | None = None
@@ -26,9 +26,13 @@ class TakeSavepoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rewind(msgspec.Struct, frozen=True, kw_only=True):
-    """`savepoint`: key of the row to start from; None: the query's directory. `output_target`:
-    where the rewound output goes, or a new one of a file sink. `partitions`: of the fork's state;
-    None: as many as there are. `explained`: what the helper has written about the new code."""
+    """From which batch to rewind, into which places.
+
+    `savepoint` is the key of the row to start from; None means the query's directory.
+    `output_target` is where the rewound output goes, or a new one of a file sink. `partitions` are
+    those of the fork's state; None means as many as there are. `explained` is what the helper has
+    written about the new code.
+    """
 
     batch_id: int
     target: Place
@@ -46,8 +50,10 @@ class StatePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookAtState(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one store, or with `other` those that only one of the two places has. `key`: a
-    part of the key as JSON; empty: all."""
+    """The rows of one store or, with `other`, those that only one of the two places has.
+
+    `key` is a part of the key as JSON; empty means all rows.
+    """
 
     place: StatePlace
     other: StatePlace | None = None
@@ -70,13 +76,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dealt(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark answers to a repartition that changed no row."""
+    """Spark's answer to a repartition that changed no row."""
 
     compared_rows: int
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True):
-    """`partitions`, `compared_rows`: of a fork whose state was dealt to other partitions."""
+    """`partitions` and `compared_rows` are for a fork whose state has other partitions."""
 
     location: str
     query_id: str
@@ -90,7 +96,7 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Key and value as JSON objects, by Spark."""
+    """Key and value as JSON objects that Spark wrote."""
 
     key: Any
     value: Any
@@ -98,7 +104,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRows(msgspec.Struct, frozen=True, kw_only=True):
-    """At most `ROWS_MAX` of each; `gained` only of a difference: rows of the other place alone."""
+    """At most `ROWS_MAX` of each. `gained` is for a difference: rows of the other place alone."""
 
     rows: list[StateRow]
     count: int

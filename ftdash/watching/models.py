@@ -1,4 +1,4 @@
-"""Rows of watched Structured Streaming queries, and of the incidents of all that is watched.
+"""Rows of watched Structured Streaming queries, and of all incidents of watched subjects.
 
 `services` is their only writer.
 """
@@ -24,7 +24,7 @@ class WatchedQuery(models.Model):
     limits = models.JSONField(null=True)  # a `trouble.Limits`; null: as usual
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
-    removed_at = models.DateTimeField(null=True)  # then events are ignored, and rows are gone
+    removed_at = models.DateTimeField(null=True)  # from then on, events are ignored; rows are gone
 
     standing = models.JSONField(default=dict)  # a `standing.Standing`
     restart_count = models.PositiveIntegerField(default=0)
@@ -121,7 +121,7 @@ class ListenerSeen(models.Model):
 
 
 class DirectoryReading(models.Model):
-    """What the newest look into a query's checkpoint directory has found."""
+    """The result of the newest look into a query's checkpoint directory."""
 
     query = models.OneToOneField(
         WatchedQuery, on_delete=models.CASCADE, related_name="directory_reading"
@@ -130,6 +130,7 @@ class DirectoryReading(models.Model):
     took_ms = models.FloatField(default=0.0)
     problem = models.TextField(default="")  # why it could not be read; empty: it was
     found = models.JSONField(default=dict)  # a `reading.Found`
+    found_at = models.DateTimeField(null=True)  # of the look that gave `found`; None: as `at`
 
     def __str__(self) -> str:
         return f"reading of {self.query_id}"
@@ -222,7 +223,7 @@ class QueryWork(models.Model):
 
 
 class WatchedIncident(models.Model):
-    """What is wrong for one cause with what is watched, as `incidents.machine.Open` has it.
+    """Trouble of one cause with a watched subject, as `incidents.machine.Open` has it.
 
     It belongs to a query, to a Flink cluster, or to a job of one: to exactly one of them.
     """
@@ -273,7 +274,7 @@ class WatchedIncident(models.Model):
 
     @property
     def subject(self) -> str:
-        """What it belongs to, as people call it."""
+        """The name of its subject, for people."""
         if self.query is not None:
             return self.query.name
         if self.flink_job is not None:
@@ -288,7 +289,7 @@ class WatchedIncident(models.Model):
 
     @property
     def page(self) -> tuple[str, list[str]]:
-        """The name of the address of its page, and what the address is made of."""
+        """The name of its page's address, and the arguments of that address."""
         if self.query is not None:
             return "watched-query", [self.query.name]
         if self.flink_job is not None:

@@ -1,4 +1,4 @@
-"""What Spark says about a Structured Streaming query, as typed values.
+"""Spark's reports on a Structured Streaming query, as typed values.
 
 Pure. Reads the JSON of `StreamingQueryProgress` as the listener sends it and as the event log
 stores it; fields that Spark adds later are ignored. Numbers that are unknown are None, never zero.
@@ -27,7 +27,7 @@ OFFSET_LENGTH_MAX = 4_000
 MESSAGE_LENGTH_MAX = 20_000
 PROBLEMS_MAX = 5
 TOTAL = "total"
-"""Beside "topic/partition" among lags; no partition is named without a slash."""
+"""The key of the sum among lags; no partition is named without a slash."""
 
 _LONG_MAX = 2**63 - 1
 Count = Annotated[int, Meta(ge=0, le=_LONG_MAX)]
@@ -57,7 +57,7 @@ class Operator(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Offsets are what the source says: an object of topics and partitions, a number, a text."""
+    """Offsets have the source's own form: an object of topics and partitions, a number, a text."""
 
     description: Text = ""
     start_offset: Any = None
@@ -126,7 +126,7 @@ class BatchFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that was understood. `batch` is set exactly for progress."""
+    """An event that was understood. `batch` is set only for progress."""
 
     kind: Kind
     query_id: str
@@ -139,9 +139,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def understood(events: Sequence[Any], now: datetime) -> tuple[list[Told], list[str]]:
-    """What can be stored, and at most `PROBLEMS_MAX` sentences about what cannot.
+    """Returns what can be stored, and at most `PROBLEMS_MAX` sentences about the rest.
 
-    `events` are values of JSON. One that is malformed takes no other one with it.
+    `events` are values of JSON. A malformed one does not affect the others.
     """
     told: list[Told] = []
     problems: list[str] = []
@@ -243,9 +243,10 @@ def _source(found: Source) -> dict[str, Any]:
 
 
 def lag_of(end: Any, latest: Any) -> dict[str, int] | None:
-    """Records not yet read, by "topic/partition" and in all; None: this source does not say.
+    """Returns the records not yet read, by "topic/partition" and in total.
 
-    Only sources whose offsets are objects of objects of numbers, as Kafka's are, can be compared.
+    None means that this source does not say. Only sources whose offsets are objects of objects of
+    numbers, as Kafka's are, can be compared.
     """
     read, there = _positions(end), _positions(latest)
     if not there:

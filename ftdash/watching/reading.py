@@ -37,13 +37,13 @@ RETAINED_BATCHES = 100
 """Spark's default of `spark.sql.streaming.minBatchesToRetain`."""
 
 LOG_EVENTS_MAX = 5_000
-"""In one step; the next one goes on."""
+"""The most events in one step; the next step continues."""
 
 LINE_BYTES_MAX = 16 << 20
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A retained batch. `problems`: why it cannot be restored; `kept_until_ms`: an estimate."""
+    """A retained batch. `problems` say why it cannot be restored; `kept_until_ms` is estimated."""
 
     batch_id: int
     committed_ms: int | None
@@ -95,14 +95,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLook:
-    """`batches` are those that the directory retains and that were opened."""
+    """`batches` are the retained batches of the directory that were opened."""
 
     found: Found
     batches: list[BatchFigures]
 
 
 def place_of(given: str) -> str:
-    """A place that a person copied from a Spark job: what Spark calls `s3a://` is `s3://` here."""
+    """Converts a place that a person copied from a Spark job: Spark's `s3a://` is `s3://` here."""
     return re.sub("^s3a://", "s3://", given.strip())
 
 
@@ -162,7 +162,7 @@ def look_into(
 
 
 def _points(query: QueryDirectory) -> list[Point]:
-    """Newest first. A point goes when a hundred newer batches are there, by Spark's default."""
+    """Returns points newest first. By default, Spark deletes one after a hundred newer batches."""
     found = recovery_points(query)
     times = [each.committed_ms for each in found if each.committed_ms is not None]
     gaps = [after - before for before, after in pairwise(times)]
@@ -193,7 +193,7 @@ def _batches(query: QueryDirectory) -> list[BatchFigures]:
 
 
 def _figures(batch: Batch, before: Batch | None) -> BatchFigures:
-    """Rows are known only of sources whose offsets count them."""
+    """Rows are known only for sources whose offsets count them."""
     planned_ms, committed_ms = batch.planned_ms or 0, batch.committed_ms
     took_ms = None if committed_ms is None else max(0, committed_ms - planned_ms)
     sources = [_source(batch, before, index) for index in range(len(batch.sources))]
@@ -242,7 +242,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogStep:
-    """Events in the form in which a listener sends them, and where the next step begins."""
+    """Events in the form in which a listener sends them, and the place of the next step."""
 
     events: list[dict[str, Any]]
     positions: dict[str, int]  # {file: lines read}
@@ -250,7 +250,7 @@ class LogStep:
 
 
 def read_log(event_log: str, roots: Sequence[str], positions: Mapping[str, int]) -> LogStep:
-    """Go on reading an event log. Raises Rejected if it is outside the roots, or is none."""
+    """Reads on in an event log. Raises Rejected if it is outside the roots, or is no event log."""
     if scheme_of(event_log):
         raise Rejected(
             f"{event_log} is not a file of this server, and an event log is read only from there;"
@@ -293,7 +293,7 @@ def _log_files(place: Path) -> list[Path]:
 
 
 def _lines(file: Path, skipped: int) -> Iterator[bytes]:
-    """Whole lines; the last one of a file in progress may be cut, and is left for later."""
+    """Yields whole lines; the last one of a file in progress may be cut, and is left for later."""
     is_zstd = ".zstd" in file.name
     with file.open("rb") as raw:
         stream: Any = pa.input_stream(raw, compression="zstd" if is_zstd else None)
@@ -315,7 +315,7 @@ def _lines(file: Path, skipped: int) -> Iterator[bytes]:
 
 
 def _event(line: bytes, newest: dict[str, str]) -> dict[str, Any] | None:
-    """`newest`: the last time in each run, because the end of a run has no time of its own."""
+    """`newest` has the last time in each run, because the end of a run has no time of its own."""
     try:
         found = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -1,8 +1,7 @@
-"""How a watched query stands, from events that may come late, twice and in any order.
+"""The standing of a watched query, from events that may come late, twice and in any order.
 
-Pure: no clock, no rows. Guarantee: the same set of events gives the same standing, in whatever
-order and however often they are passed in. Each field therefore is a maximum: by time, and by id
-among equal times.
+Pure: no clock, no rows. Guarantee: the same set of events gives the same standing, in any order and
+any number of times. Each field is therefore a maximum: by time, and by id among equal times.
 """
 
 from dataclasses import dataclass, replace
@@ -72,7 +71,7 @@ class Standing:
 
     @property
     def newest(self) -> Newest | None:
-        """What was reported says more than files do, and counts unless the files are ahead."""
+        """The reported batch, which says more than files do, unless the files are ahead."""
         if self.reported is None or self.filed is None:
             return self.reported or self.filed
         is_ahead = self.filed.figures.batch_id > self.reported.figures.batch_id

@@ -1,4 +1,4 @@
-"""What is wrong with a watched query now, from what is known about it. Pure.
+"""Finds what is wrong with a watched query now, from the known facts. Pure.
 
 Each sign has a cause in the one table of causes and next steps, `ftdash.incidents.causes`; the
 machine of incidents decides when one opens and when it is over.
@@ -19,14 +19,17 @@ from ftdash.watching.standing import QueryState
 LATE_AFTER_INTERVALS = 10
 LATE_AFTER_MIN = timedelta(seconds=60)
 LAG_BATCHES = 12
-"""So many batches in a row decide if the lag grows."""
+"""This many batches in a row decide if the lag grows."""
 
 LAG_GROWTH = 1.5
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person allows a query. None: `late_after_s` and `lag_max` are judged by what is usual
-    for the query, and a batch may take as long as it takes."""
+    """What a person allows a query.
+
+    If `late_after_s` or `lag_max` is None, it is judged by what is usual for the query. If
+    `batch_max_s` is None, a batch may take as long as it takes.
+    """
 
     late_after_s: float | None = None  # without a committed batch, while it has input
     lag_max: int | None = None  # records that wait in all sources together
@@ -34,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """Empty: there are none."""
+        """The limits in words; empty if there are none."""
         found = []
         if self.late_after_s is not None:
             found.append(f"{duration(1000 * self.late_after_s)} without a batch")
@@ -50,9 +53,12 @@ AS_USUAL = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """`interval_ms`: usually from one batch to the next; None: not known. `batch_id` and
-    `batch_ms` are of the newest batch. `lags`: records that waited when the newest batches were
-    planned, the newest first."""
+    """The known facts about a query.
+
+    `interval_ms` is the usual time from one batch to the next; None: not known. `batch_id` and
+    `batch_ms` are of the newest batch. `lags` are the records that waited when the newest batches
+    were planned, the newest first.
+    """
 
     now: datetime
     state: QueryState
@@ -68,7 +74,7 @@ class Seen:
 
 
 def signs(seen: Seen) -> Iterator[Sign]:
-    """All of them stand: each is so now."""
+    """All signs stand: each one is the case now."""
     for cause, text in _found(seen):
         yield Sign(cause=cause, text=text, at_s=seen.now.timestamp(), stands=True)
 

@@ -1,4 +1,4 @@
-"""What the pages of watched queries say, the form for them, the command, and their directories."""
+"""Pages of watched queries: their text, their form, the command, and their directories."""
 
 import json
 from datetime import timedelta
@@ -96,6 +96,18 @@ def test_a_failed_query_shows_its_exception_with_its_class_and_the_next_step(
     assert "DIVIDE_BY_ZERO" in words_in(text_of(operator, "/"))
 
 
+@pytest.mark.parametrize("batches", [1, 6])
+def test_a_failed_query_with_a_whole_checkpoint_continues_behind_its_newest_batch(
+    operator: Client, root: Path, batches: int
+) -> None:
+    watch(checkpoint_at(root / "orders", QUERY, batches=batches, began=timezone.now()))
+    report(listener(), said("terminated", timezone.now(), exception="boom", errorClass=None))
+
+    words = words_in(text_of(operator, PAGE))
+
+    assert f"it continues from batch {batches}." in words
+
+
 def test_dropped_events_and_silence_are_said(operator: Client) -> None:
     client = listener()
     long_ago = timezone.now() - timedelta(minutes=9)
@@ -167,7 +179,7 @@ def test_listener_and_directory_of_one_query_are_one_row(checkpoint: Path) -> No
 
     (found,) = queries.watched()
     assert (found.name, found.directory) == ("shop", str(checkpoint))
-    assert WatchedBatch.objects.filter(run_id="").count() == 2  # those not reported
+    assert WatchedBatch.objects.filter(run_id="").count() == 2  # the unreported ones
     report(listener("again"), progress(4), progress(5))
     assert WatchedBatch.objects.filter(run_id="").count() == 0
     assert WatchedBatch.objects.count() == 6
@@ -177,14 +189,18 @@ def test_another_query_under_the_same_path_is_named_and_stored_nowhere(
     operator: Client, checkpoint: Path
 ) -> None:
     watch(checkpoint)
-    DirectoryReading.objects.update(at=timezone.now() - timedelta(hours=1))
+    earlier = timezone.now() - timedelta(hours=1)
+    DirectoryReading.objects.update(at=earlier, found_at=earlier)
     (checkpoint / "metadata").write_text(json.dumps({"id": OTHER}))
 
     reports.look_at_files()
 
+    shown = queries.detail("orders", page=1, per_page=1)
+    assert shown is not None
+    assert shown.reading_at == earlier
     words = words_in(text_of(operator, PAGE))
     assert f"now belongs to the query {OTHER}, and this page is about {QUERY}" in words
-    assert "6 batches can be seen" in words  # what was found before
+    assert "6 batches can be seen" in words  # those found before
 
 
 REFUSALS = {
@@ -305,7 +321,7 @@ def test_the_command_adds_checks_lists_and_removes(
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Also with the times, which a write would move."""
+    """Includes the times, which a write would change."""
     return {
         str(path): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in directory.rglob("*")

@@ -1,7 +1,7 @@
 """The pages of watched queries: the form, one query, one of its batches, and its removal.
 
-A query's page is live like that of a pipeline: its regions are rendered again when a report or a
-look into its directory has changed something. It reads rows and no file of the query.
+A query's page is live like that of a pipeline: an open tab fetches its regions again when a report
+or a look into its directory has changed something. It reads rows, and no file of the query.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class QueryView:
     newest: BatchFigures | None
     failure: RunEventView | None
     next_step: str
-    silence: SilenceView | None  # the messages about it are held back
+    silence: SilenceView | None  # holds back the messages about it
 
     phase_names = PHASE_NAMES
 
@@ -67,7 +67,7 @@ class QueryView:
 
     @property
     def more_incidents(self) -> list[WatchedIncidentView]:
-        """Those that the page does not say in words of its own."""
+        """The incidents that the page does not describe in words of its own."""
         said = (Cause.QUERY_FAILED, Cause.CHECKPOINT_DAMAGED)
         return [each for each in self.detail.incidents if each.cause not in said]
 
@@ -108,14 +108,15 @@ def query_view(request: HttpRequest, name: str) -> QueryView:
 
 
 def _next_step(detail: QueryDetail) -> str:
-    """After a failure."""
+    """Says what to do after a failure."""
     if detail.found is None:
-        return "Correct the cause and start the query again; it goes on from its checkpoint."
+        return "Correct the cause and start the query again; it continues from its checkpoint."
     if detail.found.damage_count:
         return "Read what the doctor found below before you start the query again."
+    newest = detail.found.newest_committed
     return (
-        "The checkpoint is whole: correct the cause and start the query again; it goes on from"
-        f" batch {(detail.found.newest_committed or -1) + 1}."
+        "The checkpoint is whole: correct the cause and start the query again; it continues from"
+        f" batch {0 if newest is None else newest + 1}."
     )
 
 
@@ -229,7 +230,7 @@ def watch(request: HttpRequest) -> HttpResponse:
 
 
 def _is_watched(request: HttpRequest, form: WatchForm) -> bool:
-    """A refusal is left in the form."""
+    """Returns True if the query is watched; otherwise the form shows the refusal."""
     given: dict[str, Any] = form.cleaned_data
     who = request.user.get_username()
     try:
@@ -278,7 +279,7 @@ class LimitsForm(ReasonedForm):
 @require_http_methods(["GET", "POST"])
 @permission_required("jobs.operate", raise_exception=True)
 def limits(request: HttpRequest, name: str) -> HttpResponse:
-    """The form of when incidents of a query open."""
+    """The form for the limits at which incidents of a query open."""
     found = queries.brief(name)
     if found is None:
         raise Http404(f"There is no watched query named {name}.")
@@ -324,8 +325,10 @@ def remove(request: HttpRequest, name: str) -> HttpResponse:
 def watch_no_longer(
     request: HttpRequest, template: str, context: dict[str, str], remove: Callable[..., None]
 ) -> HttpResponse:
-    """The form of all that is watched. `context`: `name`, `page` to go back to, `words` on what is
-    deleted, and `done`."""
+    """The form that ends the watching of a query or a cluster.
+
+    `context` has `name`, `page` to go back to, `words` on what is deleted, and `done`.
+    """
     form = ReasonedForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         who, why = request.user.get_username(), form.cleaned_data["reason"]

@@ -203,7 +203,7 @@ class WorkCommands:
         self._say(plural(result["count"] + result["gained_count"], "row"))
 
     def move(self, options: dict[str, Any]) -> None:
-        """JSON on standard output; what cannot come along goes to standard error as well."""
+        """Writes JSON to standard output; what stays behind also goes to standard error."""
         found = works.move(options["name"], self._batch(options), options["savepoint"])
         self._say(msgspec.json.format(msgspec.json.encode(found)).decode())
         for each in found.left_behind:

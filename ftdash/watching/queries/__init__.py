@@ -32,7 +32,7 @@ from ftdash.watching.trouble import LAG_BATCHES, Limits, Seen
 from pipelines.structured.findings import Severity
 
 LATE_INTERVALS = 3
-"""A query is silent after so many trigger intervals, if these are long."""
+"""A query is silent after this many trigger intervals, if these are long."""
 
 RUN_EVENTS_MAX = 20
 INTERVAL_BATCHES = 50
@@ -144,7 +144,7 @@ class QueryDetail:
 
 
 def watched() -> list[QueryBrief]:
-    """Those that need attention first, then by name."""
+    """Returns those that need attention first, then the others by name."""
     now = timezone.now()
     briefs = [_brief(row, now) for row in _rows()]
     return sorted(briefs, key=lambda each: (not each.needs_attention, each.name))
@@ -156,13 +156,13 @@ def brief(name: str) -> QueryBrief | None:
 
 
 def versions() -> dict[str, str]:
-    """For the event stream: a token that changes with each query's pages. Cheap."""
+    """Returns a token per query that changes with its pages, for the event stream. Cheap."""
     rows = WatchedQuery.objects.filter(removed_at=None).values_list("name", "version")
     return {resource(name): str(version) for name, version in rows}
 
 
 def resource(name: str) -> str:
-    """In the event stream; no pipeline can have such a name."""
+    """Returns the query's name in the event stream; no pipeline can have such a name."""
     return f"watched/{name}"
 
 
@@ -189,7 +189,7 @@ def detail(name: str, *, page: int, per_page: int) -> QueryDetail | None:
             ListenerView(e.listener, e.version, e.spark, e.dropped, e.heard_at)
             for e in ListenerSeen.objects.filter(query=row)[:RUN_EVENTS_MAX]
         ],
-        reading_at=reading.at if reading else None,
+        reading_at=(reading.found_at or reading.at) if reading else None,
         reading_took_ms=reading.took_ms if reading else 0.0,
         found=msgspec.convert(reading.found, Found) if reading and reading.found else None,
         savepoints=works.savepoints_of(row),
@@ -199,7 +199,7 @@ def detail(name: str, *, page: int, per_page: int) -> QueryDetail | None:
 
 
 def batches(name: str, *, page: int, per_page: int) -> BatchPage:
-    """Newest first; a page beyond the last is the last."""
+    """Returns batches newest first. A page number beyond the last gives the last page."""
     row = WatchedQuery.objects.filter(name=name, removed_at=None).first()
     return BatchPage([], 1, 1, 0) if row is None else _page(row, page, per_page)
 
@@ -210,7 +210,7 @@ def batch(name: str, key: int) -> BatchView | None:
 
 
 def neighbours(name: str, key: int) -> tuple[int | None, int | None]:
-    """The keys of the batch before and after, in time."""
+    """Returns the keys of the batches before and after it, in time."""
     rows = WatchedBatch.objects.filter(query__name=name)
     at = rows.filter(pk=key).values_list("at", flat=True).first()
     if at is None:
@@ -221,7 +221,7 @@ def neighbours(name: str, key: int) -> tuple[int | None, int | None]:
 
 
 def run_failure(name: str, run_id: str) -> RunEventView | None:
-    """How the run ended, if it failed."""
+    """Returns how the run ended, if it failed."""
     found = RunEvent.objects.filter(
         query__name=name, run_id=run_id, kind=RunEventKind.FAILED
     ).first()
@@ -232,7 +232,7 @@ def run_failure(name: str, run_id: str) -> RunEventView | None:
 
 
 def seen_for_incidents(now: datetime) -> Iterator[tuple[int, Seen]]:
-    """What the judge of incidents looks at, with the key of each query."""
+    """Yields the facts that the judge of incidents needs, with the key of each query."""
     for row in _rows():
         found_brief = _brief(row, now)
         reading = getattr(row, "directory_reading", None)
@@ -261,7 +261,7 @@ def seen_for_incidents(now: datetime) -> Iterator[tuple[int, Seen]]:
 
 
 def _lags(newest: Iterable[WatchedBatch]) -> list[int]:
-    """Of all sources together, while every batch tells it."""
+    """Returns the lags of all sources together, up to the first batch that does not report them."""
     found = []
     for each in newest:
         lags = [source.get("lag") for source in each.figures.get("sources", [])]
@@ -273,7 +273,7 @@ def _lags(newest: Iterable[WatchedBatch]) -> list[int]:
 
 
 def _usual_interval_ms(row: WatchedQuery) -> float | None:
-    """The median distance between the starts of the newest batches."""
+    """Returns the median distance between the starts of the newest batches."""
     rows = WatchedBatch.objects.filter(query=row)[:INTERVAL_BATCHES]
     starts = sorted(set(rows.values_list("at", flat=True)))
     gaps = [(after - before) / timedelta(milliseconds=1) for before, after in pairwise(starts)]
@@ -329,9 +329,9 @@ def first_line(text: str | None) -> str:
 
 
 def _seen_interval_ms(row: WatchedQuery) -> float | None:
-    """The median distance between starts, if batches are much shorter than that.
+    """Returns the median distance between starts, if batches are much shorter than that.
 
-    Batches that run back to back show no interval: then there is none to be seen.
+    Batches that run back to back show no interval, so then there is none to see.
     """
     newest = list(
         WatchedBatch.objects.filter(query=row)

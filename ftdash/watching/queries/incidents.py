@@ -1,4 +1,4 @@
-"""Reads the incidents of all that is watched, each with its next step."""
+"""Reads the incidents of everything that is watched, each with its next step."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,12 +11,12 @@ from ftdash.watching.models import WatchedIncident
 
 INCIDENTS_MAX = 50
 PARTS = ("query", "flink_cluster", "flink_job__cluster")
-"""What is read along with a row, so that it knows what it belongs to."""
+"""Rows that are read along with an incident, so that it knows its subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedIncidentView:
-    """`closed_at` null: it is open. Times are UTC.
+    """An incident is open while `closed_at` is None. Times are UTC.
 
     It belongs to a query, to a Flink cluster, or to a job of that cluster, by its id in Flink.
     """
@@ -28,7 +28,7 @@ class WatchedIncidentView:
     kind: str  # of the subject, in words
     flink_job_name: str  # empty: it is of no job
     subject: str
-    path: str  # of the page of what it belongs to
+    path: str  # of its subject's page
     cause: Cause
     title: str
     text: str
@@ -39,14 +39,14 @@ class WatchedIncidentView:
 
 
 def incidents(name: str | None = None, *, with_closed: bool = False) -> list[WatchedIncidentView]:
-    """Of one query, or of all that is watched; the open ones first, each group newest first."""
+    """Returns incidents of one query, or of all; open ones first, each group newest first."""
     return _views(Q() if name is None else Q(query__name=name), with_closed=with_closed)
 
 
 def of_flink(
     name: str, jid: str | None = None, *, with_closed: bool = False
 ) -> list[WatchedIncidentView]:
-    """Of a cluster and all its jobs, or of one job."""
+    """Returns the incidents of a cluster and all its jobs, or of one job."""
     its_job = Q(flink_job__cluster__name=name)
     if jid is not None:
         return _views(its_job & Q(flink_job__jid=jid), with_closed=with_closed)

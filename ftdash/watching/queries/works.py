@@ -44,7 +44,7 @@ class SavepointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkView:
-    """`asked` and `result`: as `asked` has them, for each kind."""
+    """`asked` and `result` have the types that the module `asked` defines for each kind."""
 
     key: int
     kind: WorkKind
@@ -63,7 +63,7 @@ class WorkView:
 
 
 def savepoints(name: str) -> list[SavepointView]:
-    """Newest first, with the deleted ones. Raises Rejected if the query is not watched."""
+    """Returns savepoints newest first, even deleted ones. Raises Rejected if it is not watched."""
     return savepoints_of(watched_row(name))
 
 
@@ -73,7 +73,7 @@ def savepoint(name: str, key: int) -> SavepointView | None:
 
 
 def manifest(name: str, key: int) -> bytes:
-    """As it is stored. Raises Rejected."""
+    """Returns the manifest as it is stored. Raises Rejected if there is none."""
     row = savepoint_row(watched_row(name), key)
     content = tree_at(row.location, [settings.WATCH_SAVEPOINTS]).read(MANIFEST)
     if content is None:
@@ -82,7 +82,7 @@ def manifest(name: str, key: int) -> bytes:
 
 
 def newest_point(name: str, savepoint: int | None) -> int | None:
-    """The batch of the savepoint, or the newest of the directory that is complete."""
+    """Returns the batch of the savepoint, or the newest complete one of the directory."""
     row = watched_row(name)
     if savepoint is not None:
         return int(savepoint_row(row, savepoint).batch_id)
@@ -90,7 +90,7 @@ def newest_point(name: str, savepoint: int | None) -> int | None:
 
 
 def move(name: str, batch_id: int, savepoint: int | None) -> Move:
-    """Where a pipeline of ours begins behind that batch. Raises Rejected, and Retryable."""
+    """Returns where a pipeline of ours begins after that batch. Raises Rejected and Retryable."""
     row = watched_row(name)
     if savepoint is None:
         tree, directory = opened(row)
@@ -106,13 +106,13 @@ def work(name: str, key: int) -> WorkView | None:
 
 
 def kept_counts() -> dict[str, int]:
-    """By the name of each query: how many savepoints have their files."""
+    """Returns by the name of each query how many savepoints have their files."""
     kept = QuerySavepoint.objects.filter(deleted_at=None, query__removed_at=None).order_by()
     return dict(kept.values_list("query__name").annotate(Count("pk")))
 
 
 def line_to_change(forked: dict[str, Any]) -> str:
-    """In the user's job."""
+    """Returns the lines to change in the user's job."""
     lines = [f'.option("checkpointLocation", {_quoted(forked["location"])})']
     if forked["output_target"]:
         lines.append(f'.option("path", {_quoted(forked["output_target"])})')

@@ -1,1 +1,1 @@
-"""The only writers of watched queries: what people register, listeners report, files show."""
+"""The only writers of watched queries: they store registrations, reports and what files show."""

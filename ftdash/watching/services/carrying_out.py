@@ -1,4 +1,4 @@
-"""Carries out one work on a query's files, whichever it is, and ends it once."""
+"""Carries out one work on a query's files, of any kind, and ends it once."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ DOING: dict[WorkKind, Callable[[QueryWork, work.Progress], None]] = {
 
 
 def carry_out(key: int) -> QueryWork:
-    """Runs in the process of the work, or in that of a command. The row as it is at the end."""
+    """Runs in the process of the work, or of a command. Returns the row as it is at the end."""
     row = QueryWork.objects.select_related("query", "savepoint").get(pk=key)
     if row.state != WorkState.RUNNING:
         return row

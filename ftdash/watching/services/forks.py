@@ -1,9 +1,9 @@
-"""A rewind of a watched query, as a fork: the verdict first, then a copy in a new directory.
+"""Rewinds a watched query into a fork: the verdict first, then a copy in a new directory.
 
 The fork lies within `FTDASH_WATCH_ROOTS`, apart from the directory of every watched query, and has
-a query id of its own. The verdict is given again before anything is written. The query itself goes
-on, or stays as it is. Spark may deal the state of the fork to other partitions, in a process of its
-own. Every row is then compared, and the fork is removed if one differs.
+a query id of its own. The verdict is given again before anything is written. The query itself
+continues, or stays as it is. Spark may deal the state of the fork to other partitions, in a process
+of its own. Every row is then compared, and the fork is removed if one differs.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class _Trees:
 def ask_for_verdict(
     name: str, asked: Rewind, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
-    """The key of the work, which changes nothing. Raises Rejected if the places cannot be used."""
+    """Returns the key of the work, which changes nothing. Raises Rejected for unusable places."""
     return _ask(
         name,
         asked,
@@ -65,7 +65,7 @@ def ask_for_verdict(
 def ask_for_fork(
     name: str, asked: Rewind, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
-    """The key of the work. Raises Rejected if the places cannot be used."""
+    """Returns the key of the work. Raises Rejected if the places cannot be used."""
     return _ask(
         name,
         asked,
@@ -78,7 +78,7 @@ def ask_for_fork(
 
 
 def ask_as_judged(name: str, verdict_key: int, *, requester: str, reason: str) -> int:
-    """Carry out exactly what a verdict was given on. Raises Rejected if that refused it."""
+    """Carry out exactly the rewind that a verdict judged. Raises Rejected if that refused it."""
     query = work.watched_row(name)
     judged = QueryWork.objects.filter(query=query, pk=verdict_key, kind=WorkKind.PREFLIGHT).first()
     if judged is None or not judged.result.get("is_possible"):
@@ -138,7 +138,7 @@ def _ask(
 
 
 def check_new_place(place: str) -> None:
-    """Raises Rejected unless it is below a root, and apart from all that is watched."""
+    """Raises Rejected unless it is below a root, and apart from everything that is watched."""
     check_place(place, settings.WATCH_ROOTS)
     roots = StorageRoots(settings.WATCH_ROOTS)
     is_object = bool(scheme_of(place))
@@ -155,7 +155,7 @@ def check_new_place(place: str) -> None:
 
 
 def _place(location: str) -> str:
-    """As trees write it."""
+    """Returns the location as trees write it."""
     return location.rstrip("/") if scheme_of(location) else str(Path(location).resolve())
 
 
@@ -209,8 +209,8 @@ def carry_out(row: QueryWork, progress: work.Progress) -> None:
 def _repartitioned(
     forked: Forked, target: Tree, partitions: int, progress: work.Progress
 ) -> Forked:
-    """Raises Rejected if Spark refuses, or if a row differs; then nothing remains of the fork."""
-    batch_id = forked.next_batch  # Spark takes it for the repartition
+    """Raises Rejected if Spark refuses, or if a row differs; then the fork is removed."""
+    batch_id = forked.next_batch  # Spark uses it for the repartition
     question = {
         "location": target.location,
         "batch_id": batch_id - 1,
@@ -286,7 +286,7 @@ def _verdict(asked: Rewind, trees: _Trees) -> Verdict:
 
 
 def _missing_inputs(trees: _Trees, batch_id: int) -> tuple[str, ...] | None:
-    """None: some lie where this server may not look."""
+    """Returns None if some inputs lie where this server may not look."""
     roots = StorageRoots(settings.WATCH_ROOTS)
     missing = []
     for address, path in _local(inputs_after(trees.source, trees.query, batch_id)):
@@ -299,7 +299,7 @@ def _missing_inputs(trees: _Trees, batch_id: int) -> tuple[str, ...] | None:
 
 
 def _local(addresses: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """With the path; that of an object store is outside for `StorageRoots.directory`."""
+    """Yields each address with its path; that of an object store is outside of all roots."""
     for address in addresses:
         parts = urlsplit(address)
         is_file = parts.scheme in ("file", "")

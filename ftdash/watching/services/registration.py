@@ -1,8 +1,8 @@
 """Registers queries to watch, and removes them. The admin log keeps who did it, and why.
 
-A query is one row, whatever shows it: a directory whose `metadata` names a query that a listener
-already reports is added to that query. A removed query keeps its id, so that the reports of its
-listener are ignored until it is registered again.
+A query is one row, no matter where it is seen: a directory whose `metadata` names a query that a
+listener already reports is added to that query. A removed query keeps its id, so that the reports
+of its listener are ignored until it is registered again.
 """
 
 import math
@@ -76,7 +76,7 @@ def watch(*, name: str, seen: Sighting, requester: str, reason: str) -> WatchedQ
 
 
 def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> None:
-    """When incidents of the query open. Raises Rejected."""
+    """Sets when incidents of the query open. Raises Rejected."""
     reason = check_reason(reason)
     given = msgspec.to_builtins(limits)
     if not all(0 < each < math.inf for each in given.values()):
@@ -97,7 +97,7 @@ def set_limits(*, name: str, limits: Limits, requester: str, reason: str) -> Non
 
 
 def remove(*, name: str, requester: str, reason: str) -> None:
-    """Its history is gone; what its listener still reports is ignored. The query goes on."""
+    """Deletes its history, and ignores later reports of its listener. The query continues."""
     reason = check_reason(reason)
     with transaction.atomic():
         row = _watched(name)
@@ -116,7 +116,7 @@ def remove(*, name: str, requester: str, reason: str) -> None:
 
 
 def _watched(name: str) -> WatchedQuery:
-    """Locked until the transaction ends. Raises Rejected."""
+    """Returns the row, locked until the transaction ends. Raises Rejected if there is none."""
     row = WatchedQuery.objects.select_for_update().filter(name=name, removed_at=None).first()
     if row is None:
         raise Rejected(f"There is no watched query {name!r}.")
@@ -124,7 +124,7 @@ def _watched(name: str) -> WatchedQuery:
 
 
 def _looked_at(seen: Sighting) -> tuple[Sighting, reading.DirectoryLook | None]:
-    """With the id that the directory names."""
+    """Returns `seen` with the id that the directory names, and the look into it."""
     places = reading.place_of(seen.directory), reading.place_of(seen.output)
     seen = replace(seen, directory=places[0], output=places[1])
     if seen.event_log:
@@ -162,7 +162,7 @@ def _check(name: str, seen: Sighting) -> None:
 
 
 def _known(name: str, query_id: str) -> WatchedQuery | None:
-    """The row to change. Raises Rejected if the name belongs to another query."""
+    """Returns the row to change. Raises Rejected if the name belongs to another query."""
     rows = WatchedQuery.objects.select_for_update()
     named = rows.filter(name=name).first()
     same = rows.filter(query_id=query_id).first() if query_id else None

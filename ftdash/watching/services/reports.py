@@ -1,10 +1,10 @@
-"""Stores what listeners report, and what event logs and directories show when they are looked at.
+"""Stores the reports of listeners, and what event logs and directories show.
 
-A report counts once: a batch is stored under its query, run and batch id, and a standing is the
-same in whatever order its events come. A query that a listener reports without being registered
-gets a row; one that a person has removed is ignored.
+A report counts once: a batch is stored under its query, run and batch id, and a standing does not
+depend on the order of its events. A query that a listener reports without being registered gets a
+row; one that a person has removed is ignored.
 
-Never writes into a directory of a query, and never needs it to stop. Each look is due after ten
+Never writes into a directory of a query, and never needs it to stop. The next look is due after ten
 times as long as the last one took, and after `LOOK_EVERY` at least, so that a large directory or a
 slow store takes a tenth of a worker at most.
 """
@@ -42,12 +42,12 @@ LABEL_LENGTH_MAX = 40
 ID_LENGTH_MAX = 64
 COUNT_MAX = 2**62
 UNKNOWN_RUN = ""
-"""Of a batch that only the files of a query show."""
+"""The run id of a batch that only the files of a query show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one listener sends at once; `dropped` counts since it was started, by query id."""
+    """One message of a listener; `dropped` counts, by query id, since the listener started."""
 
     events: Sequence[Any]
     dropped: Mapping[str, int]
@@ -86,7 +86,7 @@ def take_in(report: Report, *, reporter: str) -> Taken:
 
 
 def store(row: WatchedQuery, events: Iterable[Told]) -> None:
-    """Within a transaction that holds the row. Events of one query, in any order."""
+    """Stores events of one query, in any order. Call it in a transaction that holds the row."""
     standing = standing_of(row)
     before = standing.run_id
     batches: list[WatchedBatch] = []
@@ -113,7 +113,7 @@ def standing_of(row: WatchedQuery) -> Standing:
 
 
 def store_from_files(row: WatchedQuery, found: Sequence[BatchFigures]) -> None:
-    """Batches as a checkpoint directory shows them; a listener's figures take their place."""
+    """Stores batches that a checkpoint directory shows; a listener's figures replace them."""
     if not found:
         return
     ids = [each.batch_id for each in found]
@@ -128,7 +128,7 @@ def check_room() -> None:
 
 
 def _rows(by_query: Mapping[str, Sequence[Told]], reporter: str) -> dict[str, WatchedQuery]:
-    """The locked row of each query; new ones are made."""
+    """Returns the locked row of each query; makes the missing ones."""
     rows = WatchedQuery.objects.select_for_update().filter(query_id__in=list(by_query))
     found = {row.query_id: row for row in rows.order_by("pk")}
     for has_id in (False, True):
@@ -151,7 +151,7 @@ def _rows(by_query: Mapping[str, Sequence[Told]], reporter: str) -> dict[str, Wa
 
 
 def _free_name(query_id: str, events: Sequence[Told], *, has_id: bool) -> str:
-    """The query's own name, with a part of the id if another query has it already."""
+    """Returns the query's own name, with a part of the id if another query has it already."""
     given = slugify(next((each.name for each in events if each.name), "")) or "query"
     ending = f"-{slugify(query_id)[:36]}"
     is_taken = WatchedQuery.objects.filter(name=given[:NAME_LENGTH_MAX]).exists()
@@ -183,7 +183,7 @@ def _forget_files_of(row: WatchedQuery, batches: Sequence[WatchedBatch]) -> None
 
 
 def _note_run(row: WatchedQuery, told: Told, noted: dict[tuple[str, str], RunEvent]) -> None:
-    """Every run has a start, also one whose listener was added later."""
+    """Notes a start for every run, even for one whose listener was added later."""
     if (told.run_id, RunEventKind.STARTED) not in noted:
         at = told.batch.at if told.batch else told.at
         noted[told.run_id, RunEventKind.STARTED] = RunEvent(
@@ -225,7 +225,7 @@ PROBLEM_LENGTH_MAX = 1_000
 
 
 def look_at_files() -> bool:
-    """Look where it is due. True: there is more than this call had time for."""
+    """Looks at the files that are due. Returns True if this call had no time for some."""
     ends_s = time.monotonic() + TASK_BUDGET_S
     has_more = False
     for row in WatchedQuery.objects.filter(removed_at=None):
@@ -240,7 +240,7 @@ def look_at_files() -> bool:
 
 
 def keep_look(row: WatchedQuery, look: reading.DirectoryLook, *, took_ms: float) -> None:
-    """Within a transaction that holds the row."""
+    """Stores one look. Call it in a transaction that holds the row."""
     if row.query_id and look.found.query_id and look.found.query_id != row.query_id:
         _keep_problem(
             row,
@@ -250,10 +250,9 @@ def keep_look(row: WatchedQuery, look: reading.DirectoryLook, *, took_ms: float)
         return
     before = DirectoryReading.objects.filter(query=row).values_list("found", flat=True).first()
     found = msgspec.to_builtins(look.found)
-    DirectoryReading.objects.update_or_create(
-        query=row,
-        defaults={"at": timezone.now(), "took_ms": took_ms, "problem": "", "found": found},
-    )
+    now = timezone.now()
+    kept = {"at": now, "took_ms": took_ms, "problem": "", "found": found, "found_at": now}
+    DirectoryReading.objects.update_or_create(query=row, defaults=kept)
     store_from_files(row, look.batches)
     standing = standing_of(row)
     for each in look.batches:
@@ -291,19 +290,20 @@ def _look_into_directory(row: WatchedQuery) -> None:
 
 
 def _keep_problem(row: WatchedQuery, problem: str) -> None:
-    """What was found before stays, with its time in the past: it may still help."""
+    """Keeps the earlier findings with their time, because they may still help."""
     known = DirectoryReading.objects.filter(query=row).first()
     kept = problem[:PROBLEM_LENGTH_MAX]
     if known is None:
         DirectoryReading.objects.create(query=row, at=timezone.now(), problem=kept)
     else:
+        known.found_at = known.found_at or known.at
         known.problem, known.at = kept, timezone.now()
-        known.save(update_fields=["problem", "at"])
+        known.save(update_fields=["problem", "at", "found_at"])
     WatchedQuery.objects.filter(pk=row.pk).update(version=row.version + 1)
 
 
 def _go_on_reading(row: WatchedQuery) -> bool:
-    """Whether there is more."""
+    """Reads the next part of the event log. Returns True if there is more."""
     try:
         step = reading.read_log(row.event_log, settings.WATCH_ROOTS, row.log_positions)
     except (Rejected, Retryable, OSError) as problem:

@@ -33,7 +33,7 @@ from pipelines.structured.savepoints import (
 
 PROBLEMS_MAX = 20
 OURSELVES = "ftdash"
-"""The actor of what the schedule does."""
+"""The actor in the log of what the schedule does."""
 
 KEEP_DAYS_MAX = 36_500.0
 
@@ -41,7 +41,7 @@ KEEP_DAYS_MAX = 36_500.0
 def ask_to_take(
     name: str, asked: TakeSavepoint, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
-    """The key of the work. Raises Rejected."""
+    """Returns the key of the work. Raises Rejected."""
     query = work.watched_row(name)
     label = asked.label.strip()
     if not label or len(label) > LABEL_LENGTH_MAX:
@@ -133,7 +133,7 @@ def _ask_to_verify(
 
 
 def verify(row: QueryWork, progress: work.Progress) -> None:
-    """Reads every byte; what differs is kept at the savepoint, and is no failure of the work."""
+    """Reads every byte. Differences are kept at the savepoint, and are no failure of the work."""
     saved = _existing(row)
     progress.step("reads every file")
     tree = tree_at(saved.location, [settings.WATCH_SAVEPOINTS])
@@ -152,7 +152,7 @@ def verify(row: QueryWork, progress: work.Progress) -> None:
 def ask_to_delete(
     name: str, key: int, *, confirmation: str, requester: str, reason: str, is_here: bool = False
 ) -> int:
-    """`confirmation`: the label, typed again."""
+    """`confirmation` is the label, typed again."""
     query = work.watched_row(name)
     saved = work.savepoint_row(query, key)
     if confirmation.strip() != saved.label:
@@ -190,7 +190,7 @@ def delete(row: QueryWork, progress: work.Progress) -> None:
 
 
 def keep(name: str, key: int, *, days: float | None, requester: str, reason: str) -> None:
-    """Keep the savepoint for so many days from now; None: without end."""
+    """Keep the savepoint for `days` from now; None means without end."""
     reason = check_reason(reason)
     until = _until(days)
     with transaction.atomic():
@@ -209,7 +209,7 @@ def keep(name: str, key: int, *, days: float | None, requester: str, reason: str
 
 
 def look_after(now: datetime) -> None:
-    """Delete what is past its shelf life, and verify what was not looked at for long."""
+    """Delete savepoints past their shelf life, and verify those not looked at for long."""
     kept = QuerySavepoint.objects.filter(deleted_at=None, query__removed_at=None)
     kept = kept.select_related("query")
     for saved in kept.filter(keep_until__lt=now):
@@ -223,7 +223,7 @@ def look_after(now: datetime) -> None:
 
 
 def opened(query: WatchedQuery, *, output: str = "") -> tuple[Tree, QueryDirectory]:
-    """The query's directory. Raises Rejected if it is another query's by now."""
+    """Returns the query's directory. Raises Rejected if it is another query's by now."""
     roots = list(settings.WATCH_ROOTS)
     tree = tree_at(query.directory, roots)
     directory = read_query(query.directory, roots, output=output)

@@ -1,7 +1,7 @@
 """Looks into the state of a watched query: rows of a store, and what differs between two places.
 
-Only Spark can read state. It is asked in a process of its own, because the control plane never
-loads it. That process ends when this one does: it holds the other end of the process's standard
+Only Spark can read state. It runs in a process of its own, because the control plane never loads
+it. That process ends when this one does, because this one holds the other end of its standard
 input.
 """
 
@@ -32,7 +32,7 @@ def asked_of_spark(
     failed: str,
     late: str,
 ) -> A:
-    """The answer. Raises Rejected: with `late` after the limit, or with `failed` and the reason.
+    """Returns the answer. Raises Rejected with `late` after the limit, or with `failed` and why.
 
     When this returns or raises, the process has ended, and so has Spark.
     """
@@ -78,7 +78,7 @@ TOO_LATE = (
 def ask_to_look(
     name: str, asked: LookAtState, *, requester: str, reason: str, is_here: bool = False
 ) -> int:
-    """The key of the work. Raises Rejected."""
+    """Returns the key of the work. Raises Rejected."""
     query = work.watched_row(name)
     if len(asked.key) > KEY_LENGTH_MAX:
         raise Rejected(f"The part of a key has at most {KEY_LENGTH_MAX:,} characters.")
@@ -123,7 +123,7 @@ def look(row: QueryWork, progress: work.Progress) -> None:
 
 
 def _location(query: WatchedQuery, place: StatePlace) -> str:
-    """Raises Rejected if it is not known."""
+    """Returns the location of a place. Raises Rejected if it is not known."""
     if place.savepoint is None:
         if not query.directory:
             raise Rejected(f"The checkpoint directory of {query.name} is not known.")

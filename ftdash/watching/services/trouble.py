@@ -1,6 +1,6 @@
-"""Opens and closes the incidents of all that is watched, from their rows alone.
+"""Opens and closes the incidents of everything that is watched, from rows alone.
 
-Of queries, of Flink clusters and of their jobs, in one way. A worker judges every few seconds.
+It treats queries, Flink clusters and their jobs in the same way. A worker judges every few seconds.
 Every round starts from the rows, so two rounds at once or a worker that dies in between change
 nothing. An incident is over when its sign has been gone for as long as the machine of incidents
 says.
@@ -27,7 +27,7 @@ from ftdash.watching.trouble import signs
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an incident belongs to: the column of its row, and the key there."""
+    """The subject of an incident: the column of its row, and the key there."""
 
     column: str
     key: int
@@ -40,7 +40,7 @@ class Subject:
 
 
 def judge_watched(now: datetime) -> None:
-    """One round for everything that is watched."""
+    """Judges everything that is watched once."""
     open_ones: dict[Subject, list[WatchedIncident]] = {}
     for row in WatchedIncident.objects.filter(closed_at=None):
         open_ones.setdefault(Subject.of(row), []).append(row)
@@ -53,7 +53,7 @@ def judge_watched(now: datetime) -> None:
 
 
 def _signs(now: datetime, jobs: list[int]) -> Iterator[tuple[Subject, list[Sign]]]:
-    """Of all subjects about which something is known now. `jobs`: those with incidents."""
+    """Yields the signs of all subjects known about now. `jobs` are those with incidents."""
     for key, query in queries.seen_for_incidents(now):
         yield Subject("query", key), list(signs(query))
     for key, cluster in seen_clusters(now):
@@ -80,7 +80,7 @@ def _judge_one(
 
 
 def _write(subject: Subject, row: WatchedIncident | None, incident: Open) -> bool:
-    """True if it is new."""
+    """Returns True if the incident is new."""
     last_at = datetime.fromtimestamp(incident.last_s, UTC)
     if row is not None:
         mine = WatchedIncident.objects.filter(pk=row.pk)
@@ -117,7 +117,7 @@ def _open(row: WatchedIncident) -> Open:
 
 
 def untold() -> list[tuple[WatchedIncident, bool]]:
-    """Incidents that the channels have no message about yet; True: that they are over."""
+    """Returns incidents that the channels have no message about yet; True: that they are over."""
     rows = WatchedIncident.objects.select_related(*PARTS)
     opened = rows.filter(told_opened=False)
     closed = rows.filter(told_opened=True, told_closed=False).exclude(closed_at=None)
@@ -125,7 +125,7 @@ def untold() -> list[tuple[WatchedIncident, bool]]:
 
 
 def note_told(row: WatchedIncident, *, is_over: bool) -> bool:
-    """True once. Within the transaction that stores the messages."""
+    """Returns True once. Call it in the transaction that stores the messages."""
     mine = WatchedIncident.objects.filter(pk=row.pk)
     if is_over:
         return bool(mine.filter(told_closed=False).update(told_closed=True))

@@ -1,8 +1,9 @@
 """Long work on the files of a watched query: stored as a row, carried out by a separate process.
 
-A worker starts the process; a command carries the work out itself. While it reads and copies, it
-reports each step and that it lives. If it falls silent, the work ends as failed, and what it had
-begun to write is removed. Work ends once: the second process to end it changes nothing.
+A worker starts the process; a command carries the work out itself. While that process reads and
+copies, it reports each step and shows signs of life. If it falls silent, the work ends as failed,
+and everything that it had begun to write is removed. Work ends once: the second process to end it
+changes nothing.
 """
 
 import logging
@@ -36,7 +37,7 @@ log = logging.getLogger("ftdash.watching")
 
 OPEN_MAX = 4
 KEPT_MAX = 500
-"""Ended works of each query."""
+"""How many ended works of each query are kept."""
 
 SIGN_OF_LIFE_S = 2.0
 TELL_EVERY_S = 0.5
@@ -77,7 +78,7 @@ def savepoint_row(query: WatchedQuery, key: int) -> QuerySavepoint:
 
 
 def all_roots() -> list[str]:
-    """Where queries and their savepoints may be read."""
+    """Returns where queries and their savepoints may be read."""
     return [*settings.WATCH_ROOTS, settings.WATCH_SAVEPOINTS]
 
 
@@ -93,7 +94,7 @@ def ask(
     savepoint: QuerySavepoint | None = None,
     is_here: bool = False,
 ) -> int:
-    """Store the work; `is_here`: the caller carries it out. Raises Rejected if there is no room."""
+    """Store work; with `is_here`, the caller carries it out. Raises Rejected without room."""
     reason = check_reason(reason)
     now = timezone.now()
     try:
@@ -131,7 +132,7 @@ def ask(
 
 
 def _forget_oldest(query: WatchedQuery) -> None:
-    """The audit log keeps who asked; results of state may be large."""
+    """Deletes the oldest ended works: results may be large, and the audit log keeps who asked."""
     ended = QueryWork.objects.filter(query=query).exclude(ended_at=None).order_by("-pk")
     too_old = list(ended.values_list("pk", flat=True)[KEPT_MAX:])
     QueryWork.objects.filter(pk__in=too_old).delete()
@@ -152,7 +153,7 @@ def start(key: int) -> None:
             cwd=settings.BASE_DIR,
             start_new_session=True,
         )
-    # Waiting is what removes a dead child from the process table.
+    # Only a wait removes a dead child from the process table.
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
 
 
@@ -174,8 +175,11 @@ def end_silent() -> None:
 
 
 def _clear_away(row: QueryWork) -> None:
-    """A fork that has its `metadata`, which is written last, is whole: a job may run from it.
-    That of a repartition is not, because nothing has compared its state yet."""
+    """Removes what a work had begun to write, except a complete fork.
+
+    A fork that has its `metadata`, which is written last, is complete: a job may run from it. That
+    of a repartition is not, because nothing has compared its state yet.
+    """
     trees = [tree_at(place, all_roots()) for place in row.writes_to]
     is_only_copied = row.kind == WorkKind.FORK and row.asked.get("partitions") is None
     if is_only_copied and any(tree.read("metadata") is not None for tree in trees):
@@ -211,7 +215,7 @@ class Progress:
 
 
 def end(key: int, *, result: Any = None, problem: str = "") -> bool:
-    """True if this was the end; the first one holds."""
+    """Ends the work, unless it has ended already. Returns True if this was the end."""
     state = WorkState.FAILED if problem else WorkState.SUCCEEDED
     ended = QueryWork.objects.filter(pk=key, ended_at=None).update(
         state=state,
@@ -253,4 +257,4 @@ def signs_of_life(key: int) -> Iterator[None]:
 
 
 PROBLEMS = (Rejected, Retryable, Interrupted)
-"""What a work may end with, as a sentence for people."""
+"""Errors that may end a work, each as a sentence for people."""

@@ -1,6 +1,6 @@
-"""`manage.py watch`: Structured Streaming queries, watched, saved, rewound into forks, not touched.
+"""`manage.py watch`: watches, saves and forks Structured Streaming queries without touching them.
 
-`check` judges a checkpoint directory once, without a row, also while its query is dead: exit status
+`check` judges a checkpoint directory once, without a row, even while its query is dead: exit status
 0 if nothing is damaged, 1 if something is, 2 if it cannot be read.
 """
 
