@@ -1,8 +1,8 @@
-"""Checks a whole installation, and says what cures each trouble it finds.
+"""Checks a whole installation, and says how to cure each trouble that it finds.
 
 Every check looks at one part and answers with a `Diagnosis`; none of them repairs anything. A check
 that depends on a broken part is skipped, so that one trouble gives one finding. The health
-addresses in `health` ask the same functions, and keep the answers to themselves.
+addresses in `health` ask the same functions, but do not show the answers.
 """
 
 import os
@@ -40,7 +40,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.storage.roots import ROOTS_VARIABLE
 
 FREE_BYTES_MIN = 2 << 30
-"""Below that, one larger checkpoint may fill the disk."""
+"""With less space, one large checkpoint may fill the disk."""
 
 CLOCKS_DIFFER_MAX = timedelta(seconds=2)
 REDIS_TIMEOUT_S = 2.0
@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What was found of one part. `cure` is empty if it is well."""
+    """The finding about one part. `cure` is empty if the part is well."""
 
     part: str
     verdict: Verdict
@@ -77,12 +77,12 @@ def warning(part: str, finding: str, cure: str) -> Diagnosis:
 
 
 def sentence(found: Diagnosis) -> str:
-    """On one line, for a process that cannot go on: what was found where, and its cure."""
+    """Returns the part, its finding and its cure on one line, for a process that cannot start."""
     return f"{found.part[:1].upper()}{found.part[1:]}: {found.finding} {found.cure}"
 
 
 def examine() -> Iterator[Diagnosis]:
-    """One diagnosis after the other, so that a slow part delays only its own."""
+    """Yields the diagnoses, each part after those that it depends on."""
     yield home()
     yield secret_key()
     found = database()
@@ -144,7 +144,7 @@ def secret_key() -> Diagnosis:
 
 
 def key_in_use() -> Diagnosis:
-    """Whether the key is the one with which `prepare` has set this installation up."""
+    """Checks that the secret key is the one with which `prepare` set this installation up."""
     part = "key in use"
     noted = KeyMark.objects.values_list("digest", flat=True).first()
     if noted is None:
@@ -162,12 +162,12 @@ def key_in_use() -> Diagnosis:
 
 
 def mark_of_key() -> str:
-    """Tells whether two keys are equal, and nothing about them."""
+    """Returns a digest that shows whether two keys are equal, and nothing else about them."""
     return salted_hmac("ftdash.deployment", "mark", algorithm="sha256").hexdigest()
 
 
 def database() -> Diagnosis:
-    """Whether it answers, and whether its version is one that Django supports."""
+    """Checks that the database answers, and that Django supports its version."""
     part = "database"
     try:
         connection.ensure_connection()
@@ -212,7 +212,7 @@ def of_newer_version(migration: tuple[str, str]) -> Diagnosis:
 def newer_migrations(
     loader: MigrationLoader, applied: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Those of `applied`, of our tables, that this version does not know."""
+    """Returns the migrations in `applied` of our tables that this version does not know."""
     replaced = {old for each in loader.disk_migrations.values() for old in each.replaces}
     ours = {config.label for config in apps.get_app_configs()}
     unknown = set(applied) - set(loader.disk_migrations) - replaced
@@ -220,8 +220,10 @@ def newer_migrations(
 
 
 def clock(at_most: timedelta = CLOCKS_DIFFER_MAX) -> Diagnosis:
-    """Compares the clock of this machine with that of the database server, or of Redis if the
-    database is a file."""
+    """Compares the clock of this machine with that of the database server.
+
+    If the database is a file, compares it with the clock of Redis.
+    """
     part = "clock"
     if connection.vendor == "sqlite":
         return _clock_of_redis(part, at_most)
@@ -245,7 +247,7 @@ def _clock_of_redis(part: str, at_most: timedelta) -> Diagnosis:
 def _clocks(
     part: str, whose: str, times: tuple[datetime, datetime, datetime], at_most: timedelta
 ) -> Diagnosis:
-    """`times`: here before the question, there, here after the answer."""
+    """`times` are the time here before the question, the time there, and the time here after it."""
     began, there, ended = times
     apart = max(began - there, there - ended, timedelta(0))
     if apart > at_most:
@@ -307,7 +309,7 @@ def worker() -> Diagnosis:
 
 
 def beat(seen: Liveness) -> Diagnosis:
-    """Beat sends the rounds that a worker carries out; the row is written by the round."""
+    """Beat sends the rounds that a worker carries out; each round writes the row."""
     return _alive("beat", seen, "Start it: `systemctl start ftdash-beat ftdash-worker`.")
 
 
@@ -334,7 +336,7 @@ def people() -> Diagnosis:
 
 
 def company_sign_in() -> Diagnosis:
-    """Whether the company's sign-in works, by OpenID Connect or by a header of a proxy."""
+    """Checks that the company's sign-in works, by OpenID Connect or by a header of a proxy."""
     part = "company sign-in"
     if not company.is_configured():
         if not settings.OPERATOR_GROUPS | settings.ADMIN_GROUPS:

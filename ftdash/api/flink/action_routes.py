@@ -1,11 +1,11 @@
 """Flink's addresses that act on jobs: each stores a request, whose progress a client then polls.
 
-It offers only what an administrator may do on the pages; the request's row names caller and
-interface. A request's id is the trigger id if the client chose one, or if Flink's client is to poll
-for it: 32 hexadecimal digits. A failed operation has status COMPLETED, with the cause inside.
+They offer only what an administrator may do on the pages; the request's row names caller and
+interface. The id of a request that a client polls is the trigger id: 32 hexadecimal digits, which
+the client may choose. A failed operation has status COMPLETED, with the cause inside.
 
-Bodies of requests are read leniently, as Flink's server does: unknown fields are ignored, missing
-ones have their defaults.
+Like Flink's server, these routes read request bodies leniently: they ignore unknown fields and use
+defaults for missing ones.
 
 Source: Flink 2.3, `rest.messages.job.savepoints`, `.checkpoints` and `rest.handler.async`.
 """
@@ -78,7 +78,7 @@ class Empty(Kebab, frozen=True, kw_only=True): ...
 
 
 class FailureCause(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """`serialized_throwable`: the Java serialization of the exception, in base64."""
+    """`serialized_throwable` is the Java serialization of the exception, in base64."""
 
     class_: str = msgspec.field(name="class")
     stack_trace: str
@@ -117,7 +117,7 @@ COMPLETED = Status(id="COMPLETED")
 
 
 def trigger_id(given: str | None) -> str:
-    """Raises Problem if the client chose an invalid id."""
+    """Returns the client's trigger id, or a new one. Raises Problem if the client's is invalid."""
     if given is None:
         return uuid.uuid4().hex
     check_id("triggerId", given)
@@ -127,7 +127,7 @@ def trigger_id(given: str | None) -> str:
 def request_of(
     trigger: str, commands: Collection[type[Command]], run_id: str | None
 ) -> RequestView:
-    """Raises Problem if that run (None: no run) has no such operation."""
+    """Finds an operation of that run; None means one without a run. Raises Problem if none fits."""
     check_id("triggerid", trigger)
     found, kinds = queries.request(trigger), [command.kind for command in commands]
     if found is None or found.kind not in kinds or found.run_id != run_id:
@@ -240,7 +240,7 @@ def disposal_progress(asked: Asked, trigger: str) -> object:
 
 
 def _cancel(asked: Asked, job: str) -> Reply:
-    """Cancelling a cancelled job is no error; a job that ended otherwise stays as it is."""
+    """Cancelling a cancelled job is no error. Raises Problem if the job ended in another way."""
     run = job_of(job)
     if run.state.is_terminal and run.state is not ShownState.CANCELED:
         raise Problem(409, f"Job {job} is {run.state} already.")

@@ -1,8 +1,8 @@
 """Flink's addresses that read the checkpoints of a job, with their bodies as Flink 2.3 sends them.
 
-Fields that we do not measure are 0: `processed_data`, the bytes that passed while a subtask
-aligned. `alignment_buffered`, which has been 0 in Flink for years, is what was held back. A
-distribution has whole numbers, and quantiles that may be "NaN".
+`processed_data`, the bytes that passed while a subtask aligned, is always 0: we do not measure it.
+`alignment_buffered`, which has been 0 in Flink for years, is the bytes that the alignment held
+back. A distribution has whole numbers, and quantiles that may be "NaN".
 
 Source: Flink, `org.apache.flink.runtime.rest.messages.checkpoints`.
 """
@@ -42,7 +42,7 @@ NAN = "NaN"
 
 
 class Snake(msgspec.Struct, frozen=True, kw_only=True):
-    """Sends every field always."""
+    """Always sends every field."""
 
 
 class Stats(Snake, frozen=True, kw_only=True):
@@ -242,7 +242,7 @@ def stats_of(found: Distribution) -> Stats:
 
 
 def stats_unmeasured(like: Distribution) -> Stats:
-    """Zeros, over as many values as `like` has."""
+    """Returns zeros; the quantiles are "NaN" if those of `like` are."""
     return stats_of(distribution([0.0] if like.quantiles else []))
 
 
@@ -348,7 +348,7 @@ def _type(found: MeasuredCheckpoint) -> str:
 
 
 NEVER = 2**63 - 1
-"""Flink's interval when nothing is periodic."""
+"""Flink's interval for a job without periodic checkpoints."""
 
 CHANGELOG_INTERVAL_MS = 600_000
 _BACKENDS = {
@@ -493,7 +493,7 @@ def subtasks(asked: Asked, job: str, checkpoint: str, vertex: str) -> object:
 
 
 def _checkpoint(job: str, text: str) -> CheckpointDetail:
-    """Raises Problem if there is none with that id, or if its subtasks' part is no longer kept."""
+    """Raises Problem if no checkpoint has that id, or the details of its subtasks were deleted."""
     run = job_of(job)
     if not text.isascii() or not text.isdigit() or int(text) > CHECKPOINT_ID_MAX:
         raise Problem(

@@ -1,7 +1,7 @@
 """Flink's addresses about the cluster: this installation, its applications and task managers.
 
-Each job is an application of its own, with its id. Each connected slot is a task manager, with one
-slot; values that a Java process has and a slot lacks are 0.
+Each job is an application of its own, with the job's id. Each connected slot is a task manager with
+one slot; values that only a Java process has are 0.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ def connected() -> list[shapes.TaskManager]:
 
 
 def find(manager: str) -> Connected | None:
-    """None: no slot of that name is connected."""
+    """Finds the connected slot of that name, or returns None if there is none."""
     named = (each for each in _all() if task_manager_id(each.run.run_id, each.slot) == manager)
     return next(named, None)
 
@@ -82,7 +82,7 @@ def _body(found: Connected) -> shapes.TaskManager:
     )
 
 
-_APPLICATION_STATES = {  # to the state of its one job
+_APPLICATION_STATES = {  # maps to the state of its one job
     "CREATED": "CREATED",
     "RUNNING": "RUNNING",
     "FAILING": "FAILING",
@@ -121,7 +121,7 @@ def detail(run: RunFacts) -> shapes.ApplicationDetail:
 
 
 def exceptions(run: RunFacts, failures: list[FailureView]) -> shapes.ApplicationExceptions:
-    """`failures`: newest first."""
+    """`failures` come newest first."""
     entries = [exception(run, failure) for failure in failures[:1]]
     return shapes.ApplicationExceptions(
         exception_history=shapes.ApplicationExceptionEntries(
@@ -194,7 +194,7 @@ def application(asked: Asked, application: str) -> object:
 
 
 def application_exceptions(asked: Asked, application: str) -> object:
-    """The failure that ended it; empty if it goes on or ended otherwise."""
+    """The failure that ended the application; empty if it still runs or ended in another way."""
     run = job_of(application)
     return exceptions(run, failures(run.run_id, 1))
 

@@ -1,12 +1,12 @@
 """The entry to Flink's routes: callers, request bodies, answers, and Flink's own web page.
 
-A GET may carry a body (Flink's command line sends `{}`), which is ignored. Answers only what a
-route offers, and only callers whom `ftdash.accounts.authentication` knows. Errors have Flink's one
-shape.
+A GET may carry a body (Flink's command line sends `{}`), which these routes ignore. They answer
+only the methods that they offer, and only callers whom `ftdash.accounts.authentication` knows. All
+errors have Flink's shape.
 
-The web page is served unmodified from a local directory to people who have signed in. It needs more
-browser rights than our pages: elements and attributes with styles, and one handler in its head,
-which is allowed only by its digest.
+`page` serves the web page unmodified from a local directory to people who have signed in. The page
+needs more browser rights than ours: styles in elements and attributes, and one handler in its head,
+which the policy allows only by its digest.
 """
 
 import base64
@@ -41,7 +41,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Problem(Exception):
-    """Ends a request with one sentence."""
+    """Ends a request with an error of one sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class Asked:
     caller: Caller
 
     def body(self, kind: type[Body]) -> Body:
-        """An empty body equals `{}`. Raises Problem if it is not JSON of that kind."""
+        """Decodes the body; an empty one is `{}`. Raises Problem if it is not JSON of that kind."""
         try:
             return msgspec.json.decode(self.request.body or b"{}", type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -66,7 +66,7 @@ class Asked:
         return self.request.GET.get(name, default)
 
     def values(self, name: str) -> list[str]:
-        """The values between commas; a repeated parameter continues the list."""
+        """Splits the value at its commas; a repeated parameter continues the list."""
         given = self.request.GET.getlist(name)
         return ",".join(given).split(",") if given else []
 
@@ -155,7 +155,7 @@ def nothing_here(asked: Asked, **_: str) -> object:
 
 INDEX = "index.html"
 LOAD_STYLES = "this.media='all'"
-"""What the page's head does when its style sheet has loaded. Angular writes it there."""
+"""The handler that Angular writes into the page's head; it runs when the style sheet has loaded."""
 
 _DIGEST = base64.b64encode(hashlib.sha256(LOAD_STYLES.encode()).digest()).decode()
 POLICY = {

@@ -77,7 +77,7 @@ def detail_body(run: RunFacts, subtasks: list[SubtaskView]) -> shapes.JobDetail:
 
 
 def timestamps(run: RunFacts) -> dict[str, int]:
-    """When each state was last entered; 0: never."""
+    """Maps each state to the time it was last entered, or 0 if never."""
     entered = {"CREATED": run.created_at} | run.status_times
     return {state: epoch_ms(entered[state]) if state in entered else 0 for state in JOB_STATES}
 
@@ -114,7 +114,7 @@ def _node(vertex: VertexView, by_uid: dict[str, VertexView], parallelism: int) -
 
 
 def _description(vertex: VertexView) -> str:
-    """Markup, as Flink's page expects it. Uids contain no character with a meaning in it."""
+    """Returns markup, as Flink's page expects. Uids contain no character to escape."""
     head, *rest = vertex_name(vertex).split(" -> ")
     return "".join([f"{head}<br/>", *(f"+- {name}<br/>" for name in rest)])
 
@@ -205,7 +205,7 @@ def _restart_sentence(restart: RestartOptions) -> str:
 def exception_history(
     run: RunFacts, failures: list[FailureView], limit: int
 ) -> shapes.ExceptionHistory:
-    """`failures`: one more than shown, if there are more."""
+    """`failures` has one more than `limit` if there are more."""
     return shapes.ExceptionHistory(
         exception_history=shapes.ExceptionEntries(
             entries=[exception(run, failure) for failure in failures[:limit]],
@@ -215,7 +215,7 @@ def exception_history(
 
 
 def exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
-    """Flink names a Java class; here it is the sentence about the failure."""
+    """Gives the sentence about the failure where Flink names a Java class."""
     task, slot = failure.vertex, failure.slot
     if task is not None and failure.subtask is not None:
         counts = {each.uid: each.subtask_count(run.parallelism) for each in run.vertices}
@@ -276,14 +276,14 @@ def settings(asked: Asked, job: str) -> object:
 
 
 def requirements(asked: Asked, job: str) -> object:
-    """As with Flink's default scheduler, it can neither be read nor changed."""
+    """Refuses to read or change the requirements, as with Flink's default scheduler."""
     job_of(job)
     told = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
     return Reply(shapes.Errors(errors=["Internal server error.", told]), 500)
 
 
 def rescaling(asked: Asked, job: str) -> object:
-    """Flink's rescaling is switched off, for any job."""
+    """Refuses: Flink has rescaling switched off for every job."""
     check_id("jobid", job)
     raise Problem(503, SWITCHED_OFF)
 
@@ -311,7 +311,10 @@ def exceptions(asked: Asked, job: str) -> object:
 
 
 def _asks_for_labels(asked: Asked) -> bool:
-    """No failure has labels here, so no filter matches. Raises Problem unless it is `key:value`."""
+    """Returns True if the request filters by labels; no failure here has any, so none matches.
+
+    Raises Problem unless each label is `key:value`.
+    """
     given = asked.values("failureLabelFilter")
     for each in given:
         if not _LABEL.fullmatch(each):
@@ -330,7 +333,7 @@ def metrics_of(asked: Asked, job: str) -> object:
 
 
 def metrics_of_all(asked: Asked) -> object:
-    """Over the listed jobs, or those of them that `jobs` names."""
+    """Aggregates over the listed jobs, or over those that `jobs` names."""
     named = asked.values("jobs")
     for job in named:
         check_id("jobs", job, "query")
@@ -340,6 +343,6 @@ def metrics_of_all(asked: Asked) -> object:
 
 
 def execution_result(asked: Asked, job: str) -> object:
-    """Says only if there is a result: here, jobs do not return one as Flink's do."""
+    """Says only if the job is over: unlike Flink's jobs, these return no result."""
     is_over = job_of(job).state.is_terminal
     return {"status": shapes.Status(id="COMPLETED" if is_over else "IN_PROGRESS")}

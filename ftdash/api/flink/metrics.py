@@ -1,7 +1,7 @@
 """The metrics that Flink's pages request by name, with their values, for a job or a vertex.
 
-Without `get` a client receives names, with `get` the values it names. Unknown metrics are left out,
-name and value: Flink's page shows N/A for them.
+Without `get`, a client receives names; with `get`, the values of the metrics that it names. An
+answer leaves out unknown metrics: Flink's page shows N/A for them.
 
 Source: Flink, `AbstractMetricsHandler`, `AbstractAggregatingMetricsHandler`,
 `AggregatingSubtasksMetricsHandler`, `JobVertexDetailsHandler` (spread), `MetricsAggregator` (skew).
@@ -65,7 +65,7 @@ def of_subtask(view: SubtaskView) -> Values:
 
 
 def spread(values: Sequence[int]) -> Spread:
-    """Whole numbers; percentiles lie between neighbours. All 0 if there are no values."""
+    """Returns whole numbers; percentiles are interpolated. All are 0 if there are no values."""
     ordered = sorted(values) or [0]
     return Spread(
         min=ordered[0],
@@ -104,7 +104,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def listed(asked: Asked, values: Values) -> object:
-    """Leaves out names that are not known."""
+    """Returns the names, or the values that `get` names; leaves out unknown names."""
     wanted = asked.values("get")
     if not any(wanted):
         return [shapes.MetricName(id=name) for name in values]
@@ -113,7 +113,7 @@ def listed(asked: Asked, values: Values) -> object:
 
 
 def aggregated(asked: Asked, found: Sequence[Values]) -> object:
-    """Over subtasks or jobs. Raises Problem if `agg` names an unknown aggregation."""
+    """Aggregates over subtasks or jobs. Raises Problem if `agg` names an unknown aggregation."""
     wanted = asked.values("get")
     kinds = frozenset(filter(None, asked.values("agg"))) or AGGREGATIONS
     if not kinds <= AGGREGATIONS:
@@ -132,7 +132,10 @@ def aggregated(asked: Asked, found: Sequence[Values]) -> object:
 
 
 def within(ranges: Sequence[str], indices: Iterable[int]) -> list[int]:
-    """The indices in ranges like `0-2` or `4`; none: all. A malformed range selects nothing."""
+    """Selects indices by ranges like `0-2` or `4`, or all if there are no ranges.
+
+    A malformed range selects nothing.
+    """
     if not ranges:
         return list(indices)
     found = filter(None, (_RANGE.fullmatch(each.strip()) for each in ranges))

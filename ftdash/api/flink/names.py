@@ -1,7 +1,7 @@
-"""What Flink calls our things: ids of 32 hexadecimal digits, states, times, and exceptions.
+"""Flink's names for our things: ids of 32 hexadecimal digits, states, times, and exceptions.
 
-A run is a job; a vertex has the operator id of its uid; a slot is a task manager with one slot. If
-a run's state is unknown, it is Flink's RECONCILING: known, but silent.
+A run is a job; a vertex has the operator id of its uid; a slot is a task manager with one slot. A
+run whose state is unknown has Flink's state RECONCILING: known, but silent.
 
 Flink's client reads one field as Java's serialization of an exception: the bytes are an
 `org.apache.flink.util.SerializedThrowable` without the original exception, only its text and the
@@ -49,16 +49,16 @@ EXECUTION_STATES = (
     "RECONCILING",
     "INITIALIZING",
 )
-_TASK_STATES = {  # for a job in this state; in other states, the job's name for it
+_TASK_STATES = {  # by the state of the job; other states have the same name
     "CANCELLING": "CANCELING",
     "FAILING": "CANCELING",
     "RESTARTING": "SCHEDULED",
 }
-_known_jobs: dict[str, str] = {}  # job id to run id: a function of the run id, so never wrong
+_known_jobs: dict[str, str] = {}  # job id to run id; never stale, as it depends only on the run id
 
 
 def job_id(run_id: str) -> str:
-    """Always the same, whichever database holds the run."""
+    """Depends only on the run id, so it is the same in every database."""
     return hashlib.sha256(f"ftdash run {run_id}".encode()).hexdigest()[:32]
 
 
@@ -95,7 +95,7 @@ def state_counts(state: str, count: int) -> dict[str, int]:
 
 
 def epoch_ms(at: datetime | None) -> int:
-    """-1: not reached."""
+    """Returns -1 for a time that was not reached."""
     return -1 if at is None else times.epoch_ms(at)
 
 
@@ -109,7 +109,7 @@ def duration_ms(run: RunFacts) -> int:
 
 
 TEXT_MAX = 8_000
-"""In characters; a string of the stream has a length of two bytes, a character at most three."""
+"""In characters: the stream has two bytes for a string's length, and up to three a character."""
 
 _HEADER = bytes.fromhex("aced0005")
 _OBJECT, _CLASS, _STRING, _REFERENCE, _ARRAY = b"\x73", b"\x72", b"\x74", b"\x71", b"\x75"
@@ -124,7 +124,7 @@ _NO_CAUSES = "java.util.Collections$EmptyList", "7ab817b43ca79ede"
 
 
 def serialized_throwable(class_name: str, text: str) -> str:
-    """Base64. `text` is what a client prints; it is cut if too long."""
+    """Returns base64. `text` is the text that a client prints; it is cut if too long."""
     text = text[:TEXT_MAX]
     stream = (
         _HEADER
@@ -139,7 +139,7 @@ def serialized_throwable(class_name: str, text: str) -> str:
         + _OBJECT
         + _described(_NO_CAUSES, _SERIALIZABLE)
         + _NULL
-        + _END  # of what Throwable writes
+        + _END  # end of the data that Throwable writes
         + _string(text)
         + _string(class_name)
         + _NULL  # the exception itself

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Kebab(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
-    """Fields in kebab case, as most of Flink's."""
+    """Fields in kebab case, like most of Flink's."""
 
 
 class Features(Kebab, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class PlanAnswer(Kebab, frozen=True, kw_only=True):
 
 
 class IoMetrics(Kebab, frozen=True, kw_only=True):
-    """`complete` false: the number before it is not fully known."""
+    """A `complete` field is false if the number before it is not fully known."""
 
     read_bytes: int
     read_bytes_complete: bool
@@ -358,7 +358,7 @@ class MetricValue(Kebab, frozen=True, kw_only=True):
 
 
 class MetricOverSubtasks(Kebab, frozen=True, kw_only=True):
-    """`skew`: the subtasks' mean distance from their mean, in percent of that mean."""
+    """`skew` is the subtasks' mean distance from their mean, in percent of that mean."""
 
     id: str
     min: float | msgspec.UnsetType = msgspec.UNSET

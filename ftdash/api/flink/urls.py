@@ -156,4 +156,4 @@ beside_page = [
 """Flink's page, and the addresses that it requests."""
 
 versioned = [*urlpatterns, re_path(r"^.*$", route(get=nothing_here), name="nothing")]
-"""Nothing else exists below a prefix of its own."""
+"""The same addresses below a prefix of their own, where nothing else exists."""

@@ -1,7 +1,7 @@
 """Flink's addresses that read one vertex of a job, or one subtask of it, with their bodies.
 
-A slot hosts at most one subtask of each vertex: subtask n runs in slot n, as long as its run. The
-figures are those of the run's newest sample, so only the present attempt is known.
+A slot hosts at most one subtask of each vertex: subtask n runs in slot n for as long as its run
+lasts. The figures are those of the run's newest sample, so only the current attempt is known.
 """
 
 import re
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def indices(self) -> range:
-        """Of the subtasks that it has, whether they have reported or not."""
+        """The indices of its subtasks, including those that have not reported yet."""
         return range(self.vertex.subtask_count(self.run.parallelism))
 
     def of(self, index: int) -> list[SubtaskView]:
@@ -94,7 +94,7 @@ def attempt_body(seen: Seen, index: int) -> shapes.SubtaskAttempt:
 
 
 def aggregated_body(seen: Seen, indices: list[int]) -> shapes.Aggregated:
-    """Over these subtasks. Every subtask of a run has spent the same time in each state."""
+    """Aggregates these subtasks. All subtasks of a run have spent the same time in each state."""
     found = [io_metrics(seen.of(index)) for index in indices]
     columns = {
         "read-bytes": [each.read_bytes for each in found],
@@ -115,8 +115,8 @@ def aggregated_body(seen: Seen, indices: list[int]) -> shapes.Aggregated:
 def status_durations(run: RunFacts) -> dict[str, int]:
     """Milliseconds in earlier states, and so far in the present one.
 
-    Spark places slots before they report anything, so none is ever seen scheduled or deploying, but
-    Flink's web page reads both.
+    Spark places slots before they report anything, so no subtask ever shows as scheduled or
+    deploying, but Flink's web page reads both.
     """
     entered = run.status_times
     initialized, running = entered.get("INITIALIZING"), entered.get("RUNNING")
@@ -151,7 +151,7 @@ def times_body(seen: Seen) -> shapes.SubtaskTimes:
 
 
 def task_timestamps(run: RunFacts) -> dict[str, int]:
-    """When the subtasks last entered each state; 0: never."""
+    """Maps each state to the time the subtasks last entered it, or 0 if never."""
     entered = {
         _JOB_STATES_OF_TASKS.get(state, state): at
         for state, at in run.status_times.items()
@@ -220,7 +220,7 @@ def level(ratio: float) -> str:
 
 
 def find(run: RunFacts, vertex: str, samples: Callable[[str], SubtaskSamples]) -> Seen | None:
-    """The vertex of that id; None: the run has none."""
+    """Finds the vertex with that id, or returns None if the run has none."""
     named = next((each for each in run.vertices if vertex_id(each) == vertex), None)
     return None if named is None else Seen(run, named, samples(run.run_id))
 

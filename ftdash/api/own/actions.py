@@ -41,8 +41,11 @@ Asked = Status[RequestView]
 
 @api.post("/pipelines", response={ASKED: RequestView})
 def start(request: Entered, asked: shapes.AskingToStart) -> Asked:
-    """Create or change the pipeline, and start a run of it from the beginning. If it
-    has a recovery point, `confirm` has to be its name: a start leaves state and output behind."""
+    """Create or change the pipeline, and start a run of it from the beginning.
+
+    If it has a recovery point, `confirm` has to be its name: a start leaves state and output
+    behind.
+    """
     check_declared(asked.flow)
     is_confirmed = asked.confirm == asked.name
     services.check_start_over(asked.name, is_confirmed=is_confirmed, request_id=asked.request_id)
@@ -89,20 +92,22 @@ def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Aske
 
 @api.post("/pipelines/{name}/settings", response={ASKED: RequestView})
 def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange) -> Asked:
-    """Change settings of the newest run, while it goes on."""
+    """Change settings of the newest run while it runs."""
     return _ask(request, name, asked, ChangeSettings(settings=asked.settings))
 
 
 @api.post("/pipelines/{name}/retry", response={ASKED: RequestView})
 def retry_now(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
-    """Begin the attempt that waits for its restart delay."""
+    """Start the attempt that waits for its restart delay now."""
     return _ask(request, name, asked, RetryNow())
 
 
 @api.post("/pipelines/{name}/undo-start", response={ASKED: RequestView})
 def undo_start(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
-    """End a run that started over, and put back the output that its start set aside; only while
-    the run has committed nothing."""
+    """End a run that started over, and put back the output that its start set aside.
+
+    This is possible only while the run has committed nothing.
+    """
     return _ask(request, name, asked, UndoStart())
 
 
@@ -122,8 +127,10 @@ def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaul
 def start_game_day(
     request: Entered, name: InPath, asked: shapes.AskingForGameDay
 ) -> Status[GameDayView]:
-    """Start a fault on purpose that is measured and proven; follow it under its key. Repeating the
-    same `request_id` returns the same game day."""
+    """Start a game day: a fault on purpose that is measured and proven. Follow it under its key.
+
+    Repeating the same `request_id` returns the same game day.
+    """
     key = game_day_services.start_game_day(
         pipeline=name,
         fault=asked.fault,
@@ -140,8 +147,11 @@ def start_game_day(
 
 @api.post("/pipelines/{name}/upgrade", response={ASKED: RequestView})
 def upgrade(request: Entered, name: InPath, asked: shapes.AskingToUpgrade) -> Asked:
-    """Check a package that was added, stop with a savepoint, and go on with it; or go back by
-    itself. To go back later, upgrade to the package before."""
+    """Check an added package, stop with a savepoint, and continue with the package.
+
+    If that fails, the upgrade goes back by itself. To go back later, upgrade to the previous
+    package.
+    """
     return _stored(
         upgrade_services.upgrade(
             pipeline=name,

@@ -1,4 +1,4 @@
-"""The API object: which callers to admit, the form of errors, and the description of everything."""
+"""The API object: the callers that it admits, the form of its errors, and its description."""
 
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ class Entered(HttpRequest):
 
 
 def enter(request: HttpRequest) -> Caller:
-    """Raises Refused. Every method that does not only read needs the right to act."""
+    """Admits a caller, or raises Refused. Methods that do not only read need the right to act."""
     caller = caller_of(request)
     if request.method not in SAFE:
         check_may_act(caller, request)
@@ -45,26 +45,26 @@ def enter(request: HttpRequest) -> Caller:
 
 
 def enter_to_configure(request: HttpRequest) -> Caller:
-    """For alerts and retention. Raises Refused."""
+    """Admits a caller who may change alerts and retention. Raises Refused."""
     caller = caller_of(request)
     check_may_configure(caller, request)
     return caller
 
 
 def enter_in_person(request: HttpRequest) -> Caller:
-    """For people and tokens. Raises Refused."""
+    """Admits a caller who may change people and tokens. Raises Refused."""
     caller = caller_of(request)
     check_in_person(caller, request)
     return caller
 
 
 def enter_to_report(request: HttpRequest) -> Caller:
-    """For listeners of queries. Raises Refused."""
+    """Admits listeners of queries. Raises Refused."""
     return reporter_of(request)
 
 
 def _needing(scope: TokenScope | None, role: Role | None) -> list[dict[str, list[str]]]:
-    """One of these, with a scope or role, in OpenAPI's words. None: that one is not enough."""
+    """Returns the alternatives, a token or a session, as OpenAPI writes them. None excludes one."""
     by_token = [] if scope is None else [{"token": [scope.value]}]
     by_session = [] if role is None else [{"session": [role.value]}]
     return [*by_token, *by_session]
@@ -93,7 +93,7 @@ REPORTING: dict[str, Any] = {
 api = NinjaAPI(
     title="ftdash",
     version="1",
-    description=__doc__,
+    description="Read pipelines, checkpoints and watched streams, and ask for actions on them.",
     auth=enter,
     docs_url=None,
     openapi_url=None,

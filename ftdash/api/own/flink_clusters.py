@@ -1,4 +1,4 @@
-"""Addresses of watched Flink clusters, their jobs, and what is asked of these.
+"""Addresses of watched Flink clusters, their jobs, and actions on these jobs.
 
 An action answers at once; ask its address until its state is SUCCEEDED, FAILED or UNKNOWN.
 """
@@ -31,7 +31,10 @@ CHECKPOINTS_PER_PAGE = 200
 
 
 class FlinkClusterAnswer(Schema):
-    """`heard_at`: its newest answer. `problem`: why it does not answer now. Times are UTC."""
+    """`heard_at` is the time of its newest answer; `problem` says why it does not answer now.
+
+    Times are UTC.
+    """
 
     name: str
     address: str
@@ -45,7 +48,7 @@ class FlinkClusterAnswer(Schema):
 
 
 class FlinkActionAnswer(Schema):
-    """`note`: what is to be known about its way, for example that it was sent again."""
+    """`note` describes its course, for example that it was sent again."""
 
     key: int
     kind: FlinkActionKind
@@ -61,7 +64,7 @@ class FlinkActionAnswer(Schema):
 
 
 class AskingToWatchFlink(Changing):
-    """`header`: a name, a colon and a value; it is kept, and never answered."""
+    """`header` is a name, a colon and a value. It is kept, and no answer contains it."""
 
     name: Name
     address: Text
@@ -69,7 +72,7 @@ class AskingToWatchFlink(Changing):
 
 
 class AskingOfFlink(Changing):
-    """`directory` empty: the one that the cluster has configured."""
+    """An empty `directory` means the one that the cluster has configured."""
 
     kind: Literal["SAVEPOINT", "STOP", "CANCEL", "CHECKPOINT"]
     directory: Text = ""
@@ -115,7 +118,7 @@ def flink_cluster(request: HttpRequest, name: InPath) -> FlinkClusterAnswer:
 def remove_flink_cluster(
     request: Entered, name: InPath, asked: Changing
 ) -> list[FlinkClusterAnswer]:
-    """Watch it no longer, and delete its history; answers what is still watched."""
+    """Stop watching a cluster, and delete its history; the answer lists the remaining clusters."""
     _cluster(name)
     registration.remove(name=name, requester=request.auth.name, reason=asked.reason)
     return [FlinkClusterAnswer.from_orm(each) for each in queries.clusters()]
@@ -145,7 +148,7 @@ def flink_catalogue(
 
 @api.get("/flink-clusters/{name}/jobs", response=list[JobBrief])
 def flink_jobs(request: HttpRequest, name: InPath) -> Sequence[JobBrief]:
-    """The jobs of a cluster with those that it has forgotten; those that go on come first."""
+    """The jobs of a cluster, also those that it has forgotten; those that still run come first."""
     _cluster(name)
     return queries.jobs(name)
 
@@ -162,14 +165,14 @@ def flink_checkpoints(
 
 @api.get("/flink-clusters/{name}/jobs/{jid}/points", response=list[CheckpointBrief])
 def flink_points(request: HttpRequest, name: InPath, jid: InPath) -> list[CheckpointBrief]:
-    """Savepoints of a job, and checkpoints whose files were there when Flink last said so."""
+    """Savepoints of a job, and checkpoints whose files existed when Flink last reported them."""
     _job(name, jid)
     return queries.points(name, jid)
 
 
 @api.get("/flink-clusters/{name}/jobs/{jid}/actions", response=list[FlinkActionAnswer])
 def flink_actions(request: HttpRequest, name: InPath, jid: InPath) -> list[FlinkActionAnswer]:
-    """What was asked of a job from here, newest first."""
+    """The actions on a job that were requested from ftdash, newest first."""
     _job(name, jid)
     return [FlinkActionAnswer.from_orm(each) for each in queries.actions(name, jid)]
 

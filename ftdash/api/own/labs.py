@@ -23,7 +23,7 @@ ASKED = 202
 
 
 def described(kind: type[msgspec.Struct]) -> WithJsonSchema:
-    """The struct's own description, with each reference replaced by what it refers to."""
+    """Returns the struct's JSON schema, with each reference replaced by its target."""
     whole = msgspec.json.schema(kind)
     known = whole.pop("$defs")
 
@@ -40,7 +40,7 @@ def described(kind: type[msgspec.Struct]) -> WithJsonSchema:
 
 
 class LabAnswer(Schema):
-    """`report`: what each mode did, and if it kept its promise; None: there is no report."""
+    """`report` says what each mode did and if it kept its promise; null means no report."""
 
     key: int
     state: LabState

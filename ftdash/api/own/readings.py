@@ -1,7 +1,7 @@
 """Addresses that read, one for each query: pipelines, runs, their checkpoints and savepoints.
 
-A worker verifies, reads and compares savepoints; its result is read here. `actions` has the
-addresses that take, label and delete one.
+A worker verifies, reads and compares savepoints; these addresses read its results. `actions` has
+the addresses that take, label and delete a savepoint.
 """
 
 from django.http import HttpRequest
@@ -75,7 +75,7 @@ def pipeline(request: HttpRequest, name: InPath) -> PipelinePage:
 
 @api.get("/incidents", response=list[IncidentView])
 def incidents(request: HttpRequest, pipeline: Name | None = None) -> list[IncidentView]:
-    """The open incidents, of all pipelines or of one: cause, next step, and what holds now."""
+    """The open incidents, of all pipelines or of one: cause, next step, and present state."""
     return incident_queries.open_incidents(pipeline)
 
 
@@ -113,8 +113,10 @@ def preflight(
     allow_non_restored_state: bool = False,
 ) -> Verdict:
     """Findings for and against a restore from the point; reads no file in full, starts nothing.
-    `renamed`: OLD=NEW, an operator's uid in the point and the one it has now.
-    `accepted_gaps`: SOURCE SPLIT FIRST-LAST, as `gaps` of an answer has these values."""
+
+    `renamed`: OLD=NEW, an operator's uid in the point and its uid now.
+    `accepted_gaps`: SOURCE SPLIT FIRST-LAST, with the values from `gaps` of an answer.
+    """
     return point_services.preflight(
         Restore(
             pipeline=name,
@@ -239,7 +241,7 @@ def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
 def checkpoints(
     request: HttpRequest, run_id: InPath, page: Page = 1, per_page: Limit = 25
 ) -> CheckpointHistory:
-    """Newest first; a page beyond the last is the last."""
+    """Checkpoints, newest first; a page beyond the last gives the last page."""
     return known(checkpoint_queries.checkpoints(run_id, page, per_page), f"run {run_id!r}")
 
 
@@ -273,7 +275,7 @@ def checkpoint(
 def comparison_of_checkpoints(
     request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath, other: Count
 ) -> ComparedCheckpoints:
-    """Compares it with another one of the run, and says what made one of them take longer."""
+    """Compare a checkpoint with another one of the run, and say why one of them took longer."""
     found = compared(run_id, checkpoint_id, other)
     return known(found, f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")
 
@@ -285,7 +287,10 @@ ASKED = 202
 def savepoints(
     request: HttpRequest, name: InPath, page: Page = 1, per_page: Limit = 25
 ) -> SavepointPage:
-    """Newest first, including those without files; a page beyond the last is the last."""
+    """Savepoints, newest first, including those without files.
+
+    A page beyond the last gives the last page.
+    """
     return savepoint_queries.savepoints(name, page, per_page)
 
 
@@ -334,7 +339,7 @@ def comparison_of_savepoints(
 
 @api.post("/savepoints/{savepoint_key}/verification", response={ASKED: Savepoint})
 def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoint]:
-    """Have every byte of it read again; `reading` in the answer gives the progress."""
+    """Have every byte of a savepoint read again; `reading` in the answer gives the progress."""
     point_services.begin_inspection(_savepoint(savepoint_key).path)
     return Status(ASKED, _savepoint(savepoint_key))
 
@@ -343,7 +348,7 @@ def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoin
 def compare_savepoints(
     request: Entered, savepoint_key: InPath, asked: shapes.AskingToCompare
 ) -> Status[Comparison]:
-    """Have it compared with another savepoint, from the other one to this one."""
+    """Have a savepoint compared with another one, from the other one to this one."""
     left, right = _savepoint(asked.since).path, _savepoint(savepoint_key).path
     comparisons.ask(left, right, request.auth.name)
     found = comparisons.comparison_of(left, right)

@@ -1,8 +1,9 @@
-"""Addresses of what admins decide about people, tokens, kept history and alerts; and of the log.
+"""Addresses for admins' decisions on people, tokens, history and alerts, and for their log.
 
-Only a session may change people and tokens. A change is done when it is answered, with 200. A
-secret is only in the answer that makes it: if you ask again for a one-time password, you get a new
-one, and the older one is void. Before a choice about history you can ask what it would delete.
+Only a session may change people and tokens. A change is complete when its address answers. A secret
+is only in the answer that makes it: if you ask again for a one-time password, you get a new one,
+and the older one is void. Before you choose how long to keep history, you can ask what the choice
+would delete.
 """
 
 from django.http import HttpRequest
@@ -45,7 +46,7 @@ def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionVie
 
 @api.post("/tokens", response=NewToken, **IN_PERSON)
 def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
-    """`secret` is only in this answer."""
+    """Make a token; `secret` is only in this answer."""
     return services.create_token(
         name=asked.name,
         scope=asked.scope,
@@ -57,14 +58,14 @@ def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
 
 @api.post("/tokens/{token}/revoke", response=TokenView, **IN_PERSON)
 def revoke_token(request: Entered, token: InPath, asked: Changing) -> TokenView:
-    """The token is invalid from now on; its name stays taken."""
+    """Revoke a token; it is invalid from now on, and its name stays taken."""
     services.revoke_token(name=token, revoked_by=request.auth.name, reason=asked.reason)
     return known(queries.token(token), f"token {token!r}")
 
 
 @api.post("/people", response=NewPassword, **IN_PERSON)
 def invite(request: Entered, asked: shapes.Inviting) -> NewPassword:
-    """The password works once: at the first sign-in its person has to choose one."""
+    """Invite a person. The password works once: the first sign-in asks for a new one."""
     return services.invite(
         name=asked.name, role=asked.role, requester=request.auth.name, reason=asked.reason
     )
@@ -80,20 +81,23 @@ def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRo
 
 @api.post("/people/{person}/password", response=NewPassword, **IN_PERSON)
 def reset_password(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
-    """Gives a new one-time password, and ends their sessions."""
+    """Give a person a new one-time password, and end their sessions."""
     return services.reset_password(name=person, requester=request.auth.name, reason=asked.reason)
 
 
 @api.post("/people/{person}/deactivate", response=PersonView, **IN_PERSON)
 def deactivate(request: Entered, person: PersonInPath, asked: Changing) -> PersonView:
-    """Ends their access at once, sessions included; tokens that they made keep working."""
+    """End a person's access and sessions at once; tokens that they made keep working."""
     services.deactivate(name=person, requester=request.auth.name, reason=asked.reason)
     return _person(person)
 
 
 @api.post("/people/{person}/reactivate", response=NewPassword, **IN_PERSON)
 def reactivate(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
-    """Restores access with the former role and a new one-time password."""
+    """Restore a person's access with the former role.
+
+    A local account also gets a new one-time password; for a company account, `password` is empty.
+    """
     return services.reactivate(name=person, requester=request.auth.name, reason=asked.reason)
 
 
@@ -103,19 +107,19 @@ def _person(name: str) -> PersonView:
 
 @api.get("/history", response=list[KeptView])
 def history(request: HttpRequest) -> list[KeptView]:
-    """Each kind of rows that are deleted with age, and how many rows it has."""
+    """Each kind of rows that ftdash deletes with age, and how many rows it has."""
     return kept_queries.kept()
 
 
 @api.get("/history/{kind}/choices", response=list[Choice])
 def history_choices(request: HttpRequest, kind: Kind) -> list[Choice]:
-    """The lengths to choose from, and how many rows each would delete now."""
+    """The retention times to choose from, and how many rows each would delete now."""
     return kept_queries.choices_of(kind)
 
 
 @api.post("/history/{kind}", response=KeptView, **CONFIGURING)
 def keep_history(request: Entered, kind: Kind, asked: Keeping) -> KeptView:
-    """Older rows are gone within minutes, permanently."""
+    """Set how long to keep rows; older ones are deleted within minutes, permanently."""
     limits.change(kind=kind, keep=asked.keep, requester=request.auth.name, reason=asked.reason)
     return kept_queries.kept_of(kind)
 
@@ -131,7 +135,7 @@ def firing_alerts(request: HttpRequest) -> list[AlertView]:
 
 @api.get("/alerts/history", response=AlertHistory)
 def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) -> AlertHistory:
-    """Alerts that fired and cleared, newest first; a page beyond the last is the last."""
+    """Alerts that fired and cleared, newest first; a page beyond the last gives the last page."""
     return alert_queries.history(page, per_page)
 
 
@@ -139,7 +143,7 @@ def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) ->
 def acknowledge_alert(
     request: Entered, key: shapes.NumberInPath, asked: shapes.Changing
 ) -> Status[AlertView]:
-    """Acknowledge that you look after it; it fires until it clears."""
+    """Acknowledge that you look after an alert; it fires until it clears."""
     alert_services.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)
     found = alert_queries.alert(key)
     if found is None:
@@ -149,13 +153,13 @@ def acknowledge_alert(
 
 @api.get("/alerts/silences", response=list[SilenceView])
 def alert_silences(request: HttpRequest) -> list[SilenceView]:
-    """Silences, those that hold messages back first."""
+    """Silences, those in force first."""
     return alert_queries.silences()
 
 
 @api.post("/alerts/silences", response=SilenceView)
 def silence_alerts(request: Entered, asked: shapes.Silencing) -> SilenceView:
-    """No message until then; an alert that still fires afterwards sends its message."""
+    """Hold messages back until a given time; an alert that still fires then sends its message."""
     key = alert_services.make_silence(
         rule=asked.rule,
         pipeline=asked.pipeline,
@@ -170,7 +174,7 @@ def silence_alerts(request: Entered, asked: shapes.Silencing) -> SilenceView:
 
 @api.post("/alerts/silences/{key}/end", response=SilenceView)
 def end_silence(request: Entered, key: shapes.NumberInPath, asked: Changing) -> SilenceView:
-    """Alerts that still fire send their messages."""
+    """End a silence; alerts that still fire send their messages."""
     alert_services.end_silence(key=key, requester=request.auth.name, reason=asked.reason)
     return _silence(key)
 
@@ -183,7 +187,7 @@ def alert_rules(request: HttpRequest) -> list[RuleView]:
 
 @api.get("/alerts/channels", response=list[ChannelView])
 def alert_channels(request: HttpRequest) -> list[ChannelView]:
-    """Where alerts are sent, and the outcome of the newest message; without secrets."""
+    """The channels that receive alerts, with the outcome of the newest message; without secrets."""
     return alert_queries.channels()
 
 
@@ -202,7 +206,7 @@ def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
 
 @api.post("/alerts/rules/change", response=RuleView, **CONFIGURING)
 def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
-    """Change its band; a firing alert goes on until it clears by the new one."""
+    """Change a rule's band; a firing alert continues until it clears by the new one."""
     alert_services.change_rule(
         name=asked.name,
         band=asked.band.band,
@@ -214,7 +218,7 @@ def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
 
 @api.post("/alerts/rules/switch", response=RuleView, **CONFIGURING)
 def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
-    """Off: its alerts clear, and none fires until it is on again."""
+    """Switch a rule on or off. Off clears its alerts, and none fires until it is on again."""
     alert_services.switch_rule(
         name=asked.name, is_on=asked.is_on, requester=request.auth.name, reason=asked.reason
     )
@@ -223,14 +227,14 @@ def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
 
 @api.post("/alerts/rules/delete", response=list[RuleView], **CONFIGURING)
 def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
-    """Its alerts clear; the answer lists the remaining rules."""
+    """Delete a rule. Its alerts clear; the answer lists the remaining rules."""
     alert_services.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
     return alert_queries.rules()
 
 
 @api.post("/alerts/channels/webhooks", response=NewWebhook, **CONFIGURING)
 def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
-    """`key` signs its messages, and is only in this answer."""
+    """Make a webhook; `key` signs its messages and is only in this answer."""
     return alert_services.make_webhook(
         name=asked.name,
         address=asked.address,
@@ -254,14 +258,14 @@ def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
 
 @api.post("/alerts/channels/{channel}/test", response=ChannelView, **CONFIGURING)
 def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
-    """Send one message there; ask for the channel again to see the outcome."""
+    """Send one message to a channel; ask for the channel again to see the outcome."""
     alert_services.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
     return _channel(channel)
 
 
 @api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], **CONFIGURING)
 def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
-    """Drops the messages that wait for it; the answer lists the remaining channels."""
+    """Delete a channel, with the messages that wait for it; the answer lists the remaining ones."""
     alert_services.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
     return alert_queries.channels()
 

@@ -44,7 +44,7 @@ Number = Annotated[int, Field(ge=0, le=ROW_ID_MAX)]
 
 
 class AskingForHistory(Schema):
-    """Filters checkpoints; `newer` and `older` take the place that another part gave."""
+    """Filters checkpoints; `after` and `before` take the place that another part gave."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ class AskingForHistory(Schema):
 
 
 class AskingForEvents(Schema):
-    """Filters the log; takes the place that another page gave."""
+    """Filters the log; `before` takes the place that another page gave."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -131,7 +131,7 @@ class AskingToAllowFaults(Asking):
 
 
 class AskingForGameDay(Asking):
-    """`slot`: which slot to hit, if the fault hits one."""
+    """`slot` is the slot to hit, if the fault hits one."""
 
     fault: Fault
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)] | None = None
@@ -160,10 +160,12 @@ class AskingToChange(Asking):
 
 
 class AskingToRestore(Asking):
-    """From which point, and how; None: as the pipeline is set. Changed parameters and settings
-    replace those of the same name, for this run and later ones. `renamed`: uids of operators in the
-    point, with those that they have now. `accepted_gaps`: input that is gone and may
-    be lost, as the preflight writes it: SOURCE SPLIT FIRST-LAST."""
+    """The point to restore from, and how. Null means as the pipeline is set.
+
+    Changed parameters and settings replace those of the same name, for this run and later ones.
+    `renamed` maps the uids of operators in the point to their uids now. `accepted_gaps` lists input
+    that is gone and may be lost, as the preflight writes it: SOURCE SPLIT FIRST-LAST.
+    """
 
     path: Text
     parallelism: Parallelism | None = None
@@ -177,14 +179,14 @@ class AskingToRestore(Asking):
 
 
 class AskingToUpgrade(Asking):
-    """`package`: how the SHA-256 of a package begins, eight characters or more."""
+    """`package` is the beginning of a package's SHA-256, eight characters or more."""
 
     package: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
     allow_non_restored_state: bool = False
 
 
 class AskingToReplay(Asking):
-    """Replays the quarantine of these sources, or of all; from that point, or from the newest."""
+    """Replays the quarantine of these sources or of all, from that point or from the newest."""
 
     path: Text | None = None
     sources: list[Name] = Field(default_factory=list)
@@ -193,8 +195,10 @@ class AskingToReplay(Asking):
 
 
 class AskingToStart(Asking):
-    """Starts from the beginning of the input; creates or changes the pipeline. `confirm`: its name
-    again, if it has a recovery point."""
+    """Starts from the beginning of the input; creates or changes the pipeline.
+
+    If the pipeline has a recovery point, `confirm` must repeat its name.
+    """
 
     name: Name
     flow: Text
@@ -234,7 +238,7 @@ class ChangingRule(Changing):
 
 
 class MakingRule(ChangingRule):
-    """`pipeline` null: all."""
+    """`pipeline` null means all."""
 
     watched: Watched
     pipeline: Name | None = None
@@ -250,8 +254,11 @@ class SwitchingRule(ChangingRule):
 
 
 class Silencing(Changing):
-    """`rule` null: all rules. At most one of `pipeline`, `query` (a watched one) and
-    `flink_cluster`; none: for all of them."""
+    """`rule` null means all rules.
+
+    Give at most one of `pipeline`, `query` (a watched one) and `flink_cluster`; none means all of
+    them.
+    """
 
     rule: Text | None = None
     pipeline: Name | None = None
@@ -261,7 +268,7 @@ class Silencing(Changing):
 
 
 class MakingWebhook(Changing):
-    """`pipeline` null: all."""
+    """`pipeline` null means all."""
 
     name: Text
     address: Text
@@ -286,7 +293,7 @@ class ChangingRole(Changing):
 
 
 class MakingToken(Changing):
-    """`expires_at` null: never; the field is required."""
+    """`expires_at` null means never; the field is required."""
 
     name: Text
     scope: TokenScope

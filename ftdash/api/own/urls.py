@@ -5,7 +5,7 @@ from ftdash.api.own.door import patterns
 
 app_name = "api"
 
-DESCRIBED_IN = (readings, actions, labs, settings, watching, watching, flink_clusters)
+DESCRIBED_IN = (readings, actions, labs, settings, watching, flink_clusters)
 """Importing these modules adds their addresses to the API."""
 
 urlpatterns = patterns()

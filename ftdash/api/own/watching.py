@@ -1,7 +1,7 @@
 """Addresses of watched Structured Streaming queries: for listeners, for programs, and for works.
 
-A listener sends many events at once. Each is judged by itself: a malformed one is named in the
-answer and takes no other one with it.
+A listener sends many events at once. ftdash checks each by itself: the answer names a malformed
+event, and the others still count.
 
 Savepoints, rewinds and looks into state are works. Their addresses answer at once, and a process
 carries the work out; ask the work's own address until its state is SUCCEEDED or FAILED.
@@ -41,7 +41,7 @@ BATCHES_PER_PAGE = 200
 
 
 class ListenerReport(Schema):
-    """`dropped`: by query id, how many events this listener has dropped since it was started."""
+    """`dropped` maps a query id to how many events this listener has dropped since it started."""
 
     events: Annotated[
         list[dict[str, Any]],
@@ -56,7 +56,7 @@ class ListenerReport(Schema):
 
 
 class ReportAnswer(Schema):
-    """`ignored`: of queries that a person has removed. `problems`: what was malformed."""
+    """`ignored` counts events of removed queries; `problems` says what was malformed."""
 
     taken: int
     ignored: int
@@ -64,7 +64,7 @@ class ReportAnswer(Schema):
 
 
 class LimitsShape(Schema):
-    """None: judged by what is usual for the query; a batch may then take as long as it takes."""
+    """Null means judged by the usual figures of the query; a batch may then take any time."""
 
     late_after_s: float | None = Field(default=None, gt=0, le=1e9)
     lag_max: int | None = Field(default=None, gt=0, le=2**53)
@@ -72,7 +72,7 @@ class LimitsShape(Schema):
 
 
 class QueryAnswer(Schema):
-    """Times are UTC; None: not known yet."""
+    """Times are UTC; null means not known yet."""
 
     name: str
     query_id: str
@@ -100,7 +100,7 @@ class AskingToWatch(Changing):
 
 
 class AskingForLimits(LimitsShape, Changing):
-    """All of them: what is left out becomes the usual."""
+    """Sets all limits: one that you leave out becomes the usual."""
 
 
 @api.post("/watched-queries/events", response=ReportAnswer, **REPORTING)
@@ -119,7 +119,7 @@ def watched_queries(request: HttpRequest) -> list[QueryAnswer]:
 
 @api.post("/watched-queries", response=QueryAnswer)
 def watch_query(request: Entered, asked: AskingToWatch) -> QueryAnswer:
-    """Watch a query, or tell more about one that is watched."""
+    """Watch a query, or add facts about one that is watched."""
     given = asked.dict()
     name, reason = given.pop("name"), given.pop("reason")
     registration.watch(
@@ -146,7 +146,7 @@ def set_limits(request: Entered, name: InPath, asked: AskingForLimits) -> QueryA
 
 @api.post("/watched-queries/{name}/remove", response=list[QueryAnswer])
 def remove_query(request: Entered, name: InPath, asked: Changing) -> list[QueryAnswer]:
-    """Watch it no longer, and delete its history; answers what is still watched."""
+    """Stop watching a query, and delete its history; the answer lists the remaining queries."""
     known(queries.brief(name), f"watched query {name}")
     registration.remove(name=name, requester=request.auth.name, reason=asked.reason)
     return [_answer(each) for each in queries.watched()]
@@ -184,7 +184,7 @@ BATCH_MAX = 2**53
 
 
 class SavepointAnswer(Schema):
-    """`problems`: what the newest verification found altered. Times are UTC."""
+    """`problems` lists what the newest verification found altered. Times are UTC."""
 
     key: int
     label: str
@@ -221,7 +221,7 @@ class WorkAnswer(Schema):
 
 
 class Taking(Changing):
-    """`batch_id` null: the newest that is complete. `keep_days` null: until it is deleted."""
+    """`batch_id` null means the newest complete one; `keep_days` null, until it is deleted."""
 
     label: Text
     batch_id: int | None = Field(default=None, ge=0, le=BATCH_MAX)
@@ -230,21 +230,23 @@ class Taking(Changing):
 
 
 class Keeping(Changing):
-    """`days` from now; null: without end."""
+    """`days` count from now; null means without end."""
 
     days: float | None = Field(default=None, gt=0, le=KEEP_DAYS_MAX)
 
 
 class Deleting(Changing):
-    """`confirmation`: the savepoint's label."""
+    """`confirmation` is the savepoint's label."""
 
     confirmation: Text
 
 
 class Rewinding(Changing):
-    """`savepoint`: start from it, null: from the query's directory. `partitions`: deal the
-    fork's state to so many, null: leave them. `explained`: the text of the file that `explain` of
-    ftdash_listener has written."""
+    """`savepoint` is the one to start from; null means the query's directory.
+
+    `partitions` is the number of partitions for the fork's state; null leaves it as it is.
+    `explained` is the text of the file that `explain` of ftdash_listener has written.
+    """
 
     batch_id: int = Field(ge=0, le=BATCH_MAX)
     target: Text
@@ -277,7 +279,7 @@ class Place(Schema):
 
 
 class Looking(Changing):
-    """`other`: answer the rows that only one of the two has."""
+    """With `other`, the answer has the rows that only one of the two has."""
 
     place: Place
     other: Place | None = None
@@ -288,14 +290,14 @@ class Looking(Changing):
 
 @api.get("/watched-queries/{name}/savepoints", response=list[SavepointAnswer])
 def query_savepoints(request: HttpRequest, name: InPath) -> list[SavepointAnswer]:
-    """Savepoints of a query, newest first, with the deleted ones."""
+    """Savepoints of a query, newest first, including deleted ones."""
     known(queries.brief(name), f"watched query {name}")
     return [SavepointAnswer.from_orm(each) for each in works.savepoints(name)]
 
 
 @api.post("/watched-queries/{name}/savepoints", response=WorkAnswer)
 def take_query_savepoint(request: Entered, name: InPath, asked: Taking) -> WorkAnswer:
-    """Copy one batch of a query that may run."""
+    """Copy one batch of a query, which may be running."""
     known(queries.brief(name), f"watched query {name}")
     given = asked.dict()
     reason = given.pop("reason")
@@ -354,7 +356,7 @@ def delete_query_savepoint(
 
 @api.post("/watched-queries/{name}/verdicts", response=WorkAnswer)
 def judge_rewind(request: Entered, name: InPath, asked: Rewinding) -> WorkAnswer:
-    """Give the verdict on a rewind; nothing is written."""
+    """Give the verdict on a rewind; this writes nothing."""
     known(queries.brief(name), f"watched query {name}")
     who = request.auth.name
     key = forks.ask_for_verdict(name, asked.asked(), requester=who, reason=asked.reason)
@@ -372,7 +374,7 @@ def fork_query(request: Entered, name: InPath, asked: Rewinding) -> WorkAnswer:
 
 @api.post("/watched-queries/{name}/state", response=WorkAnswer)
 def look_into_state(request: Entered, name: InPath, asked: Looking) -> WorkAnswer:
-    """Read rows of a query's state, or what differs between two places."""
+    """Read rows of a query's state, or the differences between two places."""
     known(queries.brief(name), f"watched query {name}")
     look = LookAtState(
         place=asked.place.asked(),
@@ -399,8 +401,10 @@ def where_to_go_on(
     batch_id: Count | None = None,
     savepoint: Count | None = None,
 ) -> Move:
-    """Where a pipeline begins behind a batch, by default the newest complete one, and what of the
-    query stays behind."""
+    """Where a pipeline starts after a batch, and which parts of the query stay behind.
+
+    The default is the newest complete batch.
+    """
     known(queries.brief(name), f"watched query {name}")
     try:
         found = works.newest_point(name, savepoint) if batch_id is None else batch_id
