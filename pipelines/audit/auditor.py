@@ -1,16 +1,16 @@
 """Audits a run's input and output: up to which checkpoint each equals what the ledger records.
 
-Output is compared row for row. Judges only points whose output must be visible, so a run may go on
-meanwhile. Does not judge whether a sink was given the right rows: it proves that none of those rows
-was lost, doubled or changed on the way to its readers. Decides which reader audits which sink. A
-sink without one is reported as not audited.
+The audit compares output row for row. It judges only points whose output must be visible, so a run
+may continue meanwhile. It does not judge whether a sink was given the right rows: it proves that
+none of those rows was lost, doubled or changed on the way to its readers. This module decides which
+reader audits which sink. A sink without a reader is reported as not audited.
 
-Of the input, each split must continue at every checkpoint where the last one left it. That uses
-only the ledger, along the lineage of points, and does not ask the sources. A gap is input that no
-checkpoint read, an overlap is input that two read. The counts of sources and run must agree. Not
-compared is what the ledger does not know: where the reading of a split began, and the step across a
-point that its driver completed but did not live to enter. A gap that a person accepted is no
-difference, but it is reported.
+For the input, each split must continue at every checkpoint where the last one left it. This check
+uses only the ledger, along the lineage of points, and does not ask the sources. A gap is input that
+no checkpoint read, an overlap is input that two read. The counts of sources and run must agree. The
+audit cannot compare what the ledger does not know: where the reading of a split began, and the step
+across a point that its driver completed but did not live to enter. A gap that a person accepted is
+no difference, but it is reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ def _audited(source: Uid, points: Sequence[Point], gaps: Sequence[Gap]) -> Input
 @dataclass(slots=True)
 class _Reading:
     source: Uid
-    accepted: Mapping[tuple[str, int], int]  # split and first offset of a gap, to what follows it
+    accepted: Mapping[tuple[str, int], int]  # {(split, first offset of a gap): the one behind it}
     records: int = 0
     unknown_id: CheckpointId | None = None
     _ends: dict[str, int | None] = field(default_factory=dict)  # where each split was left
@@ -119,7 +119,7 @@ class _Reading:
         return None
 
     def _goes_on(self, split: SplitRange) -> bool:
-        """Where the split was left, or behind exactly the gap that a person accepted there."""
+        """True if it continues where it was left, or behind exactly the gap accepted there."""
         left = self._ends[split.split]
         behind = None if left is None else self.accepted.get((split.split, left))
         return split.first == left or (behind is not None and split.first == behind)
@@ -137,7 +137,7 @@ def _place(offset: int | None) -> str:
 
 
 def _add_up(before: LedgerEntry, entry: LedgerEntry) -> bool:
-    """A restored run may have lost or gained a source."""
+    """True if the counts agree, or at a restore, which may have lost or gained a source."""
     if before.run_id != entry.run_id:
         return True
     read = sum(each.records for each in entry.inputs)
@@ -145,9 +145,10 @@ def _add_up(before: LedgerEntry, entry: LedgerEntry) -> bool:
 
 
 def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
-    """None: the target cannot be read again. Reads the target at once: read the journal before.
+    """Returns the reader of a sink; None: its target cannot be read again.
 
-    Raises Rejected when the target cannot be read.
+    Reads the target at once, so read the journal before. Raises Rejected if the target cannot be
+    read.
     """
     match sink:
         case ExactlyOnceFiles(directory=directory):

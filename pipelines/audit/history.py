@@ -1,7 +1,8 @@
-"""Decides what a run's output consists of: the ledger in the journals, along the points' lineage.
+"""Decides which output a run has, from the ledger in the journals, along the points' lineage.
 
-Owns which entries hold. A recovery from an older point voids the entries behind that point. Of an
-earlier run, only the entries up to the restored point belong to this run. Reads only journals.
+Decides which entries are valid. A recovery from an older point voids the entries behind that point.
+Of an earlier run's entries, only those up to the restored point belong to this run. Reads only
+journals.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,7 @@ FindJournal = Callable[[RunId], Path | None]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cut:
-    """What `run_id` gave its sinks between two barriers; `checkpoint_id` is the later one."""
+    """The rows that `run_id` gave its sinks between two barriers; `checkpoint_id` is the later."""
 
     run_id: RunId
     checkpoint_id: CheckpointId
@@ -56,7 +57,10 @@ class Point:
         return is_of_run and self.after < cut.checkpoint_id <= self.cut.checkpoint_id
 
     def given_to(self, sink: Uid) -> dict[Cut, list[SinkOutput]]:
-        """By cut, oldest first; more than one cut where checkpoints before it were aborted."""
+        """Returns the sink's output by cut, oldest first.
+
+        There is more than one cut if checkpoints before the point were aborted.
+        """
         cuts: dict[Cut, list[SinkOutput]] = {}
         for output in sorted(self.outputs, key=lambda each: each.share.checkpoint_id):
             if output.sink == sink:
@@ -67,7 +71,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`committed`: the points whose output must be there, oldest first; `pending`: may be there.
+    """`committed`: points whose output must be there, oldest first; `pending`: it may be there.
 
     `unknown`: up to which checkpoint the ledger of a run of the lineage is missing.
     """
@@ -77,7 +81,7 @@ class History:
     pending: tuple[Point, ...]
     unknown: Unknown
     gaps: tuple[Gap, ...] = ()
-    """Of input: what the run or one before it went past, because a person accepted that."""
+    """Lost input that the run or one before it skipped, because a person accepted that."""
 
     def cuts_of(self, sink: Uid) -> set[Cut]:
         """The cuts at which the sink was given output that must be there."""
@@ -126,8 +130,10 @@ def read_history(run_id: RunId, journal: Path, find_journal: FindJournal) -> His
 def _earlier(
     own: "_Ledger", find_journal: FindJournal
 ) -> tuple[list[LedgerEntry], Unknown, list[Gap]]:
-    """The entries of the runs that the run descends from, up to where it left each of them; and the
-    gaps of all of them and of the run itself."""
+    """Returns the entries of the runs that the run descends from, up to where it left each of them.
+
+    Also returns what is unknown, and the gaps of all of them and of the run itself.
+    """
     entries: list[LedgerEntry] = []
     gaps: list[Gap] = []
     unknown: Unknown = {own.run_id: own.unknown_id}
@@ -205,7 +211,7 @@ class _Ledger:
         return [each for each in self.lineage if each[0] != self.run_id]
 
     def leave_at(self, checkpoint_id: CheckpointId) -> None:
-        """Another run continues from there."""
+        """Ends the ledger at that checkpoint, from which another run continues."""
         self._forget_behind(checkpoint_id)
         is_known = self._has_begun and self.unknown_id < checkpoint_id
         self.unknown_id = self.unknown_id if is_known else checkpoint_id
@@ -236,8 +242,10 @@ class _Ledger:
                 pass
 
     def _go_on(self, before: JournalContinued) -> None:
-        """Only the two newest of the earlier entries are left: the output of the newest one is what
-        lies behind the other."""
+        """Takes the two newest of the earlier entries; the others are gone.
+
+        The output of the newest entry is what lies behind the other.
+        """
         for envelope in envelopes_of(before.kept):
             self.on(envelope.event)
         self.unknown_id = [self._restored_id, self._restored_id, *self._entries][-2]

@@ -1,15 +1,15 @@
-"""Audits a Kafka topic: reads its log to the end, and holds each writer's rows against the ledger.
+"""Audits a Kafka topic: reads its log to the end, and compares each writer's rows with the ledger.
 
 The ledger names the producer of each transaction, and no producer writes a second one. So the
-auditor can tell a checkpoint's records from all others, wherever they lie in the log. From a
+auditor can tell a checkpoint's records from all others, wherever they lie in the log. With a
 write-ahead log, each subtask's segments follow each other in order.
 
 Records cannot be taken back. The auditor reports those of an abandoned run or checkpoint as records
-that no checkpoint has, and also those that other programs wrote once this one had begun.
+that no checkpoint has. It also reports those that other programs wrote after this one had begun.
 
 A consumer shows records without their writers. An auditor needs the writers, because transactions
 of several writers interleave. So it fetches the log as replicas do, committed or not: batches with
-their writer, and transaction ends. It reads on while a transaction has still to end.
+their writer, and transaction ends. It keeps reading while a transaction has not ended.
 
 Uses private parts of kafka-python (finding leaders, sending a request to one), so its version is
 pinned. Source: Kafka's protocol, Fetch, and its record batch format, version 2.
@@ -115,7 +115,7 @@ class TopicLog:
         return found
 
     def batches(self, partition: int, begin: int, end: int) -> Iterator[LogBatch]:
-        """From offset `begin` up to, not including, `end`."""
+        """Yields the batches from offset `begin` up to, not including, `end`."""
         offset = begin
         while offset < end:
             fetched = MemoryRecords(self._fetched(partition, offset))
@@ -234,8 +234,10 @@ class RecordRows:
         self._is_whole = value is None or set(schema.names) <= {value, key}
 
     def of(self, records: list[Record]) -> Rows:
-        """Only counts records that do not hold all columns. Records that are no rows of the schema
-        were never given: they have the digest of no rows."""
+        """Only counts the records if they do not hold all columns.
+
+        Records that are no rows of the schema were never given: they get the digest of no rows.
+        """
         if not self._is_whole:
             return Rows(len(records), None)
         try:
@@ -335,7 +337,7 @@ class TopicReading:
                 self._read[partition] = max(begin, end)
 
     def wait_for_ends(self, producers: Collection[int]) -> None:
-        """Reads on until their transactions have ended, for at most SETTLING_S."""
+        """Keeps reading until their transactions have ended, for at most SETTLING_S."""
 
         def waits() -> bool:
             is_open = any(map(self.writers.is_open, producers))
@@ -352,7 +354,7 @@ class TopicReading:
         tries(waits)
 
     def strangers(self, ours: Collection[int]) -> list[Committed]:
-        """What other producers have committed since ours began, partition by partition."""
+        """Returns what other producers have committed since ours began, partition by partition."""
         begun: dict[int, int] = {}
         for producer_id in ours:
             for each in self.writers.committed.get(producer_id, ()):
@@ -379,7 +381,7 @@ _FIRST = re.compile(r"offsets ([\d,]+) to [\d,]+ of partition (\d+)")
 
 
 class KafkaOutput:
-    """Make `reading` after reading the journal, so that it has all that the journal commits."""
+    """Make `reading` after you read the journal, so that it has everything the journal commits."""
 
     def __init__(self, reading: TopicReading) -> None:
         self._reading = reading
@@ -412,7 +414,7 @@ class KafkaOutput:
         return compared(cut, outputs, parts)
 
     def _is_deleted(self, token: str) -> bool:
-        """True if the topic no longer keeps all of it; the token may have no room for its place."""
+        """True if the topic no longer keeps all of it; a long token does not name its place."""
         begins, places = self._reading.begins, _FIRST.findall(token)
         if not places:
             return any(begins.values())
@@ -432,7 +434,7 @@ SUBSETS_MAX = 10
 
 
 class PublishedSegments:
-    """Takes off each segment once; count and digest prove that it is the right one."""
+    """Takes each segment once; count and digest prove that it is the right one."""
 
     def __init__(self, committed: Mapping[int, Sequence[Committed]]) -> None:
         self._committed = committed
@@ -457,7 +459,7 @@ class PublishedSegments:
         return [each for of_one in self._left(producer_id).values() for each in of_one]
 
     def _heads(self, producer_id: int) -> list[Committed]:
-        """What comes next on each partition, the earliest written first."""
+        """Returns what comes next on each partition, the earliest written first."""
         left = [of_one[0] for of_one in self._left(producer_id).values() if of_one]
         return sorted(left, key=lambda each: each.at_ms)
 
@@ -480,7 +482,7 @@ def _choices(heads: Sequence[Committed]) -> Iterator[Sequence[Committed]]:
 
 
 class KafkaLogOutput:
-    """Make `reading` after reading the journal, so that it has all that the journal commits."""
+    """Make `reading` after you read the journal, so that it has everything the journal commits."""
 
     def __init__(self, reading: TopicReading, ownership: KafkaOwnership) -> None:
         self._reading = reading
@@ -554,7 +556,7 @@ class KafkaLogOutput:
             self._producers |= self._reading.producers(sorted(ids))
 
     def _ids_of(self, output: SinkOutput) -> list[str]:
-        """One at most. A token that was too long for the ledger is no marker."""
+        """Returns one id at most. A token that was too long for the ledger is no marker."""
         ids = []
         for token in output.share.tokens:
             try:

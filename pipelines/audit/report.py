@@ -1,7 +1,7 @@
-"""What an audit expects of each sink and finds there, compared, and reported.
+"""Compares the output that an audit expects of each sink with what it finds, and reports it.
 
-It compares sums over all subtasks of a cut: rows that moved between the files of one cut are the
-same output. It names the file at fault where it can. The report has values, for scripts, and
+The comparison is of sums over all subtasks of a cut: rows that moved between the files of one cut
+are the same output. It names the file at fault if it can. The report has values, for scripts, and
 sentences, for a person at a terminal.
 """
 
@@ -20,7 +20,7 @@ from pipelines.state.row_digest import MODULUS
 
 
 class Covers(StrEnum):
-    """How thoroughly output was compared in which nothing differs."""
+    """How thoroughly the audit compared output in which it found no difference."""
 
     DIGESTED = "digested"
     COUNTED = "counted, not digested"
@@ -54,16 +54,21 @@ class TargetReader(Protocol):
     """Reads one sink's target again, without the code that wrote it."""
 
     def stray(self, history: History, sink: Uid) -> Difference | None:
-        """What a reader would take for output although no checkpoint has it."""
+        """Finds what a reader would take for output although no checkpoint has it."""
         ...
 
     def judge(self, point: Point, sink: Uid) -> Difference | Covers:
-        """Compares the target with what the sink was given for `point`. Covers.NOTHING: the target
-        no longer keeps that output, or it cannot be identified."""
+        """Compares the target with the rows that the sink was given for `point`.
+
+        Covers.NOTHING: the target no longer keeps that output, or it cannot be identified.
+        """
         ...
 
     def beside(self, later: History, sink: Uid) -> Difference | None:
-        """A difference that leaves the proven output proven; `later` was read after the target."""
+        """Finds a difference that does not affect the proven output.
+
+        `later` was read after the target.
+        """
         ...
 
 
@@ -71,7 +76,7 @@ JudgeCut = Callable[[Cut, Sequence[SinkOutput]], Difference | Covers]
 
 
 def judged_by_cut(point: Point, sink: Uid, judge: JudgeCut) -> Difference | Covers:
-    """Judges a target that tells apart what each checkpoint gave, aborted ones included."""
+    """Judges a target that keeps apart the output of each checkpoint, aborted ones included."""
     covers = Covers.DIGESTED
     for cut, outputs in point.given_to(sink).items():
         judged = judge(cut, outputs)
@@ -117,7 +122,7 @@ def _given(share: OutputShare) -> Rows:
 
 
 def _part_at_fault(outputs: Sequence[SinkOutput], parts: dict[str, Rows]) -> str | None:
-    """The parts of the first subtask that do not add up to what it was given; None: all do."""
+    """Names the parts of the first subtask that do not add up to what it was given, or None."""
     for output in outputs:
         own = total(parts[token] for token in output.share.tokens if token in parts)
         if own not in (given([output]), Rows(output.share.rows, None)):
@@ -142,7 +147,7 @@ class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
     """`proven_checkpoint_id` belongs to `proven_run_id`; None: nothing is proven.
 
     `unread_checkpoint_id`: the newest checkpoint whose output the target no longer keeps, or whose
-    place in it the ledger does not know. It is not judged, and older ones are not either.
+    place in it the ledger does not know. The audit judges neither this checkpoint nor older ones.
     """
 
     sink: Uid
@@ -168,12 +173,14 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     proven_checkpoint_id: CheckpointId | None
     unknown_checkpoint_id: CheckpointId | None
     difference: DifferenceReport | None
-    gaps: list[Gap] = []  # that were accepted: these records were lost, and never read
+    gaps: list[Gap] = []  # accepted ones: these records were lost, and never read
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Covers this run's points and those on the way to it. Until something is committed, the audit
-    reads no target: it may not exist yet."""
+    """Covers this run's points and those on the way to it.
+
+    Until something is committed, the audit reads no target: it may not exist yet.
+    """
 
     run_id: RunId
     is_as_recorded: bool  # nothing differs

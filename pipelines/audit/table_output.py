@@ -1,8 +1,8 @@
-"""Audits rows by the writer that each names: in tables of a database, and in hashes in Redis.
+"""Audits rows by the writer that each row names: in tables of a database, and in Redis hashes.
 
-A row of a table carries its origin: a run and a number. An index beside the hashes names the last
-writer of each. The audit uses a plain client, no scripts, and reads index and hash in one step of
-the server, so a run may go on meanwhile. A hash that only the index has is a difference, and so is
+A row of a table carries its origin: a run and a number. For hashes, an index names the last writer
+of each. The audit uses a plain client, no scripts, and reads index and hash in one step of the
+server, so a run may continue meanwhile. A hash that only the index has is a difference, and so is
 one that the index does not have. All others are judged like upserted rows: see `TaggedRows`.
 """
 
@@ -37,7 +37,7 @@ NO_ROWS = Rows(0, 0)
 
 
 class Tags(Enum):
-    """What the number in a row's origin means."""
+    """The meaning of the number in a row's origin."""
 
     OF_CHECKPOINT = auto()
     """The checkpoint that gave the row; the row is never written again."""
@@ -94,7 +94,7 @@ class TaggedRows:
         return replace(judged, part=self._part) if isinstance(judged, Difference) else judged
 
     def _newest_is_gone(self, history: History, sink: Uid) -> Difference | None:
-        """As long as no newer rows come, nothing overwrites the rows that were given last."""
+        """Looks for the rows that were given last, which only newer rows could overwrite."""
         told = [each for point in history.committed for each in point.given_to(sink).items()]
         for cut, outputs in told[-1:]:
             if cut not in self._by_cut and given(outputs).count:
@@ -174,8 +174,7 @@ def _all_of(connection: sa.Connection, name: str) -> sa.MappingResult:
 
 
 def _cut(origin: int, runs: Mapping[int, RunId]) -> Cut:
-    """A number without a name belongs to an unknown run. Below 0: no checkpoint has the row
-    yet."""
+    """A number without a name belongs to an unknown run; below 0, no checkpoint has the row yet."""
     number, checkpoint_id = divmod(abs(origin), _RUN_STEP)
     sign = -1 if origin < 0 else 1
     return Cut(runs.get(number, RunId(f"number {number}")), CheckpointId(sign * checkpoint_id))
@@ -238,7 +237,7 @@ class RedisOutput:
         return None
 
     def _read(self, client: Any) -> None:
-        """1. Take every row of the index with its hash. 2. Take hashes that the index lacks."""
+        """1. Take every row of the index with its hash. 2. Take hashes that the index misses."""
         numbers = {int(n): RunId(run.decode()) for run, n in client.hgetall(self._runs).items()}
         seen: set[bytes] = set()  # a scan may return a row twice
         entries = (key for key, _ in client.zscan_iter(self._index, count=_KEYS_AT_ONCE))

@@ -1,1 +1,1 @@
-"""How the engine and the control plane talk to each other: journal, inbox, lease."""
+"""How the engine and the control plane communicate: journal, inbox, lease."""

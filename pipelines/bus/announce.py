@@ -1,6 +1,6 @@
-"""Announces over a Redis Stream that a journal has grown. Only ever a wake-up call.
+"""Announces over a Redis Stream that a journal has grown. This is only a wake-up call.
 
-Nothing depends on it: the journal holds the events, and each waiter also looks for itself. So an
+Nothing depends on it: the journal holds the events, and each waiter also polls by itself. So an
 announcement may be lost, and its sender must never wait for it.
 """
 
@@ -33,11 +33,11 @@ class AnnouncerStatistics:
 
 
 def announce_nothing(run_id: RunId, sequence: int) -> None:
-    """For a run without Redis."""
+    """The announcer of a run without Redis."""
 
 
 class RedisAnnouncer:
-    """A call does no input or output: one thread sends the newest sequence of each run."""
+    """A call does no I/O: one thread sends the newest sequence of each run."""
 
     def __init__(self, url: str) -> None:
         self._redis = redis.Redis.from_url(
@@ -61,7 +61,7 @@ class RedisAnnouncer:
         return AnnouncerStatistics(self._announced_count, self._failed_count)
 
     def close(self) -> None:
-        """Sends the last announcements before it closes, unless Redis is away."""
+        """Sends the last announcements before it closes, unless Redis is down."""
         self._is_closed.set()
         self._has_news.set()
         self._thread.join(timeout=3 * TIMEOUT_S)
@@ -100,8 +100,8 @@ class NewsWaiter:
     """The reader's side: returns on news or after the timeout, with or without a Redis."""
 
     def __init__(self, url: str, *, longest_wait_ms: int) -> None:
-        # A waiter soon gives up a Redis that hangs, and does not retry: its owner has other work
-        # and looks for itself.
+        # A waiter soon gives up on a Redis that hangs, and does not retry: its owner has other
+        # work and polls by itself.
         self._redis = redis.Redis.from_url(
             url,
             socket_connect_timeout=TIMEOUT_S,
@@ -112,7 +112,7 @@ class NewsWaiter:
         self._seen: bytes | None = None  # id of the last entry read; None: begin with the next
 
     def wait_for_news(self, timeout_ms: int) -> bool:
-        """True when something was announced; False after `timeout_ms` without news."""
+        """Returns True when something was announced, False after `timeout_ms` without news."""
         check(timeout_ms <= self._longest_wait_ms, "a wait ends before its socket does")
         deadline = time.monotonic() + timeout_ms / 1000
         try:
@@ -144,7 +144,7 @@ def _last_id(answer: Any) -> bytes:
 
 @contextmanager
 def announcer_from_environment() -> Iterator[Callable[[RunId, int], None]]:
-    """The address is taken out of the environment: neither an author's code nor a slot gets it."""
+    """Takes the address out of the environment: neither an author's code nor a slot gets it."""
     url = os.environ.pop(REDIS_URL_VARIABLE, None)
     if not url:
         yield announce_nothing

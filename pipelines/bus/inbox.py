@@ -3,8 +3,8 @@
 A command stays from `submit` until the driver calls `done`, even if a process dies in between. You
 may repeat both calls: once an id is done, it is never offered again.
 
-A process that finds damage in a point asks the driver so to read its recovery points. The driver
-reads for itself and believes only what it reads, so a mistaken notice costs one reading. This
+A process that finds damage in a point sends a command that asks the driver to read its recovery
+points. The driver believes only what it reads itself, so a mistaken notice costs one reading. This
 module decides nothing about the point.
 """
 
@@ -37,7 +37,7 @@ log = logging.getLogger("ftdash.inbox")
 
 
 def submit(run_directory: RunDirectory, command: DriverCommand) -> bool:
-    """Deliver `command` once; False if its id was delivered or withdrawn before.
+    """Deliver `command` once. Returns False if its id was delivered or withdrawn before.
 
     Raises Rejected when the id cannot be the name of a file.
     """
@@ -48,12 +48,12 @@ def submit(run_directory: RunDirectory, command: DriverCommand) -> bool:
 
 
 def withdraw(run_directory: RunDirectory, request_id: RequestId) -> None:
-    """Take back a command whose sender no longer waits; a command under way goes on."""
+    """Take back a command whose sender no longer waits; a command under way continues."""
     Inbox(run_directory).done(request_id)
 
 
 def done_before(run_directory: RunDirectory, moment_s: float) -> list[RequestId]:
-    """Commands whose mark is older than `moment_s`, by the wall clock."""
+    """Returns the commands that were marked before `moment_s`, by the wall clock."""
     requests = run_directory.requests
     marks = {mark: mark.name for mark in (requests / "done").glob("*")}
     marks |= {mark: mark.stem for mark in requests.glob("*.done")}
@@ -73,7 +73,7 @@ def forget(run_directory: RunDirectory, request_id: RequestId) -> None:
 
 
 class Inbox:
-    """The driver's side."""
+    """The driver's side of the inbox."""
 
     def __init__(self, run_directory: RunDirectory) -> None:
         """Marks as done what an earlier driver answered right before it died."""
@@ -92,7 +92,7 @@ class Inbox:
         return request_id in self._taken_up
 
     def pending(self) -> list[DriverCommand]:
-        """Commands that are not done, in order of arrival. Sets aside files that are no command."""
+        """Returns the commands that are not done, in order of arrival. Sets other files aside."""
         files = sorted(self._directory.requests.glob("*.json"), key=_arrival)
         commands = (self._read(file) for file in files if not _is_done(file))
         return [command for command in commands if command is not None]
@@ -145,7 +145,7 @@ def _is_done(path: Path) -> bool:
 
 def _marks(path: Path) -> tuple[Path, Path]:
     """Marks have their own directory, because they stay long and the driver keeps listing commands.
-    Runs older than that directory have their marks next to the commands."""
+    Runs that are older than that directory have their marks next to the commands."""
     return path.parent / "done" / path.stem, path.with_suffix(".done")
 
 
@@ -157,7 +157,7 @@ def _arrival(path: Path) -> tuple[int, str]:
 
 
 AGAIN_AFTER_MS = 600_000
-"""The same damage is reported again after so long at most, in case it was mended and came back."""
+"""The same damage is reported again after at most this long, in case it was mended in between."""
 
 damage_log = logging.getLogger("ftdash.damage")
 
@@ -165,9 +165,10 @@ damage_log = logging.getLogger("ftdash.damage")
 def report_damage(
     run: RunDirectory, location: str, problem: str, *, found_by: str, wall_ms: int
 ) -> bool:
-    """False: the driver has heard of it lately. The caller knows that the run is under way.
+    """Asks the driver to look for damage. Returns False if it was asked lately.
 
-    Raises Retryable if the run's directory takes nothing.
+    The caller knows that the run is under way. Raises Retryable if the run's directory cannot be
+    written.
     """
     command = VerifyPoints(
         request_id=_id_of(location, problem, wall_ms),
@@ -182,8 +183,11 @@ def report_damage(
 
 @contextmanager
 def reporting_damage(location: str, clock: Clock, *, found_by: str) -> Iterator[None]:
-    """Reports damage that the block finds in the point, if the point lies in the directories of a
-    run under way. A point elsewhere does not say where its run is."""
+    """Reports damage that the block finds in the point, if its run is under way.
+
+    A point outside the run's own directories does not say where its run is; its damage is not
+    reported.
+    """
     try:
         yield
     except CorruptSnapshot as error:
@@ -198,13 +202,13 @@ def reporting_damage(location: str, clock: Clock, *, found_by: str) -> Iterator[
 
 
 def _id_of(location: str, problem: str, wall_ms: int) -> RequestId:
-    """The same for the same damage, so that the inbox refuses to deliver it twice."""
+    """Returns the same id for the same damage, so that the inbox does not deliver it twice."""
     said = f"{location}\n{problem}\n{wall_ms // AGAIN_AFTER_MS}".encode()
     return RequestId(f"verify-{blake2b(said, digest_size=12).hexdigest()}")
 
 
 def _run_of(location: str) -> RunDirectory:
-    """Where it is unless a setting says otherwise, see `RunDirectory`; it may not exist."""
+    """Returns where it is by default, see `RunDirectory`; it may not exist."""
     point = Path(location)
     home = point.parent.parent
     if point.parent.name == "checkpoints":

@@ -1,18 +1,17 @@
-"""The journal of a run: one event a line, appended by the driver with the lease, read by others.
+"""The journal of a run: one event per line, which the driver with the lease appends.
 
-What is in the journal happened; everything else that shows events is made from it. A line is one
-`write()`, so a crash tears at most the last one, and the next writer cuts a torn line off. A line
-survives the death of the driver. A decisive line (`DECISIVE`) also survives the loss of the
-machine, with everything before it. Of the other lines the last seconds may be lost; a reader that
+The journal records what happened; everything else that shows events is derived from it. A line is
+one `write()`, so a crash tears at most the last one, and the next writer cuts a torn line off. A
+line survives the death of the driver. A decisive line (`DECISIVE`) also survives the loss of the
+machine, with everything before it. The loss may cost other lines of the last seconds; a reader that
 had seen them gets `JournalCutShort` and starts over.
 
-A reader needs no lease, reads forwards from an offset or backwards from the end for the newest, and
-may read while a line is being written: only complete lines count. The path of its first segment
-names a journal, even once that segment is deleted; an offset is a place in the whole journal.
+A reader needs no lease. It reads forwards from an offset, or backwards from the end for the newest,
+even while the driver writes a line: only complete lines count. The path of its first segment
+identifies a journal, even after that segment is deleted. An offset is a place in the whole journal.
 
-A run may go on for months. So the journal is cut into segments of bounded size
-(`journal_segments`), and a driver that takes over reads only the newest. Others decide when old
-segments are deleted.
+A run may take months. So the journal consists of segments of bounded size (`journal_segments`), and
+a driver that takes over reads only the newest. Others decide when old segments are deleted.
 """
 
 import logging
@@ -82,12 +81,12 @@ class JournalShortened(JournalCutShort):
 def read_journal(
     path: Path, byte_offset: int, bytes_max: int = READ_BYTES_MAX
 ) -> tuple[list[Envelope], int]:
-    """Events of complete lines from `byte_offset` on, and the offset to go on from.
+    """Returns the events of complete lines from `byte_offset` on, and the offset after them.
 
     Reads at most one segment. Raises UndecodableEvent if the first unread line cannot be read;
     returns the events before such a line first. Raises JournalCutShort if no line ends at
     `byte_offset` any more; if one does by chance, the sequence of the first event shows it. Raises
-    JournalShortened if the segment that had it was deleted.
+    JournalShortened if the segment with that line was deleted.
     """
     segment, end = _segment_at(path, byte_offset)
     start = byte_offset - segment.base
@@ -113,8 +112,7 @@ def read_journal(
 
 
 def every_envelope(path: Path) -> Iterator[Envelope]:
-    """The journal as far as it is written, from the oldest line that is kept. Raises what
-    `read_journal` raises."""
+    """Yields all kept lines, oldest first. Raises what `read_journal` raises."""
     envelopes, offset = read_journal(path, first_offset(path))
     while envelopes:
         yield from envelopes
@@ -122,12 +120,12 @@ def every_envelope(path: Path) -> Iterator[Envelope]:
 
 
 def first_offset(path: Path) -> int:
-    """Where the part of the journal that is kept begins."""
+    """Returns where the kept part of the journal begins."""
     return min((segment.base for segment in segments_of(path)), default=0)
 
 
 def last_event(path: Path) -> EngineEvent | None:
-    """The event of the last complete line; None if there is none yet."""
+    """Returns the event of the last complete line, or None if there is none yet."""
     segment = newest_segment(path)
     if not segment.path.exists():
         return None
@@ -138,7 +136,7 @@ def last_event(path: Path) -> EngineEvent | None:
 def newest_event(
     path: Path, kind: type[E], is_wanted: Callable[[E], bool] = lambda event: True
 ) -> E | None:
-    """The last wanted event of this kind; reads from the end. None: there is none.
+    """Returns the last wanted event of this kind, or None. Reads from the end.
 
     Raises UndecodableEvent if a line that may hold it cannot be read.
     """
@@ -150,7 +148,7 @@ def newest_event(
 
 
 def newest_envelope(path: Path, kind: type[Event]) -> Envelope | None:
-    """The line of the last event of this kind. Raises what `newest_event` raises."""
+    """Returns the newest line of this kind, or None. Raises what `newest_event` raises."""
     for line in _lines_naming(kind, path):
         envelope = _decode_line(path, line)
         if isinstance(envelope.event, kind):
@@ -159,13 +157,13 @@ def newest_envelope(path: Path, kind: type[Event]) -> Envelope | None:
 
 
 def every_event(path: Path, kind: type[E]) -> list[E]:
-    """All kept events of this kind, oldest first. Raises what `newest_event` raises."""
+    """Returns all kept events of this kind, oldest first. Raises what `newest_event` raises."""
     events = [_decode_line(path, line).event for line in _lines_naming(kind, path)]
     return [event for event in reversed(events) if isinstance(event, kind)]
 
 
 def end_of(path: Path) -> tuple[int, Envelope | None]:
-    """One segment's size without a torn last line, and its last complete line."""
+    """Returns one segment's size without a torn last line, and its last complete line."""
     size, tail_bytes = path.stat().st_size, _TAIL_BYTES
     while True:
         start = max(0, size - tail_bytes)
@@ -207,7 +205,7 @@ def _decode_line(path: Path, line: bytes) -> Envelope:
 
 
 def _segment_at(path: Path, byte_offset: int) -> tuple[Segment, int | None]:
-    """The segment with the line that begins there, and where the next segment begins."""
+    """Returns the segment with the line that begins there, and where the next one begins."""
     segment, end = Segment(0, path), None
     for each in segments_of(path):
         if each.base > byte_offset:
@@ -222,8 +220,10 @@ def _segment_at(path: Path, byte_offset: int) -> tuple[Segment, int | None]:
 
 
 def _lines_naming(kind: type[Event], path: Path) -> Iterator[bytes]:
-    """Lines that may hold an event of this kind, newest first; stops at the newest summary if that
-    sums up this kind."""
+    """Yields lines that may hold an event of this kind, newest first.
+
+    Stops at the newest summary if that sums up this kind.
+    """
     name = kind.__name__.encode()
     for segment in reversed(segments_of(path)):
         first = b""
@@ -285,8 +285,8 @@ DECISIVE = (
     DamageRemembered,
     StartUndone,
 )
-"""Synced before anyone hears of them: what a person requested, how the run stands, what its output
-consists of, and which files are damaged."""
+"""The events that are synced before they are announced: what a person requested, the state of the
+run, what its output consists of, and which files are damaged."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -297,7 +297,7 @@ class JournalWriter:
     """Appends events with sequence numbers that have no gaps, not even across drivers.
 
     Needs the run's lease: two writers would interleave their sequences. Calls `check_held` before
-    each line; it raises when the lease is lost.
+    each line, which raises if the lease is lost.
     """
 
     def __init__(
@@ -331,14 +331,14 @@ class JournalWriter:
 
     @property
     def last_heard_ms(self) -> float:
-        """Monotonic: when the driver before this one wrote its last line; without one, now.
+        """When the previous driver wrote its last line (monotonic); without one, now.
 
         Computed from the wall clock, and so never later than when this journal was opened.
         """
         return self._opened_ms - self._silent_ms
 
     def append(self, event: Event, attempt: Attempt) -> Envelope:
-        """From any thread. Raises Retryable if the disk takes no more; then nothing is kept."""
+        """Any thread may call it. Raises Retryable, keeping nothing, if the disk takes no more."""
         check(isinstance(event, EngineEvent), "only events of the engine are journalled")
         with self._lock:
             self._check_held()
@@ -353,15 +353,14 @@ class JournalWriter:
     def newest(
         self, kind: type[E], is_wanted: Callable[[E], bool] = lambda event: True
     ) -> E | None:
-        """The last wanted event of this kind, of any driver; reads from the end. None: there is
-        none.
+        """Returns the last wanted event of this kind, of any driver, or None. Reads from the end.
 
         Raises UndecodableEvent if a line that may hold it cannot be read.
         """
         return newest_event(self._path, kind, is_wanted)
 
     def every(self, kind: type[E]) -> list[E]:
-        """All events of this kind that are kept, of any driver, oldest first.
+        """Returns all kept events of this kind, of any driver, oldest first.
 
         Raises UndecodableEvent, as `newest` does.
         """
@@ -377,11 +376,11 @@ class JournalWriter:
         )
 
     def _begin_segment(self, attempt: Attempt) -> None:
-        """Goes on in a new file, whose first line sums up what was before.
+        """Continues in a new file, whose first line sums up everything before it.
 
-        1. Sync what was before: else a loss of power would tear a hole into the journal. 2. Make
-        the new file appear whole. 3. Only then write to it. If that fails, the journal goes on as
-        it is, and tries again later.
+        1. Sync what was before: otherwise, a loss of power could leave a hole in the journal. 2.
+        Make the new file appear whole. 3. Only then write to it. If that fails, the journal
+        continues in the old file, and tries again later.
         """
         try:
             os.fdatasync(self._file)
@@ -436,6 +435,6 @@ class JournalWriter:
 
 
 def _heard_at_ms(last: Envelope) -> float:
-    """When the driver itself last wrote: the control plane writes that it was replaced."""
+    """When the driver itself last wrote; the control plane writes `DriverReplaced` for it."""
     silent_ms = last.event.silent_ms if isinstance(last.event, DriverReplaced) else 0.0
     return last.at_ms - silent_ms

@@ -1,13 +1,13 @@
 """The segments of a journal: files of bounded size that each continue the one before.
 
 A segment is named after the place at which it begins in the whole journal. So a place is one number
-for the writer and all readers, however many files there are and whichever are gone. The writer
+for the writer and all readers, no matter how many files there are and which are gone. The writer
 appends only to the newest. The first is `journal.jsonl`. Each later one appears whole with its
-first line, the summary of all before it (`JournalContinued`), so those before it may be deleted.
+first line, the summary of all before it (`JournalContinued`), so the earlier ones may be deleted.
 
-The summary keeps what readers still need of the older segments, each line as it was written: the
-newest event of each matter, and all that is under way. A driver that takes over finds in it what
-earlier drivers have recorded; the projector and the audit go on from it.
+The summary keeps the lines of older segments that readers still need, as they were written: the
+newest events on each matter, and everything that is under way. A driver that takes over finds in it
+what earlier drivers have recorded; the projector and the audit continue from it.
 """
 
 import os
@@ -66,7 +66,7 @@ APPENDING = os.O_WRONLY | os.O_APPEND
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """`base`: where the segment begins in the whole journal, in bytes."""
+    """`base` is where the segment begins in the whole journal, in bytes."""
 
     base: int
     path: Path
@@ -87,14 +87,14 @@ def segments_of(journal: Path) -> list[Segment]:
 
 
 def newest_segment(journal: Path) -> Segment:
-    """The segment that is written to; the first, which need not exist yet, if there is none."""
+    """Returns the segment to append to; without any, the first one, which does not exist yet."""
     return max(segments_of(journal), default=Segment(0, journal))
 
 
 def begin_segment(journal: Path, base: int, first_line: bytes) -> tuple[Segment, int]:
     """Creates a segment, whole and durable; returns it and the file to append to.
 
-    Raises OSError: the segment then does not exist.
+    If it raises OSError, the segment does not exist.
     """
     segment = Segment(base, journal.with_name(f"{journal.stem}-{base:018d}{journal.suffix}"))
     is_new = create_if_absent(segment.path, first_line, FOR_ALL)
@@ -109,7 +109,7 @@ def begin_segment(journal: Path, base: int, first_line: bytes) -> tuple[Segment,
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """A segment with a successor. `end`: where the successor begins."""
+    """A segment with a successor, which begins at `end`."""
 
     segment: Segment
     end: int
@@ -117,7 +117,7 @@ class ClosedSegment:
 
 
 def closed_segments(journal: Path) -> list[ClosedSegment]:
-    """All but the newest, oldest first."""
+    """Returns all but the newest, oldest first."""
     found = segments_of(journal)
     return [
         ClosedSegment(segment, following.base, segment.path.stat().st_mtime)
@@ -130,8 +130,8 @@ def expendable(
 ) -> list[ClosedSegment]:
     """The segments that may be deleted, oldest first: old enough, and read by every reader.
 
-    Keeps all segments behind one that it keeps, so the rest of a journal has no hole. `read_up_to`
-    is the place of the slowest reader.
+    Keeps all segments after the first that it keeps, so the rest of a journal has no hole.
+    `read_up_to` is the place of the slowest reader.
     """
     going: list[ClosedSegment] = []
     for each in closed:
@@ -149,14 +149,14 @@ def delete_segments(segments: Sequence[Segment]) -> None:
 
 
 REQUESTS_KEPT = 100
-"""A request is marked as answered right after its answer, so the newest one would nearly do. At
-most this many are under way at once."""
+"""A request is marked as answered right after its answer, so keeping the newest would nearly be
+enough. At most this many are under way at once."""
 
 REPEATS_KEPT = 20
-"""An attempt that begins where the last one began reports none again; one for each sink."""
+"""One for each sink. An attempt that begins where the last one began does not report it again."""
 
 UNPUBLISHED_KEPT = 100
-"""A checkpoint whose publication failed is deleted soon, unless the storage is away."""
+"""A checkpoint whose publication failed is deleted soon, unless the storage is down."""
 
 _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RunStarted: 1,
@@ -178,7 +178,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RecordsIsolated: None,
 }
 SUMMED_UP: frozenset[type[Event]] = frozenset({*_KEPT, JobStatusChanged})
-"""Kinds of which the kept events are all that readers need."""
+"""The kinds for which readers need only the kept events."""
 
 _UNPUBLISHED = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
 _ONE_EACH = (JobStatusChanged, SlotConnected)
@@ -224,7 +224,7 @@ class JournalSummary:
         self._follow(envelope.event, told)
 
     def continued(self) -> JournalContinued:
-        """The first line of the next segment."""
+        """Returns the event in the first line of the next segment."""
         kept = [told for lines in self._kept.values() for told in lines]
         checkpoints = [told for lines in self._checkpoints.values() for told in lines]
         return JournalContinued(kept=_raw(kept), under_way=_raw([*checkpoints, *self._recovery]))

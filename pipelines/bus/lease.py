@@ -1,18 +1,18 @@
-"""Decides which process may drive a run, one at a time, and shows that this process still lives.
+"""Decides which one process may drive a run, and shows that this process is still alive.
 
 The lock is the kernel's (`flock`), so it ends with its holder, however that dies. Each attempt gets
-a new number. The numbers are files created with O_EXCL, so none is ever given out twice, whichever
-process holds the lock. The newest of these files stay.
+a new number. The numbers are files created with O_EXCL, so none is ever given out twice, no matter
+which process holds the lock. Only the newest of these files are kept.
 
 A holder that hangs keeps its lock. `Lease.take_over` takes the run away from it by replacing the
-locked file with another one. The old holder finds that out by the record of the owner; it checks
-that record before everything that it makes durable. The record tells a process from a later one
-with its id by when it began, on a clock that no one sets: `psutil` gives wall time, which moves
-with every step of the machine's clock, and a living driver would then be taken for dead. An id is
-valid only among processes that see each other, which is what `home` names.
+locked file with another one. The old holder notices this in the record of the owner, which it
+checks before it makes anything durable. The record says when its process began, to tell it from a
+later process with the same id. That time is from a clock that is never set. `psutil` gives wall
+time, which moves with every step of the machine's clock, so a living driver could seem dead. An id
+is valid only among processes that see each other; `home` names these.
 
 The driver's signs of life are one small file, overwritten in place. It lies on the disk of the
-journal, and each sign is synced: if that disk stands still, no sign appears.
+journal, and each sign is synced: if that disk hangs, no sign appears.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ from pipelines.domain.errors import UNDECODABLE, InvariantViolated, check
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import DriverSign, RunDirectory
 
-_START_FIELD = 19  # of the fields behind the name, which may hold any character
+_START_FIELD = 19  # of the fields after the name, which may hold any character
 
 
 def began_after_boot_s(pid: int) -> float:
-    """Seconds, if the system has them; otherwise since the epoch. Raises psutil.NoSuchProcess."""
+    """Returns seconds since boot, or since the epoch on other systems. Raises NoSuchProcess."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -52,8 +52,10 @@ def began_after_boot_s(pid: int) -> float:
 
 @cache
 def home() -> str:
-    """This machine's boot and its namespace of process ids: in another one, the same id is another
-    process."""
+    """Names this boot of the machine and its namespace of process ids.
+
+    Elsewhere, the same id is another process.
+    """
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -69,18 +71,18 @@ START_TIME_TOLERANCE_S = 0.1
 ATTEMPT_TRIES_MAX = 100
 
 ATTEMPTS_KEPT = 20
-"""Numbers that still have their file. So many newer files show that an older number was used."""
+"""How many numbers still have their file. This many newer files show that a number was used."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The process that holds a lease. Its id alone may belong to another process by now."""
 
     pid: int
-    process_began_s: float  # after the boot of the machine, so that a step of its clock is no end
+    process_began_s: float  # after the machine's boot: a step of its clock changes nothing
     host: str
     acquired_at: float  # seconds since the epoch
-    epoch: int = 0  # grows with every owner; 0: of a version that shows no signs of life
-    home: str = ""  # where its process id is valid; empty: not known, taken for here
+    epoch: int = 0  # grows with every owner; 0 in a version without signs of life
+    home: str = ""  # where its process id is valid; if empty, assumed to be here
 
     @classmethod
     def this_process(cls, epoch: int = 0) -> "Owner":
@@ -95,7 +97,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_here(self) -> bool:
-        """True if this process could see and end the owner's process, if that lives."""
+        """True if this process could see and end the owner's process, if that is alive."""
         return self.home in ("", home())
 
     @property
@@ -103,7 +105,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return self.process() is not None
 
     def process(self) -> psutil.Process | None:
-        """The very process; None if it is gone or elsewhere."""
+        """Returns the owner's own process, or None if it is gone or elsewhere."""
         if not self.is_here:
             return None
         try:
@@ -140,9 +142,9 @@ class LeaseLost(Exception):
 class Lease:
     """Held until `close` or the death of this process; children do not inherit it.
 
-    The lock can still be lost where its file is: deleted, restored from a backup, on a disk that
-    was away. Then another driver takes the run over. This one finds that out by the record of
-    the owner, which the new driver replaces first.
+    The lock can still be lost with its file: if that is deleted, restored from a backup, or on a
+    disk that was away. Then another driver takes the run over. This one notices that in the record
+    of the owner, which the new driver replaces first.
     """
 
     def __init__(self, run_directory: RunDirectory, descriptor: int) -> None:
@@ -174,8 +176,9 @@ class Lease:
 
     @classmethod
     def take_over(cls, run_directory: RunDirectory, owner: Owner) -> "Lease":
-        """Fence off the `owner`, which holds the lease and hangs, wherever it is. If it goes on,
-        its lease is lost.
+        """Fence off the `owner`, which holds the lease and hangs, wherever it is.
+
+        If the old owner continues, it finds its lease lost.
 
         1. Keep others from taking over, and check that the owner is still the same. 2. Replace the
         old lock with a new one that is held already. 3. Name this process in the record.
@@ -218,8 +221,10 @@ class Lease:
             raise LeaseLost(self._directory, _recorded_owner(self._directory))
 
     def next_attempt(self) -> Attempt:
-        """A number above all that were ever given out in this run, even if the machine was lost
-        meanwhile: slots on other machines outlive it. Raises LeaseLost."""
+        """Returns a number above all those ever given out in this run. Raises LeaseLost.
+
+        That is true even if the machine was lost meanwhile: slots on other machines outlive it.
+        """
         check(self._descriptor is not None, "attempts are numbered under the lease")
         self.check_held()
         make_directory(self._directory.attempts)
@@ -241,12 +246,15 @@ class Lease:
         return is_held and attempt == self.attempts_so_far()
 
     def _is_long_past(self, number: int) -> bool:
-        """True if the number's file may have existed and been deleted: a driver may look for the
-        newest number, stand still while others are given out, and then create the next one."""
+        """Returns True if the number's file may have existed and been deleted.
+
+        A driver may look for the newest number, hang while others are given out, and then create
+        the next one.
+        """
         return number <= self.attempts_so_far() - ATTEMPTS_KEPT
 
     def _delete_long_past(self) -> None:
-        """Call when a newer number is durable: the newest of all is never deleted."""
+        """Call it when a newer number is durable, so that the newest of all is never deleted."""
         for number in sorted(_attempts_in(self._directory))[:-ATTEMPTS_KEPT]:
             (self._directory.attempts / str(number)).unlink(missing_ok=True)
 
@@ -276,9 +284,9 @@ def is_driven(run_directory: RunDirectory) -> bool:
 
 
 def owner_of(run_directory: RunDirectory) -> Owner | None:
-    """The process that holds the lock now and lives; None if there is none.
+    """Returns the process that holds the lock now and is alive, or None if there is none.
 
-    For an owner elsewhere, the lock alone shows that it lives.
+    For an owner elsewhere, the lock alone shows that it is alive.
     """
     if not _is_locked(run_directory.lease_lock):
         return None
@@ -288,7 +296,7 @@ def owner_of(run_directory: RunDirectory) -> Owner | None:
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:
-    """Differs for every file that ever had this name; None if there is none."""
+    """Returns a value that no other file of this name ever had, or None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -308,7 +316,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _record_this_process(run_directory: RunDirectory) -> None:
-    """This process holds the lock. From now on the owner before it has lost the lease."""
+    """Records that this process holds the lock. The owner before it has then lost the lease."""
     before = _recorded_owner(run_directory)
     owner = Owner.this_process(1 if before is None else before.epoch + 1)
     replace_atomically(run_directory.lease_file, msgspec.json.encode(owner))
@@ -348,7 +356,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
-    """None also for a record of another version of this program: the lock decides."""
+    """Returns None for a record of another version of this program, too: the lock decides."""
     try:
         return msgspec.json.decode(run_directory.lease_file.read_bytes(), type=Owner)
     except (FileNotFoundError, *UNDECODABLE):
@@ -375,11 +383,11 @@ def _created(path: Path) -> bool:
 
 
 SIGN_BYTES = 192
-"""Every sign has the same length, so that none leaves a part of a longer one behind it."""
+"""Every sign has the same length, so that no part of a longer one remains."""
 
 
 def give_sign(run_directory: RunDirectory, sign: DriverSign) -> None:
-    """Raises OSError if the disk does not take it."""
+    """Writes a sign of life. Raises OSError if the disk does not take it."""
     content = msgspec.json.encode(sign).ljust(SIGN_BYTES)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     descriptor = os.open(run_directory.sign_file, flags, 0o600)
@@ -391,7 +399,7 @@ def give_sign(run_directory: RunDirectory, sign: DriverSign) -> None:
 
 
 def newest_sign(run_directory: RunDirectory) -> DriverSign | None:
-    """None: there is none yet, or it was just being written. Raises OSError."""
+    """Returns None if there is no sign yet, or it was just being written. Raises OSError."""
     try:
         return msgspec.json.decode(run_directory.sign_file.read_bytes(), type=DriverSign)
     except (FileNotFoundError, *UNDECODABLE):

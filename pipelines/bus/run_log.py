@@ -1,7 +1,7 @@
 """The log of a run: lines of JSON in a few files of its directory, each of bounded length.
 
-Only the driver that holds the lease writes. What a driver logs after it was replaced is in its own
-`driver.log` alone; lines that it was writing at that moment may still arrive.
+Only the driver that holds the lease writes. A driver that was replaced logs only to its own
+`driver.log`; lines that it was writing at that moment may still arrive.
 
 The writer begins a new file when the newest is full, and deletes the oldest. So a log never takes
 more than `FILES_MAX` times `FILE_BYTES_MAX`. Lines are not synced: a loss of power may cost the
@@ -26,7 +26,7 @@ from pipelines.domain.log_lines import DRIVER, LinePlace, LogLine
 FILE_BYTES_MAX = 4 << 20
 FILES_MAX = 4
 WAITING_MAX = 200
-"""Lists of lines that wait for the disk. Further ones are dropped and counted."""
+"""How many lists of lines may wait for the disk. Further ones are dropped and counted."""
 
 END_S = 2.0
 _NAME = re.compile(r"([0-9]{6,9})\.jsonl")
@@ -55,7 +55,7 @@ class RunLog:
         self._thread.start()
 
     def keep(self, lines: Iterable[LogLine], dropped: int = 0) -> None:
-        """`dropped`: how many lines the sender has lost before these."""
+        """`dropped` is how many lines the sender has lost before these."""
         kept = list(lines)
         try:
             self._waiting.put_nowait(kept)
@@ -133,7 +133,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def log_files(directory: Path) -> list[tuple[int, Path]]:
-    """Numbers and paths, the oldest first."""
+    """Returns numbers and paths, the oldest first."""
     try:
         found = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
     except FileNotFoundError:
@@ -147,8 +147,10 @@ def newest_lines(
     count: int,
     before: LinePlace | None = None,
 ) -> list[tuple[LinePlace, LogLine]]:
-    """At most `count` of the wanted lines, in their order: the newest, or those next before a
-    place. A line that is no LogLine is skipped."""
+    """Returns the newest wanted lines in order, at most `count`; with `before`, those before it.
+
+    A line that is no LogLine is skipped.
+    """
     found: list[tuple[LinePlace, LogLine]] = []
     for place, text in _backwards(directory, before):
         line = _decoded(text)
@@ -162,7 +164,7 @@ def newest_lines(
 def lines_from(
     directory: Path, wanted: Callable[[LogLine], bool], count: int, first: LinePlace
 ) -> list[tuple[LinePlace, LogLine]]:
-    """At most `count` of the wanted lines, from a place on."""
+    """Returns at most `count` of the wanted lines, beginning at `first`."""
     after = [each for each in _backwards(directory, None) if each[0] >= first]
     lines = ((place, _decoded(text)) for place, text in reversed(after))
     return [(place, line) for place, line in lines if line is not None and wanted(line)][:count]

@@ -50,14 +50,17 @@ class Output(Protocol):
     def flush(self) -> bool:
         """Pass on what waits, as far as there is credit. Raises ChannelClosed.
 
-        True: nothing waits, and the next element would pass at once. Before that, a writer takes no
-        new input, so at most the output of one input waits here.
+        Returns True if nothing waits and the next element would pass at once. Until then, a writer
+        takes no new input, so at most the output of one input waits here.
         """
         ...
 
     def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
-        """Send `barrier` ahead of everything that waits here; it replaces a waiting barrier of the
-        same checkpoint. Returns the batches that it has overtaken, in order."""
+        """Send `barrier` ahead of everything that waits here.
+
+        It replaces a waiting barrier of the same checkpoint. Returns the batches that it has
+        overtaken, in order.
+        """
         ...
 
     def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
@@ -65,8 +68,10 @@ class Output(Protocol):
         ...
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """Any thread calls `wake` whenever `flush` may return True again, and when the channel is
-        closed; and it is called once at once. It must not block."""
+        """Register `wake`, which must not block, and call it once.
+
+        Any thread calls it whenever `flush` may return True again, and when the channel is closed.
+        """
         ...
 
 
@@ -78,7 +83,7 @@ class ChannelStatistics:
     read_bytes: int  # since the channel began, as credit counts it
     held_back: bool
     window_bytes: int  # what it may hold at present
-    queued_ms: float | None  # how long the reader takes to consume it; None: not measured
+    queued_ms: float | None  # the time to consume what is queued; None if not measured
 
 
 class HeldStep(NamedTuple):
@@ -116,7 +121,7 @@ class InputGate(Protocol):
 
     @property
     def due_ms(self) -> float | None:
-        """When `poll_run` stops waiting (monotonic); None: it does not wait."""
+        """When `poll_run` stops waiting (monotonic), or None if it does not wait."""
         ...
 
     def poll_announced(self) -> tuple[ChannelId, Barrier] | None:
@@ -129,8 +134,11 @@ class InputGate(Protocol):
     def announce_barriers(self) -> None: ...
 
     def record(self, checkpoint_id: CheckpointId, channels: Collection[ChannelId]) -> None:
-        """Keep what is queued on `channels` before the barrier of `checkpoint_id`, and what arrives
-        before it, and deliver it too. Ends an older recording."""
+        """Start to keep the batches on `channels` before the barrier of `checkpoint_id`.
+
+        These are the batches queued now and those that arrive before the barrier. `poll` delivers
+        them, too. An older recording must have been taken.
+        """
         ...
 
     def take_recorded(self) -> dict[ChannelId, list[pa.RecordBatch]]:
@@ -146,8 +154,10 @@ class InputGate(Protocol):
         ...
 
     def held_steps(self) -> dict[ChannelId, list[HeldStep]]:
-        """For each held-back channel, what was queued when that began, and after each arrival
-        since. Call it only after `measure_by`."""
+        """What each held-back channel had queued at the beginning and after each arrival since.
+
+        Call it only after `measure_by`.
+        """
         ...
 
     def statistics(self) -> list[ChannelStatistics]:
@@ -155,8 +165,10 @@ class InputGate(Protocol):
         ...
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """Any thread calls `wake` whenever `poll` may have an element again: then poll until None.
-        It must not block."""
+        """Any thread calls `wake`, which must not block, whenever `poll` may have an element again.
+
+        The reader then polls until None.
+        """
         ...
 
     def close(self) -> None:
@@ -184,7 +196,7 @@ class NetworkLimits:
     max_location_bytes: int = 8 << 10  # of a checkpoint; paths and keys of objects are shorter
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
-    shortage_pause_ms: int = 100  # of a port without files or threads for a caller
+    shortage_pause_ms: int = 100  # while a port has no files or threads for a caller
     connect_timeout_ms: int = 10_000
     handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
     unanswered_ms: int = 10_000  # after that, a silent peer's connection is lost; heartbeat.timeout

@@ -1,17 +1,17 @@
-"""Coalescing: which of the records that are queued in front of an operator it handles as one batch.
+"""Coalescing: decides which of the records queued for an operator it handles as one batch.
 
 Every batch costs an operator some tenths of a millisecond, however few rows it has, and exchanges
 cut batches into ever smaller ones. So the reader takes what is queued together: the records of one
 input, from as many of its channels as have some, up to a number of rows. Nothing is held outside of
 the gate's queues. A `Run` decides what may be joined; the gate offers it element by element.
 
-A run takes watermarks along, and the operator hears of the newest ones once it has handled the
-records. That is as if the sender had sent a larger batch, with one difference that must not be:
-records that come too late behind a watermark would be in time before it. So no record is joined
-that is as old as a watermark before it on its channel.
+A run includes watermarks, and the operator gets the newest ones once it has handled the records.
+That is as if the sender had sent a larger batch. But a record that is late behind a watermark must
+not come to lie before it, where it would be in time. So a run joins no record that is as old as a
+watermark before it on its channel.
 
-A batch that is as large as a run may be passes untouched, with the watermark that follows it
-directly: a turn of its own would cost a tenth of what a simple operator takes for the batch.
+A batch that fills a run by itself passes untouched, with the watermark directly after it. A turn of
+its own for that watermark would cost a tenth of what a simple operator takes for the batch.
 
 Source: Flink's mini-batches (`table.exec.mini-batch.*`), for any operator and without a timer.
 """
@@ -36,7 +36,7 @@ MAX_COALESCED_BYTES = 1 << 20
 """The most bytes of batches handled as one: joining copies them, and large ones gain nothing."""
 
 MAX_COALESCED_BATCHES = 1_024
-"""They leave the queue in one step, during which writers wait."""
+"""The most batches handled as one: they leave the queue in one step, while writers wait."""
 
 
 _EVENT_TIME = pa.timestamp("ms", "UTC")
@@ -48,7 +48,7 @@ def _none_stands_alone(origins: Origins) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class InputOfChannel:
-    """The operator's input that a channel belongs to, and the event time of its records."""
+    """The operator's input that a channel belongs to, and its column of event time."""
 
     port: int
     time_column: str | None = None
@@ -60,14 +60,14 @@ class Coalescing:
 
     inputs: Mapping[ChannelId, InputOfChannel]
     max_rows: int
-    wait_ms: float = 0.0  # for more, while less than `max_rows` are queued
-    stands_alone: Callable[[Origins], bool] = _none_stands_alone  # and is never joined
+    wait_ms: float = 0.0  # for more, while fewer than `max_rows` are queued
+    stands_alone: Callable[[Origins], bool] = _none_stands_alone  # True: never joined
 
 
 class Run:
-    """Records of one input that are handled as one batch, and the event time behind them.
+    """Records of one input that are handled as one batch, and the event time after them.
 
-    Begins with `first`, whatever it is.
+    Begins with `first`, which always belongs to it.
     """
 
     __slots__ = (
@@ -91,22 +91,22 @@ class Run:
         self.rows: int = first.batch.num_rows
         self.watermarks: dict[ChannelId, int] = {}
         self.size_bytes = cost_bytes  # as credit counts it
-        self._splits: set[tuple[str, int, str]] | None = None  # not asked for yet
+        self._splits: set[tuple[str, int, str]] | None = None  # not computed yet
 
     def batch(self) -> pa.RecordBatch:
-        """Of all records, in the order in which they were taken."""
+        """Returns one batch of all records, in the order in which they were taken."""
         if len(self.records) == 1:
             return self.first.batch
         return pa.concat_batches([records.batch for records in self.records])
 
     def parts(self) -> list[Part]:
-        """What was joined in the batch, in order."""
-        if len(self.records) == 1:  # most often, with large batches
+        """Returns the parts that were joined in the batch, in order."""
+        if len(self.records) == 1:  # the usual case with large batches
             return [(self.first.origins, self.rows)]
         return [(records.origins, records.batch.num_rows) for records in self.records]
 
     def try_take(self, channel: ChannelId, element: Element, cost_bytes: int) -> bool:
-        """Whether the next element of a channel belongs to this run; then it does."""
+        """Takes the next element of a channel if it fits this run. Returns True if it does."""
         if isinstance(element, Watermark):
             self.watermarks[channel] = element.timestamp_ms
             return True
@@ -145,7 +145,7 @@ class Run:
         return True
 
     def _is_in_time(self, channel: ChannelId, batch: pa.RecordBatch) -> bool:
-        """Every record is younger than what the channel said of event time before it."""
+        """Returns True if every record is newer than the watermark before it on its channel."""
         watermark_ms = self.watermarks.get(channel)
         time_column = self._coalescing.inputs[channel].time_column
         if watermark_ms is None or time_column is None:

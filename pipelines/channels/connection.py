@@ -1,4 +1,4 @@
-"""One connection between two slots: it writes the elements of channels, or delivers a peer's here.
+"""One connection between two slots, which sends the elements of channels or receives a peer's.
 
 Owns the channel numbers and the credit frames that go back. The data port of a slot admits the
 slots of its own attempt, each once. The callers of `IncomingConnection.run` and
@@ -86,7 +86,7 @@ class IncomingConnection:
     """Reads one socket in one thread, which never waits for a reader of records.
 
     Guarantee: a full channel does not delay its neighbours. Needs peers that keep to their credit:
-    one that does not violates the protocol, and the connection ends.
+    a peer that does not violates the protocol, and the connection ends.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class DataServer:
         return self._port.refused_count
 
     def close(self) -> None:
-        """Admits no peer any more. Connections that are being served continue."""
+        """Admits no more peers. Connections that are being served continue."""
         self._port.close()
 
     def _prepare(self, accepted: socket.socket) -> None:
@@ -251,7 +251,7 @@ class DataServer:
 
 
 class RemoteOutput(CreditedOutput):
-    """Uses a connection: elements wait until the peer is there and has the channel's gate."""
+    """An output to another slot. Elements wait until that slot is connected and has the gate."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class RemoteOutput(CreditedOutput):
     def _pass_on(self, element: Element) -> None:
         parts, cost_bytes = self._serialize(element)
         self.credit.take(cost_bytes)
-        # Before the peer can know it, because it may end the connection at once.
+        # Before the peer can see the end, because it may then close the connection at once.
         self.has_ended = isinstance(element, EndOfInput)
         self._connection.write(parts)
 
@@ -346,8 +346,10 @@ class OutgoingConnection:
         return all(output.has_ended for output in list(self._outputs.values()))
 
     def finish(self) -> None:
-        """Nothing more will be sent. After a normal end the peer still gets everything: a close
-        with unread credit would reset the connection, and might lose the last bytes."""
+        """Ends sending; after a normal end, the peer still gets everything.
+
+        A close with unread credit would reset the connection, and might lose the last bytes.
+        """
         self._shut_down(socket.SHUT_WR if self.has_ended() else socket.SHUT_RDWR)
 
     def shut_down(self) -> None:
@@ -355,7 +357,7 @@ class OutgoingConnection:
         self._shut_down(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """After `run` has ended, or instead of it: writers get ChannelClosed."""
+        """Call it after `run` has ended, or instead of it. Writers get ChannelClosed."""
         self.shut_down()
         with self._sending:  # a closed descriptor may be another socket's in a moment
             self._is_closed = True
@@ -381,7 +383,7 @@ class OutgoingConnection:
     def _shut_down(self, how: int) -> None:
         connection = self._connection
         if connection is not None:
-            with contextlib.suppress(OSError):  # not connected any more: what was wanted
+            with contextlib.suppress(OSError):  # already disconnected, as intended
                 connection.shutdown(how)
 
     def _on_frame(self, received: Frame) -> None:

@@ -1,20 +1,20 @@
 """The credit of one channel: how much its writer may still send, and how much its reader grants.
 
-The writing end owns its credit. What a writer has sent and has no credit for yet waits in an
-`Outbox`, in order; `Outbox` decides what a barrier overtakes. Subclasses of `CreditedOutput` decide
-how an element gets to the reader, which returns credit as it takes elements from its queue.
+The writing end owns its credit. Elements that a writer has sent and has no credit for yet wait in
+an `Outbox`, in order. `Outbox` decides what a barrier overtakes. Subclasses of `CreditedOutput`
+decide how an element gets to the reader, which returns credit as it takes elements from its queue.
 
 `Debloater` bounds what the channels of one gate may hold, so that their reader soon gets to a
 barrier, which waits behind what is queued before it. A bound in bytes says nothing about how long
-that takes: eight megabytes are a tenth of a second to one operator and minutes to another. So the
+that takes: one operator consumes eight megabytes in a tenth of a second, another in minutes. So the
 gate measures how fast its operator consumes and announces only as much credit as the operator
 consumes within a target time. A debloater only calculates: the gate measures, and withholds the
 credit.
 
 Source: Flink's credit-based flow control, counted in bytes instead of buffers, and
 `PipelinedSubpartition` with overdraft buffers; buffer debloating (FLIP-183, `BufferDebloater`,
-`ThroughputCalculator`). Flink shrinks its buffers, we shrink the credit. The cost that every batch
-has, however small it is, is ours to tell apart: Flink's operators know no batches.
+`ThroughputCalculator`). Flink shrinks its buffers, we shrink the credit. Telling the fixed cost of
+a batch apart from the cost of its bytes is ours: Flink's operators know no batches.
 """
 
 import math
@@ -36,9 +36,9 @@ class Credit:
     """Lets one writer pass while it has any credit left; never makes it wait.
 
     Guarantee: what is in flight never exceeds the capacity by more than one element, and an element
-    of any size passes an empty channel. Needs that credit comes back for every byte. The reader may
-    withhold less than a capacity of it, to save messages and to keep the channel shorter than it
-    could be.
+    of any size passes an empty channel. Needs credit to come back for every byte. The reader may
+    withhold credit, though never the whole capacity, to save messages and to keep the channel
+    shorter than it could be.
     """
 
     def __init__(self) -> None:
@@ -51,14 +51,20 @@ class Credit:
         self._wake: Callable[[], None] = _wake_nobody
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """Any thread calls `wake` whenever an element may pass that could not before, and when the
-        channel is closed. It must not block."""
+        """Registers `wake`, which must not block, and calls it once.
+
+        Any thread calls it whenever an element may pass that could not before, and when the channel
+        is closed.
+        """
         self._wake = wake
         wake()
 
     def open(self, capacity_bytes: int, granted_bytes: int | None = None) -> bool:
-        """The reader is there, and its channel holds `capacity_bytes`. It grants `granted_bytes`
-        now (None: all) and the rest later, or never. False if the channel was open already."""
+        """Opens a channel of `capacity_bytes`, because its reader is there.
+
+        Returns False if it was open already. The reader grants `granted_bytes` now (None means all)
+        and the rest later, or never.
+        """
         with self._lock:
             if self._is_open:
                 return False
@@ -69,7 +75,7 @@ class Credit:
         return True
 
     def try_give_back(self, returned_bytes: int) -> bool:
-        """False, without a change, if more comes back than was taken."""
+        """Returns False, and changes nothing, if more comes back than was taken."""
         with self._lock:
             if self._available_bytes + returned_bytes > self._capacity_bytes:
                 return False
@@ -88,10 +94,10 @@ class Credit:
         self._wake()
 
     def lets_pass(self, *, is_free: bool) -> bool:
-        """True if an element passes now: any one while credit is left, a free one once it is open.
+        """True if an element passes now: any while credit is left, a free one once it is open.
 
-        Takes no lock, because it is called for every element: meanwhile the answer can only turn
-        from no to yes, and then `wake` is called. Raises ChannelClosed.
+        Takes no lock, because it is called for every element. Meanwhile the answer can only turn
+        from False to True, and then `wake` is called. Raises ChannelClosed.
         """
         if self._closed_because is not None:
             raise ChannelClosed(self._closed_because)
@@ -116,7 +122,7 @@ def cost_of(element: Element) -> int:
 
 
 def _wake_nobody() -> None:
-    """Stands in until the writer registers its `wake`."""
+    """The placeholder until the writer registers its `wake`."""
 
 
 class Outbox:
@@ -218,24 +224,24 @@ class CreditedOutput(ABC):
 
 
 INITIAL_WINDOW_BYTES = 16 << 10
-"""Of a channel whose reader has consumed nothing yet. The first measurement replaces it."""
+"""The window of a channel until the first measurement of how fast its reader consumes."""
 
 MIN_WINDOW_BYTES = 1 << 10
 """A batch of any size passes while any credit is left, so no window is too small for one."""
 
 ROUND_TRIPS_MS = 20.0
-"""A window lasts at least so long, however many channels share the target: two ways of the credit
-to the writer and back, with all that a busy machine adds to them."""
+"""A window lasts at least this long, however many channels share the target: two round trips of the
+credit to the writer and back, with the delays of a busy machine."""
 
 SAMPLE_MS = 5.0
-"""Batches that take less are measured together: no single one says much."""
+"""Batches that take less time are measured together, because a single one says little."""
 
 _MOST_OVERHEAD = 4.0
-"""The cost of a byte is at least this part of the average one: the rest may be what each batch
-costs by itself. It bounds what a wrong estimate does."""
+"""A byte costs at least the average divided by this: the rest may be the fixed cost of a batch. The
+bound limits the effect of a wrong estimate."""
 
 _LEAST_SPREAD = 0.05
-"""Batches whose sizes vary less than this (variance by squared mean) cannot tell the two apart."""
+"""If sizes vary less than this (variance by squared mean), the two costs cannot be told apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +251,11 @@ class Debloating:
     target_ms: float
     period_ms: float = 200.0  # between two changes
     samples: int = 20  # how many periods the average looks back
-    threshold_percent: int = 25  # a smaller change is none
+    threshold_percent: int = 25  # a smaller change is ignored
 
     @property
     def memory_ms(self) -> float:
-        """After so long a measurement has lost two thirds of its weight."""
+        """The time after which a measurement has lost two thirds of its weight."""
         return self.period_ms * self.samples / 2
 
 
@@ -258,25 +264,25 @@ class Debloater:
 
     Guarantee: the window is never below `MIN_WINDOW_BYTES` nor above the capacity, and what all
     windows allow is consumed within the target, once the measurements show how fast that is. Needs
-    that the time it is given is the time of the batches, without that spent waiting for input.
+    to be given the time that batches took, without the time spent waiting for input.
     """
 
     def __init__(
         self, debloating: Debloating, *, channel_count: int, capacity_bytes: int, joins: bool
     ) -> None:
-        """`joins`: the operator handles all that is queued as one batch."""
+        """`joins` means that the operator handles everything queued as one batch."""
         check(channel_count > 0, "a gate that is measured has channels")
         self._debloating = debloating
         self._channel_count = channel_count
         self._capacity_bytes = capacity_bytes
         self._joins = joins
         self._changed_ms = -math.inf
-        self._weight = self._bytes = self._ms = 0.0  # of the batches, each less as time goes by
+        self._weight = self._bytes = self._ms = 0.0  # of the batches, which count less with age
         self._bytes_squared = self._bytes_by_ms = 0.0
         self.window_bytes = min(INITIAL_WINDOW_BYTES, capacity_bytes)
 
     def on_consumed(self, size_bytes: int, took_ms: float, now_ms: float) -> None:
-        """A batch of this size has been handled, with all that came of it, in this time."""
+        """The operator has handled a batch of this size, and everything that came of it."""
         self._add(size_bytes, max(0.0, took_ms))
         if now_ms - self._changed_ms < self._debloating.period_ms:
             return
@@ -286,7 +292,7 @@ class Debloater:
             self._changed_ms = now_ms
 
     def consumed_in_ms(self, queued_bytes: int) -> float | None:
-        """How long the operator takes for so much; None: it has consumed nothing yet."""
+        """Returns how long the operator takes for this, or None if it has consumed nothing yet."""
         return None if not self._bytes else queued_bytes * self._ms / self._bytes
 
     def _add(self, size_bytes: int, took_ms: float) -> None:
@@ -305,10 +311,10 @@ class Debloater:
         return min(max(round(window_ms / ms_per_byte), MIN_WINDOW_BYTES), self._capacity_bytes)
 
     def _ms_per_byte(self) -> float:
-        """What one byte more costs.
+        """Returns the cost of one more byte.
 
-        Where what is queued is handled together, the cost of a batch itself is paid once, and a
-        smaller window would not make it smaller: a line through the measurements leaves it out.
+        An operator that handles everything queued together pays the fixed cost of a batch once, and
+        a smaller window would not reduce it. A line through the measurements leaves it out.
         """
         average = self._ms / self._bytes if self._bytes else 0.0
         spread = self._weight * self._bytes_squared - self._bytes * self._bytes

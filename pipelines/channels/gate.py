@@ -1,9 +1,9 @@
 """The input gate of one subtask: a bounded queue per channel, served in turn.
 
-Decides which channel is served next and when credit goes back. How elements get here (from the
-same slot or over a socket) is up to the holder of an `Inlet`, which owns the counts of one channel
-and decides nothing. How much a channel may hold is decided by `credit.Debloater`; the gate measures
-how long its reader takes for what it gets.
+Decides which channel is served next and when credit goes back. How elements get here (from the same
+slot or over a socket) is up to the holder of an `Inlet`, which owns the counts of one channel and
+decides nothing. `credit.Debloater` decides how much a channel may hold; the gate measures how long
+its reader takes for what it gets.
 
 A `ChannelRecorder` gathers the channel state of one checkpoint: it decides which batches precede
 the barrier on each channel, those in the queue when recording began and those that arrive before
@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -43,16 +43,12 @@ from pipelines.domain.elements import (
 from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.ids import ChannelId, CheckpointId
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
 Offer = Callable[["Inlet", Element, int], None]
-"""The gate's way in: inlet, element and its cost in bytes."""
+"""How an element enters the gate: its inlet, the element and its cost in bytes."""
 
 
 class Inlet:
-    """One channel's queue, from the side of its writer."""
+    """One channel's queue, as its writer sees it."""
 
     __slots__ = (
         "_offer",
@@ -77,13 +73,13 @@ class Inlet:
         self.channel = channel
         self.elements: deque[tuple[Element, int]] = deque()
         self.queued_records = self.queued_bytes = self.queued_marks = 0
-        self.urgent_marks = 0  # those that are more than a watermark
+        self.urgent_marks = 0  # all but watermarks
         self.read_bytes = 0
         self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
-        self.granted_bytes = granted_bytes  # the writer's, with what is queued and what is due
+        self.granted_bytes = granted_bytes  # what the writer has, what is queued and what is due
         self.held_back = False
         self.held_steps: list[HeldStep] = []  # one for each arrival, so no more than are queued
-        self.is_ready = False  # stands in the gate's list of channels to serve
+        self.is_ready = False  # is in the gate's list of channels to serve
         self.return_credit: Callable[[int], object] | None = None
         self.on_close: Callable[[str], None] | None = None
 
@@ -122,14 +118,14 @@ class Inlet:
         return element
 
     def credit_to_return(self, window_bytes: int, step_bytes: int) -> int:
-        """What of the credit goes back now, so that `granted_bytes` becomes the window.
+        """Returns the credit that goes back now, so that `granted_bytes` becomes the window.
 
-        A smaller window is reached as the reader takes what is queued: what is too much stays
-        here. Less than a step is not worth a message, unless the window has grown.
+        A window shrinks as the reader takes what is queued: the surplus stays here. If it grows,
+        the growth is due at once. Less than a step is not worth a message.
         """
         if self.granted_bytes != window_bytes:
             surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)
-            self.granted_bytes -= surplus  # below zero: the window has grown
+            self.granted_bytes -= surplus  # negative if the window has grown
             self.credit_due_bytes -= surplus
         if self.credit_due_bytes < step_bytes:
             return 0
@@ -144,8 +140,8 @@ class Inlet:
     def _forget_outdated(self, kind: type[Element]) -> None:
         """Drop the mark of this kind at the end of the queue: a newer one is about to follow it.
 
-        Between two records or barriers only the newest watermark and the newest status count, so
-        that a channel whose records are all filtered out holds no more than these two.
+        Between two records or barriers only the newest watermark and the newest status count. So a
+        channel whose records are all filtered out holds no more than these two.
         """
         if not self.elements or isinstance(self.elements[-1][0], Records):
             return
@@ -166,8 +162,9 @@ _EVENT_TIME = (Watermark, WatermarkStatus)
 
 
 class ChannelRecorder:
-    """Guarantee: of each recorded channel, in order, exactly the batches before the barrier that
-    the reader had not taken. Needs FIFO channels, and to see every element that arrives."""
+    """Guarantee: `batches` has, for each recorded channel in order, exactly the batches before the
+    barrier that the reader had not taken. Needs FIFO channels, and to see every element that
+    arrives."""
 
     def __init__(self, checkpoint_id: CheckpointId) -> None:
         self._checkpoint_id = checkpoint_id
@@ -197,10 +194,10 @@ GATE_CLOSED = "the reader of the channel has closed its gate"
 
 
 class Writer(Protocol):
-    """Who is to write a channel, and waits until there is a gate for it."""
+    """The writer of a channel, which waits until there is a gate for it."""
 
     def on_gate(self, gate: "Gate") -> None:
-        """Attach to it. From any thread, once."""
+        """Attach to the gate. Any thread may call this, once."""
         ...
 
     def close(self, reason: str) -> None:
@@ -210,13 +207,13 @@ class Writer(Protocol):
 
 @dataclass(slots=True)
 class _Pace:
-    """What each channel of one input of the operator may hold, by how fast it is consumed."""
+    """How much each channel of one input may hold, by how fast the operator consumes it."""
 
     debloater: Debloater | None
     window_bytes: int
     step_bytes: int = 0
-    size_bytes: int = 0  # of what the reader was given and that is not measured yet,
-    took_ms: float = 0.0  # and how long it has been busy with it so far
+    size_bytes: int = 0  # of what the reader was given since the last sample,
+    took_ms: float = 0.0  # and how long that has kept it busy so far
 
     def __post_init__(self) -> None:
         self.widen(self.window_bytes)
@@ -234,9 +231,9 @@ class Gate:
     Guarantee: FIFO per channel, nothing lost, and per channel at most `capacity_bytes` and one
     element in flight. Needs one writer per channel, which takes credit before it delivers.
 
-    With `debloating`, a channel holds less: what its reader consumes in the target time. That
-    needs a clock (`measure_by`) and a reader that takes runs. Each input of the operator is
-    measured by itself: the sides of a join do not cost the same.
+    With `debloating`, a channel holds less: what its reader consumes in the target time. That needs
+    a clock (`measure_by`) and a reader that takes runs. Each input of the operator is measured
+    separately, because the sides of a join do not cost the same.
     """
 
     def __init__(
@@ -251,9 +248,9 @@ class Gate:
         check(len(set(channels)) == len(channels), "channels have distinct ids", ids=channels)
         self.capacity_bytes = capacity_bytes
         self._debloating, self._joins = debloating, joins
-        self._pace = self._new_pace(len(channels))  # of what the reader was given last
+        self._pace = self._new_pace(len(channels))  # of the input that was served last
         self._paces = dict.fromkeys(channels, self._pace)
-        self._since_ms, self._is_busy = 0.0, False  # when the reader came last, and if with work
+        self._since_ms, self._is_busy = 0.0, False  # when the reader last came, and if it has work
         self._lock = threading.Lock()
         self._inlets = {
             channel: Inlet(self.offer, channel, self._pace.window_bytes) for channel in channels
@@ -291,7 +288,7 @@ class Gate:
         return_credit: Callable[[int], object],
         on_close: Callable[[str], None],
     ) -> Inlet:
-        """Make the caller the one writer of `channel`.
+        """Make the caller the only writer of `channel`.
 
         Both callbacks come from the thread that polls or closes, without the gate's lock held.
         Raises ProtocolError if the channel has a writer, ChannelClosed if the gate is closed.
@@ -306,7 +303,7 @@ class Gate:
         return inlet
 
     def offer(self, inlet: Inlet, element: Element, cost_bytes: int) -> None:
-        """For `Inlet.offer`. What arrives after the gate closed is dropped."""
+        """Implements `Inlet.offer`. Drops what arrives after the gate has closed."""
         with self._lock:
             if self._is_closed:
                 return
@@ -407,7 +404,7 @@ class Gate:
             self._announces = True
 
     def poll_announced(self) -> tuple[ChannelId, Barrier] | None:
-        if not self._announced:  # without the lock: asked for before every element
+        if not self._announced:  # without the lock: this runs before every element
             return None
         with self._lock:
             return self._announced.popleft()
@@ -459,7 +456,7 @@ class Gate:
             return [self._statistics_of(inlet) for inlet in self._inlets.values()]
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """Called when the gate goes from nothing to serve to something, and when it closes."""
+        """The gate calls `wake` when it gets something to serve again, and when it closes."""
         with self._lock:
             self._wake = wake
             must_wake = bool(self._ready)
@@ -510,10 +507,10 @@ class Gate:
         return inlet.credit_to_return(pace.window_bytes, pace.step_bytes)
 
     def _measure(self, now_ms: float) -> None:
-        """The reader comes back: with what it was given last it has been busy until now.
+        """The reader is back: what it was given last has kept it busy until now.
 
-        That includes the time in which it waited for credit of its own. The time of a mark counts
-        with records of the input that was served before it, the time without input with none.
+        That includes the time in which it waited for credit of its own. The time for a mark counts
+        for the input that was served before it. The time without input counts for none.
         """
         pace = self._pace
         if self._is_busy:
@@ -533,7 +530,7 @@ class Gate:
         return self._coalescing
 
     def _waits(self, rules: Coalescing) -> bool:
-        """Whether more may come in time to be handled together with what is queued."""
+        """Returns True if more may come in time to be handled together with what is queued."""
         self._due_ms = None
         wait_ms = rules.wait_ms
         if not wait_ms or self._clock is None:
@@ -545,8 +542,10 @@ class Gate:
         return True
 
     def _has_enough(self) -> bool:
-        """There is a run's worth of rows, or a mark that is not to wait, or a writer that has to:
-        then nothing more comes."""
+        """Returns True if there is no point in waiting for more.
+
+        There are the rows of a whole run, or a mark that must not wait, or a writer that waits.
+        """
         queued_rows = 0
         for inlet in self._inlets.values():
             if inlet.held_back or inlet.urgent_marks or self._is_full(inlet):
@@ -558,14 +557,14 @@ class Gate:
         return inlet.queued_bytes + inlet.credit_due_bytes >= inlet.granted_bytes
 
     def _extend_by_watermark(self, run: Run, inlet: Inlet) -> None:
-        """A turn less: adjacent watermarks of a channel are one already."""
+        """Takes the watermark after the batch, to save a turn; adjacent ones are already merged."""
         if inlet.elements:
             element, cost_bytes = inlet.elements[0]
             if isinstance(element, Watermark) and run.try_take(inlet.channel, element, cost_bytes):
                 inlet.dequeue()
 
     def _extend(self, run: Run, served: list[Inlet]) -> None:
-        """Take from these channels what the run takes."""
+        """Moves elements from these channels into the run, as far as it takes them."""
         for inlet in served:
             while inlet.elements:
                 element, cost_bytes = inlet.elements[0]
@@ -583,9 +582,9 @@ class Gate:
 
 
 def _credit_step(window_bytes: int) -> int:
-    """Small enough to keep the writer busy, large enough that credit is not a message a batch."""
+    """Small enough to keep the writer busy, large enough to avoid a credit message per batch."""
     return max(1, window_bytes // 4)
 
 
 def _wake_nobody() -> None:
-    """Until the subtask says how it wants to be woken."""
+    """The placeholder until the subtask registers its `wake`."""

@@ -47,7 +47,7 @@ class RefusedConnection:
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt that it claims; 0, which no attempt has, if it claims none."""
+        """The attempt that the caller claims, or 0, which no attempt has, if it claims none."""
         return self.claim.attempt if self.claim else Attempt(0)
 
 
@@ -59,11 +59,11 @@ class Guard:
     verify: Verify
     serve: Serve
     on_refused: Callable[[RefusedConnection], None]
-    on_broken: Callable[[str], None]  # the port can accept no connection any more; one sentence
+    on_broken: Callable[[str], None]  # says why the port accepts no more connections
 
 
 class OncePerSlot:
-    """For `verify_token`: admits each slot once. Any thread may call it."""
+    """Lets `verify_token` admit each slot once. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,9 +81,9 @@ class GuardedPort:
     """One thread accepts; one thread per connection verifies and then serves it.
 
     Guarantee: `serve` is called only for connections that `verify` has let pass, and no more than
-    `max_pending_handshakes` are verified at a time. Accepts nothing before `start`. As long as its
-    listener is intact it goes on accepting: if the process runs short of files or threads, callers
-    wait or are turned away until there are some again.
+    `max_pending_handshakes` are verified at a time. Accepts nothing before `start`. It keeps
+    accepting as long as its listener is intact. If the process runs short of files or threads,
+    callers wait or are turned away until there are some again.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GuardedPort:
         self._listener = listener
         self._name = name
         self._limits = limits
-        self._tls = tls  # a connection that is there keeps what it was made with
+        self._tls = tls  # for new connections; the others keep theirs
         self._guard = guard
         self._admission = threading.Lock()
         self._examined: set[socket.socket] = set()
@@ -120,11 +120,11 @@ class GuardedPort:
             self._accepting = start_thread(self._accept_all, self._name)
 
     def secure_with(self, tls: Tls) -> None:
-        """For connections from now on."""
+        """Uses `tls` for new connections from now on."""
         self._tls = tls
 
     def close(self) -> None:
-        """Admits no caller any more. Connections that are being served continue."""
+        """Admits no more callers. Connections that are being served continue."""
         with self._admission:
             self._closed.set()
             examined = list(self._examined)
@@ -165,7 +165,7 @@ class GuardedPort:
             return may_prove
 
     def _has_begun(self, connection: socket.socket, address: str) -> bool:
-        """False: there is no thread for the connection."""
+        """Returns False if no thread could be started for the connection."""
         try:
             start_thread(
                 lambda: self._examine_and_serve(connection, address), f"{self._name} {address}"
@@ -196,7 +196,7 @@ class GuardedPort:
         self._guard.serve(connection, claim)
 
     def _examine(self, accepted: socket.socket) -> tuple[Connection, Claim]:
-        """Raises HandshakeRefused; then the connection is closed."""
+        """Raises HandshakeRefused after closing the connection."""
         connection: Connection = accepted
         try:
             self._guard.prepare(accepted)
@@ -236,7 +236,7 @@ class Credentials:
 
 KEEPALIVE_TRIES = 3
 LEAST_UNANSWERED_MS = 1_000
-"""The lower bound: a lost packet is sent again after some 200 ms; that is no lost peer."""
+"""The lower bound: a lost packet is sent again after some 200 ms, which is no lost peer."""
 
 
 def audience_of(slot: int) -> str:
@@ -246,7 +246,7 @@ def audience_of(slot: int) -> str:
 def dial(
     peer: PeerAddress, own: Credentials, limits: NetworkLimits, tls: Tls | None = None
 ) -> Connection:
-    """A connection on which both ends have proved their identity.
+    """Returns a connection on which both ends have proved their identity.
 
     Raises Retryable if the peer cannot be reached, ProtocolError if one side refuses the other.
     """

@@ -202,7 +202,7 @@ def _proof(secret: bytes, side: bytes, hello: bytes, said: bytes) -> bytes:
 
 
 def _receive(connection: Connection, count: int, deadline: float) -> bytes:
-    """Exactly `count` bytes, all before the deadline, however slowly they come."""
+    """Returns exactly `count` bytes, which all arrive before the deadline, however slowly."""
     received = b""
     while len(received) < count:
         remaining_s = deadline - time.monotonic()
@@ -247,9 +247,9 @@ class Tls:
         )
 
     def check(self) -> None:
-        """Two processes with these files greet each other in memory.
+        """Runs the handshake of two processes with these files in memory.
 
-        Raises CertificateRefused: they would not trust each other now.
+        Raises CertificateRefused if they would not trust each other now.
         """
         said, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
         sides = [
@@ -260,21 +260,21 @@ class Tls:
             try:
                 side.do_handshake()
             except ssl.SSLWantReadError:
-                continue  # it is the turn of the other
+                continue  # it is the other side's turn
             except ssl.SSLCertVerificationError as error:
                 raise CertificateRefused(
                     f"The certificate {self._certificate} is refused: {error.verify_message}."
                 ) from error
 
     def accept(self, connection: socket.socket, timeout_ms: int) -> "TlsConnection":
-        """Raises HandshakeRefused; `connection` is closed then."""
+        """Raises HandshakeRefused after closing `connection`."""
         try:
             return self._secured(connection, self._server, timeout_ms)
         except OSError as error:
             raise HandshakeRefused(Refusal.NOT_TRUSTED, None) from error
 
     def connect(self, connection: socket.socket, timeout_ms: int) -> "TlsConnection":
-        """Raises ProtocolError; `connection` is closed then."""
+        """Raises ProtocolError after closing `connection`."""
         try:
             return self._secured(connection, self._client, timeout_ms)
         except OSError as error:
@@ -334,8 +334,8 @@ class TlsConnection:
         self._timeout_s = seconds
 
     def shutdown(self, how: int, /) -> None:
-        # Only the connection: by its own shutdown an SSLSocket forgets that it is encrypted, and
-        # would then read the rest raw.
+        # Only the TCP connection: an SSLSocket that is shut down by its own method forgets that it
+        # is encrypted, and would then read the rest raw.
         socket.socket.shutdown(self._socket, how)
 
     def close(self) -> None:

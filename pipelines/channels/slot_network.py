@@ -1,9 +1,9 @@
-"""All channels of one slot, local and remote: what the runtime uses.
+"""All channels of one slot, local and remote, as the runtime uses them.
 
-Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`.
-`register_gate` and `output` may come at any time, here and on the peers: a writer may ask for a
-gate before it is registered, and waits for credit; the first credit comes when both connection and
-gate exist. Within the slot a writer passes on the same objects, without serialization.
+Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`. You
+may call `register_gate` and `output` at any time, here and on the peers. A writer may ask for a
+gate before it is registered. It then waits for credit, which comes once both connection and gate
+exist. Within the slot a writer passes on the same objects, without serialization.
 
 Owns the connections and their threads. Decides that losing a connection before the end of its
 channels is a failure of the attempt.
@@ -79,7 +79,7 @@ class RegisteredGates:
 
 
 class LocalOutput(CreditedOutput):
-    """Until `on_gate` gives the target, elements wait, as on a channel without credit."""
+    """An output within the slot. Until `on_gate`, elements wait as on a channel without credit."""
 
     def __init__(self, channel: ChannelId) -> None:
         super().__init__(channel)
@@ -99,7 +99,7 @@ class LocalOutput(CreditedOutput):
             self.credit.open(gate.capacity_bytes, self._inlet.granted_bytes)
 
     def close(self, reason: str) -> None:
-        """For a channel whose gate may never come."""
+        """Closes a channel whose gate may never come."""
         self.credit.close(reason)
 
     def _pass_on(self, element: Element) -> None:
@@ -174,7 +174,7 @@ class SlotNetwork:
         self._gates.register(gate)
 
     def connect(self, peers: Iterable[PeerAddress]) -> None:
-        """One connection to each peer; `peers` may include the own address.
+        """Opens one connection to each peer; `peers` may include this slot.
 
         Raises Retryable if a peer cannot be reached, ProtocolError if one side refuses the other.
         """

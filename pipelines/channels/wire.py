@@ -1,4 +1,4 @@
-"""The form of all that passes between two slots: frames with a fixed header, batches as Arrow IPC.
+"""The wire format between two slots: frames with a fixed header, batches as Arrow IPC.
 
 Forward (writer to reader): OPEN names a channel and gives it a number. SCHEMA and RECORDS carry
 Arrow IPC: the schema once per channel, then one message per batch. DICTIONARIES is a whole Arrow
@@ -134,7 +134,7 @@ def grant_frame(number: int, capacity_bytes: int, granted_bytes: int) -> bytes:
 
 
 def grant_of(received: Frame) -> tuple[int, int]:
-    """The capacity of the channel, and how much of it may be sent now."""
+    """Returns the capacity of the channel, and how much of it may be sent now."""
     capacity_bytes, granted_bytes = GRANT.unpack(received.body)
     if granted_bytes > capacity_bytes:
         raise ProtocolError(f"a grant of {granted_bytes} bytes in a channel of {capacity_bytes}")
@@ -192,7 +192,7 @@ class FrameReader:
         self.received_bytes = 0
 
     def read(self) -> Frame | None:
-        """The next frame, or None if the peer has ended the stream between two frames.
+        """Returns the next frame, or None if the peer has ended the stream between two frames.
 
         Raises ProtocolError for a torn or illegal frame, OSError when the connection breaks.
         """
@@ -269,7 +269,7 @@ class RecordsEncoder:
         self._has_dictionaries = False
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Parts, int]:
-        """The parts of the frames, in order, and what the batch costs in credit.
+        """Returns the parts of the frames, in order, and the cost of the batch in credit.
 
         Raises Rejected for a batch that no peer would accept.
         """
@@ -349,7 +349,7 @@ _decoder = msgspec.msgpack.Decoder(Origins)
 
 
 def origin_frame(number: int, origins: Origins, limits: NetworkLimits) -> bytes:
-    """Empty if there is nothing to send."""
+    """Returns no bytes if there is nothing to send."""
     body = _encoder.encode(origins) if origins else b""
     if not body or len(body) > limits.max_origin_bytes:
         return b""

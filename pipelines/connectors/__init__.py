@@ -2,8 +2,8 @@
 
     from pipelines.connectors import ExactlyOnceFiles, KafkaTopics
 
-A connector is imported when its name is used for the first time, so each client library stays an
-extra of its own.
+Each connector is imported when its name is first used, so its client library can stay an optional
+extra.
 """
 
 from importlib import import_module
@@ -120,11 +120,11 @@ _PLACES = {
 """{name: its module in this package}"""
 
 _EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "redis", "sql": "postgres"}
-"""{package of connectors: the extra that brings its client}"""
+"""{package of connectors: the extra that installs its client}"""
 
 
 def __getattr__(name: str) -> object:
-    """Raises ImportError, which names the extra, when a connector's client is not installed."""
+    """Raises ImportError naming the extra if a connector's client is not installed."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__} has no {name!r}")
     place = _PLACES[name]

@@ -1,9 +1,8 @@
-"""What the author of a connector imports: the contracts of sources and sinks, and the bases that do
-the part which many sinks have in common.
+"""The imports for authors of connectors: the contracts of sources and sinks, and bases for sinks.
 
     from pipelines.connectors.contract import Sink, SinkContext, TwoPhaseCommitWriter
 
-`docs/how-to/own-connectors.md` builds a sink and a source from it.
+`docs/how-to/own-connectors.md` builds a sink and a source with it.
 """
 
 from pipelines.connectors.sink import (

@@ -5,7 +5,7 @@ null in each declared column and the letter in a column of its own. So positions
 checkpoints treat them like all other records, in every mode. The operator behind the source takes
 the column off and passes the letters to a side output. They take no part in event time.
 
-Decides nothing about where dead letters go: the author reads the side output.
+This module does not decide where dead letters go: the author reads the side output.
 
 Source: Kafka Connect's dead letter queue; Flink's side outputs.
 """
@@ -36,7 +36,7 @@ LETTER = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""The columns of the side output: key and value as they are, and the time that Kafka keeps."""
+"""The columns of the side output. Key and value are unchanged; `at` is the time kept by Kafka."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -53,15 +53,17 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 @runtime_checkable
 class KeepsDeadLetters(Protocol):
-    """A source that can go on behind a record that it cannot decode. Its schema then ends with
-    `COLUMN`."""
+    """A source that can continue after a record that it cannot decode.
+
+    Its schema then ends with `COLUMN`.
+    """
 
     @property
     def dead_letters(self) -> bool: ...
 
 
 def with_column(schema: pa.Schema) -> pa.Schema:
-    """Raises Rejected if the column is taken."""
+    """Appends `COLUMN` to the schema. Raises Rejected if the name is taken."""
     if COLUMN in schema.names:
         raise Rejected(f"The column {COLUMN} holds the dead letters of a source; rename yours.")
     return schema.append(pa.field(COLUMN, pa.binary()))
@@ -70,7 +72,7 @@ def with_column(schema: pa.Schema) -> pa.Schema:
 def with_letters(
     decoded: pa.RecordBatch, letters: Mapping[int, DeadLetter], row_count: int
 ) -> pa.RecordBatch:
-    """Puts each letter at its row, among the decoded records in their order."""
+    """Puts each letter at its row; the decoded records fill the other rows in order."""
     schema = with_column(decoded.schema)
     if not letters:
         return pa.RecordBatch.from_arrays(
@@ -87,7 +89,7 @@ def with_letters(
 
 
 def letters_of(packed: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows of `LETTER`."""
+    """Unpacks letters into rows of `LETTER`."""
     letters = [msgspec.msgpack.decode(each, type=DeadLetter) for each in packed]
     columns = [
         pa.array([getattr(each, name) for each in letters], column.type)

@@ -1,12 +1,12 @@
-"""Sources and sinks that need nothing outside the process, to try and to measure pipelines.
+"""Sources and sinks that need nothing outside the process, for trying and measuring pipelines.
 
-`ArrowRows` reads a list of dictionaries or an Arrow table. `Collect` keeps rows in this process and
-works in one process only (`pipelines.local`); a run elsewhere refuses it. `Print` prints them.
+`ArrowRows` reads a list of dictionaries or an Arrow table. `Collect` keeps rows in this process, so
+it needs a run in one process (`pipelines.local`); other runs refuse it. `Print` prints rows.
 
 `SeededGenerator` makes rows from a seed at a given rate, endlessly or up to a number. Every number
-follows from (seed, split, name, offset) alone, so a restart makes the same rows from any offset on,
+depends on (seed, split, name, offset) alone, so a restart makes the same rows from any offset on,
 at any parallelism. Numbers come from SplitMix64 over counters, a batch at a time. `BlackHole`
-counts what arrives and keeps nothing, to measure everything in front of it.
+counts rows and discards them, to measure everything in front of it.
 
 Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"; Flink's
 `DataGeneratorSource`.
@@ -36,7 +36,7 @@ Marker = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Guarantee: holds the rows of each completed checkpoint of this run once, after any restart.
+    """Guarantee: holds each row of this run's completed checkpoints once, after any restart.
 
     Needs a run in this process. Keeps every row in memory.
     """
@@ -56,7 +56,7 @@ class Collect:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """Forgets what the starting point does not have."""
+        """Forgets the rows that are not part of the starting point."""
         newest = newest_of(ancestors)
         foreign = [each for each in self._segments if each[1] > newest.get(RunId(each[0]), 0)]
         for each in foreign:
@@ -68,7 +68,7 @@ class Collect:
         return pa.Table.from_batches(self._batches(), schema=schema)
 
     def newest(self, schema: pa.Schema, count: int) -> pa.Table:
-        """The last of them, at most `count`; looks at no others."""
+        """The last committed rows, at most `count`; looks at no others."""
         newest: list[pa.RecordBatch] = []
         missing = count
         for batch in reversed(self._batches()):
@@ -111,7 +111,7 @@ class CollectWriter:
             if not isinstance(segment, Segment):
                 raise ProtocolError("a collect prepares segments only")
             run, checkpoint, subtask = msgspec.convert(segment.marker, Marker)
-            if run == self._context.run_id:  # an earlier run has had its own
+            if run == self._context.run_id:  # an earlier run kept its own rows
                 self._segments[run, checkpoint, subtask] = list(segment.batches)
 
     def close(self) -> None:
@@ -171,10 +171,10 @@ BATCH_ROWS = 8_192
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """The rows of a table, in `splits` parts that follow each other. Implements `Source`.
+    """The rows of a table, in `splits` consecutive parts. Implements `Source`.
 
-    Every process that builds the pipeline must build the same table. A timestamp column of another
-    unit, or without a zone, is taken as UTC and cast.
+    Every process that builds the pipeline must build the same table. An event time column of
+    another unit, or without a zone, is taken as UTC and cast.
 
     Args:
         table: the rows.
@@ -231,7 +231,7 @@ class ArrowRows:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> pa.Table:
-    """`schema` None: it follows from the rows. Raises Rejected when they do not fit it."""
+    """Builds a table; if `schema` is None, infers it. Raises Rejected if the rows do not fit it."""
     if schema is None and not rows:
         raise Rejected("Rows that are not there yet have no schema; give one.")
     try:
@@ -273,12 +273,12 @@ class Draws:
     offsets: Numbers
 
     def integers(self, name: str, low: int, high: int) -> Numbers:
-        """From `low` up to but not `high`."""
+        """Draws integers from `low` up to but not including `high`."""
         drawn = self._bits(name) % np.uint64(high - low)
         return drawn.astype(np.int64) + low
 
     def fractions(self, name: str) -> npt.NDArray[np.float64]:
-        """From 0 up to but not 1."""
+        """Draws fractions from 0 up to but not including 1."""
         return (self._bits(name) >> np.uint64(11)).astype(np.float64) * np.float64(2.0**-53)
 
     def _bits(self, name: str) -> npt.NDArray[np.uint64]:
@@ -294,7 +294,7 @@ class Draws:
 class SeededGenerator:
     """Rows made from a seed: the same ones in every run. `rows` may depend on its `Draws` only.
 
-    `rows_per_s` is counted from where a split is opened.
+    The rate `rows_per_s` counts from the moment and offset at which a split is opened.
 
     Args:
         rows: makes one array for each column of `schema` from its `Draws`.
@@ -302,7 +302,7 @@ class SeededGenerator:
         seed: decides all random numbers.
         splits: how many sequences there are.
         rows_per_split: how many rows a split has. None: it never ends.
-        rows_per_s: how many rows per second all splits give together. None: as many as are taken.
+        rows_per_s: how many rows per second all splits give together. None: as fast as possible.
         timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
             time.
         out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
@@ -360,7 +360,7 @@ class SeededGenerator:
         return f"seed {self.seed}"
 
     def _due(self, begin: int, began_s: float) -> int:
-        """The offset up to which rows may be there by now."""
+        """The offset up to which rows are due by now."""
         if self.rows_per_s is None:
             return sys.maxsize
         return begin + int((self.now_s() - began_s) * self.rows_per_s / self.splits)
@@ -394,7 +394,7 @@ class BlackHoleWriter:
 
 @dataclass(frozen=True, slots=True)
 class BlackHole:
-    """No output leaves the engine, so the engine's own guarantee is all there is."""
+    """Discards all rows. No output leaves the engine, so the engine's own guarantee applies."""
 
     @property
     def guarantee(self) -> str:

@@ -1,14 +1,14 @@
 """Rows as text: as JSON objects, one per line, and columns of text as declared types and back.
 
 Times are ISO 8601 in UTC, decimals and dates are text, binary is base64. NaN and infinity, which
-JSON lacks, are null. Every column is written, null or not. When lines are read, fields that the
-schema does not name are left out, missing ones are null, and times have an offset. Knows neither
-files nor brokers: the caller says where the lines came from.
+JSON cannot express, become null. Every column is written, null or not. When lines are read, fields
+that the schema does not name are left out, missing ones are null, and times have an offset. This
+module knows neither files nor brokers: the caller says where the lines came from.
 
-A value or line that does not fit is found, with the records before it. A source checks for one kind
+It finds a value or line that does not fit, and the records before it. A source checks for one kind
 of fault after another (values that fit no column, then a missing event time), so the first fault
-that it meets need not be that of the first record. Decides nothing about what happens to the
-record.
+that it meets need not belong to the first faulty record. This module does not decide what happens
+to the record.
 """
 
 from codecs import BOM_UTF8
@@ -24,7 +24,7 @@ import pyarrow.json as pajson
 from pipelines.connectors.source import MalformedRecord
 
 ISO_TIME = "%Y-%m-%dT%H:%M:%S"
-"""Arrow writes as many digits of the second as the type holds."""
+"""Arrow writes the seconds with as many decimals as the type holds."""
 
 
 class UnfitValue(Exception):
@@ -37,7 +37,7 @@ class UnfitValue(Exception):
 
 
 def typed(values: Sequence[bytes | None], column: pa.Field) -> pa.Array:
-    """Numbers in decimal, times as ISO 8601 or in the type's unit since 1970; None is null.
+    """Reads numbers in decimal, times as ISO 8601 or in the type's unit since 1970, None as null.
 
     Raises UnfitValue.
     """
@@ -56,14 +56,14 @@ def typed(values: Sequence[bytes | None], column: pa.Field) -> pa.Array:
 
 
 def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text that `typed` reads back, as large strings."""
+    """Converts a column to large strings that `typed` can read back."""
     if pa.types.is_timestamp(column.type):
         column = iso_times(column)
     return column.cast(pa.large_string())
 
 
 def iso_times(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """ISO 8601; in UTC with a Z if the type has a zone."""
+    """Formats times as ISO 8601, in UTC with a Z if the type has a zone."""
     if times.type.tz is None:
         return pc.strftime(times, ISO_TIME)
     return pc.strftime(times.cast(pa.timestamp(times.type.unit, "UTC")), ISO_TIME + "Z")
@@ -85,9 +85,9 @@ T = TypeVar("T")
 
 
 def before_malformed(met: MalformedRecord, decode: Callable[[int], T]) -> Iterator[T]:
-    """Yields one batch or none. `decode` decodes the first so many rows, or raises MalformedRecord
-    as it did with `met`.
+    """Yields the records before the first malformed one, as one batch or none.
 
+    `decode(count)` decodes the first `count` rows, or raises MalformedRecord, as it raised `met`.
     Always raises MalformedRecord, for the first malformed record.
     """
     first = met
@@ -106,7 +106,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def json_lines_of(table: pa.Table) -> bytes:
-    """Each line ends with a newline and contains none."""
+    """Encodes each row as a line, which ends with a newline and contains no other."""
     for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(index, column.name, iso_times(table.column(index)))
@@ -119,7 +119,7 @@ def has_json(type_: pa.DataType, *, nested: bool = False) -> bool:
     if pa.types.is_struct(type_):
         return all(has_json(field.type, nested=True) for field in type_)
     if pa.types.is_timestamp(type_):
-        return not (nested and type_.unit == "ns")  # no such time in Python
+        return not (nested and type_.unit == "ns")  # Python's times have no ns
     return any(is_one(type_) for is_one in _PLAIN)
 
 
@@ -149,7 +149,7 @@ _PLAIN = (
 
 
 BESIDE = b" \t\r\n" + BOM_UTF8
-"""Bytes that may stand before and after an object."""
+"""Bytes that may come before and after an object."""
 
 
 class MalformedLine(Exception):
@@ -161,7 +161,7 @@ class MalformedLine(Exception):
 
 
 def decode_lines(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """One row for each line. Raises MalformedLine for the first one that does not fit."""
+    """Decodes each line into a row. Raises MalformedLine for the first line that does not fit."""
     try:
         return _decoded(lines, schema)
     except pa.ArrowInvalid:
@@ -177,9 +177,9 @@ def decode_lines(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 def decode_each_line(
     lines: Sequence[bytes], schema: pa.Schema
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """The rows of the lines that fit, and for each other line what is wrong with it.
+    """Returns the rows of the lines that fit, and the problem of each other line by its number.
 
-    Lines that do not fit are found by halving: each line is parsed log(n) times at most.
+    Finds lines that do not fit by halving, so it parses each line log(n) times at most.
     """
     parts: list[pa.RecordBatch] = []
     problems: dict[int, str] = {}
@@ -220,9 +220,10 @@ def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _begin_and_end_objects(lines: Sequence[bytes], text: bytes) -> bool:
-    """For text that is valid JSON: True if no object crosses a line end. Within an object no
-    closing brace is followed by an opening one, so with as many objects as lines, each line holds
-    one. `text` is all lines.
+    """Returns True if no object crosses a line end. `text`, all lines together, is valid JSON.
+
+    Within an object, no closing brace is followed by an opening one. So if there are as many
+    objects as lines, each line holds one.
     """
     ends = len(lines) - 1
     if text.count(b"}\n{") == text.count(b"\n") == ends and text[:1] + text[-1:] == b"{}":
@@ -232,7 +233,7 @@ def _begin_and_end_objects(lines: Sequence[bytes], text: bytes) -> bool:
 
 
 def _with_fractions(schema: pa.Schema) -> pa.Schema:
-    """Arrow refuses more digits of a second than a type holds; the rest is cut off afterwards."""
+    """Reads times in ns: Arrow refuses more decimals than a type holds. A cast then cuts them."""
     return pa.schema(
         pa.field(c.name, pa.timestamp("ns", c.type.tz) if pa.types.is_timestamp(c.type) else c.type)
         for c in schema
@@ -240,7 +241,7 @@ def _with_fractions(schema: pa.Schema) -> pa.Schema:
 
 
 def _first_malformed(lines: Sequence[bytes], schema: pa.Schema) -> int:
-    """Finds by halving the longest beginning that fits; the malformed line comes next."""
+    """Finds the longest beginning that fits, by halving; the malformed line comes next."""
     fits, fails = 0, len(lines)
     while fails - fits > 1:
         middle = (fits + fails) // 2
@@ -254,6 +255,6 @@ def _first_malformed(lines: Sequence[bytes], schema: pa.Schema) -> int:
 
 
 def _problem(error: pa.ArrowInvalid) -> str:
-    """Without the row number, which Arrow counts within this one line."""
+    """Returns Arrow's message without the row number, which counts within this one line."""
     first = str(error).strip().split("\n")[0].rstrip(".")
     return first.removeprefix("JSON parse error: ").removesuffix(" in row 0").rstrip(".")

@@ -1,14 +1,15 @@
 """Where the sources of a run begin, and whether they can still supply what a stored position needs.
 
-The driver looks for names and beginnings once and hands the result to every slot. If each slot
+The driver looks up names and beginnings once and hands the result to every slot. If each slot
 listed a directory itself and a file appeared in between, the slots would number the splits
 differently: a file would be read twice or never. A log that is read from its newest record on would
 begin elsewhere in each slot, and again elsewhere after a failure before the first checkpoint.
 
 A position is an index into a sequence of splits. When a file vanishes, all later ones move up, and
-the position would silently mean other records. So the names and versions of splits that were read
-are stored with it and compared before a run is restored. A split that was read completely may be
-gone: only its name is compared. Source: Flink's `SourceSplit.splitId`, which restores by name.
+the position would silently mean other records. So a position is stored with the names and versions
+of the splits that were read, and they are compared before a run is restored. A split that was read
+completely may be gone: only its name is compared. Source: Flink's `SourceSplit.splitId`, which
+restores by name.
 """
 
 import zlib
@@ -29,7 +30,7 @@ from pipelines.domain.errors import InputLost, Rejected, Retryable
 from pipelines.domain.ids import Uid
 
 Listings = Mapping[str, Sequence[str]]
-"""The names in each directory, by directory and suffix."""
+"""Maps each directory and suffix to the names found there."""
 
 _LISTED: ContextVar[dict[str, list[str]] | None] = ContextVar("listed", default=None)
 
@@ -64,7 +65,7 @@ def listing_once(known: Listings) -> Iterator[dict[str, list[str]]]:
 
 
 def listed_once(directory: str, suffix: str, look: Callable[[], list[str]]) -> list[str]:
-    """The names in `directory`, which is spelled as the author spelled it; see `listing_once`."""
+    """Returns the names in `directory`, spelled as the author spelled it; see `listing_once`."""
     listed = _LISTED.get()
     if listed is None:
         return look()
@@ -79,16 +80,16 @@ SPLITS_AHEAD_MAX = 1_000
 
 
 class SplitMemory:
-    """The splits that one subtask has opened, as they were; used by the subtask's thread only."""
+    """The splits that one subtask has opened, as they were then; used by its thread only."""
 
     def __init__(self, source: Source, restored: Sequence[SplitPositions]) -> None:
         self._source = source
         self._seen = {split.index: split for position in restored for split in position.seen}
 
     def on_opened(self, index: int, offset: int, still_open: Collection[int] = ()) -> None:
-        """Splits are opened in ascending order, so earlier ones that are not still open are read.
+        """Splits open in ascending order, so earlier ones that are not `still_open` are finished.
 
-        If the split is opened at an offset, keeps what was known when it was begun.
+        If the split is opened at an offset above 0, keeps what was known when it was begun.
         """
         if offset == 0 or index not in self._seen:
             name = self._source.split_id(index) or ""
@@ -97,7 +98,7 @@ class SplitMemory:
         self._seen = {split: seen for split, seen in self._seen.items() if split >= first}
 
     def beside(self, positions: SplitPositions) -> SplitPositions:
-        """Adds the begun splits, and the last one, which shows whether those before it moved."""
+        """Adds the begun splits and the last one, which shows if the splits before it moved."""
         begun = {split for split, offset in positions.backlog if offset}
         wanted = sorted(self._seen.keys() & (begun | {max(self._seen, default=-1)}))
         return msgspec.structs.replace(positions, seen=tuple(self._seen[i] for i in wanted))
@@ -106,7 +107,7 @@ class SplitMemory:
 def problems_of(
     uid: Uid, source: Source, positions: Sequence[SplitPositions], *, ahead: bool
 ) -> list[str]:
-    """One sentence for each split that cannot be read on; with `ahead` also unread splits."""
+    """Returns a sentence for each split that cannot be read further; `ahead`: also unread ones."""
     begun = {split for position in positions for split, offset in position.backlog if offset}
     seen = {split.index: split for position in positions for split in position.seen}
     moved = [*_moved(uid, source, [seen[index] for index in sorted(seen)])]
@@ -119,7 +120,10 @@ def problems_of(
 def named_problems_of(
     uid: Uid, source: GrowingSource, positions: Sequence[NamedPositions], *, ahead: bool
 ) -> list[str]:
-    """One sentence for each split that cannot be read on; with `ahead` also if no answer comes."""
+    """Returns a sentence for each split that cannot be read further.
+
+    With `ahead`, also says if the source does not answer.
+    """
     every = [split for position in positions for split in position.splits]
     problems: list[str] = []
     for split in (split for split in every if not split.is_finished):
@@ -128,7 +132,7 @@ def named_problems_of(
         except Rejected as refusal:
             problems.append(f"The source {uid!r} cannot go back: {refusal}")
         except Retryable as error:
-            # A point is not refused because the source is away now: the reader asks again later.
+            # An unreachable source is no reason to refuse a point: the reader asks again later.
             return (
                 [*problems, f"The source {uid!r} cannot be asked: {error}"] if ahead else problems
             )

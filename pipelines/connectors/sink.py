@@ -1,15 +1,15 @@
 """The contract of a sink: write, prepare at the barrier, commit when the checkpoint completes.
 
-Committables are plain JSON or a `Segment`, are kept in the checkpoint, and may be committed again
-after a recovery: `commit` is idempotent. A sink whose writes are idempotent prepares nothing: it
+Committables are plain JSON or a `Segment`. The checkpoint keeps them, and a recovery may commit
+them again, so `commit` is idempotent. A sink whose writes are idempotent prepares nothing: it
 flushes in `prepare`, and its output is exact once the checkpoint after a replay has completed. All
 sinks derive the output that belongs to a starting point from its lineage.
 
-`sink_bases` has what such sinks have in common, for targets that can hold a prepared transaction,
-and for those that cannot. `last_changes` reads a changelog for a sink with one row per key. Of
-all changes of a key the last one counts: the row that it adds is there, or, if it takes a row
-back, no row is. That is right if one subtask writes all changes of a key, in the order in which
-they were made; `stream.environment` sees to it.
+`sink_bases` holds the code that such sinks share, for targets that can hold a prepared transaction
+and for those that cannot. `last_changes` reads a changelog for a sink with one row per key. Only
+the last change of a key counts: the target has the row that it adds, or no row if it takes one
+back. This requires that one subtask writes all changes of a key, in the order in which they were
+made; `stream.environment` ensures it.
 
 Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`); Flink's upsert sinks, which
 read `-U` as nothing and `-D` as a deletion by key.
@@ -31,14 +31,14 @@ from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 TOKEN_BYTES_MAX = 256
-"""Of a commit token in the ledger, which the journal keeps for ever."""
+"""The longest commit token in the ledger, which the journal keeps for ever."""
 
 LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Who writes: everything that makes a name unique and a writer fenceable."""
+    """Identifies a writer, so that its names are unique and it can be fenced."""
 
     run_id: RunId
     attempt: Attempt
@@ -47,7 +47,7 @@ class SinkContext:
     parallelism: int
 
     def inherits(self, old_subtask: int) -> bool:
-        """Whether what a subtask of an earlier attempt left behind is dealt to this one."""
+        """Returns True if this subtask takes over what `old_subtask` of an earlier attempt left."""
         return old_subtask % self.parallelism == self.subtask
 
 
@@ -55,18 +55,20 @@ class SinkContext:
 class Segment:
     """Records of one interval, to be published whole when their checkpoint completes.
 
-    A snapshot keeps them as a file with length and digest. `batches` holds at least one, may be
-    read more than once, and raises CorruptSnapshot when the file is not what was written.
+    A snapshot keeps them as a file with length and digest. `batches` holds at least one batch, may
+    be read more than once, and raises CorruptSnapshot if the file is not what was written.
     """
 
-    marker: Json  # which segment this is, for ever; the sink's own
+    marker: Json  # identifies the segment for ever; the sink chooses its form
     rows: int
     batches: Iterable[pa.RecordBatch]
 
 
 class PrepareRefused(Exception):
-    """What was written cannot be prepared for now, and nothing has changed: it stays with the
-    writer for the next checkpoint, and this one is declined. Says why in a sentence."""
+    """The writer cannot prepare its records now and has changed nothing; the message says why.
+
+    The records stay with the writer for the next checkpoint, and this checkpoint is declined.
+    """
 
 
 class SinkWriter(Protocol):
@@ -79,21 +81,20 @@ class SinkWriter(Protocol):
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
         """Make everything written since the last call durable but not yet visible.
 
-        What is returned is kept in the snapshot; of a `Segment`, the records are. Raises
-        PrepareRefused, or like `write`.
+        The snapshot keeps the returned committables, and the records of each `Segment`. Raises
+        PrepareRefused, and the errors of `write`.
         """
         ...
 
     def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
-        """Make visible, exactly once however often it is called.
+        """Make the committables visible exactly once, however often it is called.
 
-        Raises OutputLost when a committable is provably lost, which ends the run; never passes
-        over it.
+        Raises OutputLost if a committable is provably lost, which ends the run; never skips it.
         """
         ...
 
     def close(self) -> None:
-        """Give back what is open. What was written but not prepared is dropped."""
+        """Release what is open. Records that were written but not prepared are dropped."""
         ...
 
 
@@ -105,8 +106,10 @@ class NamesOutput(Protocol):
 
 
 def token_of(writer: SinkWriter, committable: Json) -> str:
-    """By what an auditor finds the output again; a writer that does not say is told apart by what
-    it prepared, shortened to a digest where that is long."""
+    """Returns the text by which an auditor finds the output again.
+
+    If the writer gives no name, that is the committable, or its digest if it is long.
+    """
     if isinstance(writer, NamesOutput):
         return writer.token(committable)
     named = committable.marker if isinstance(committable, Segment) else committable
@@ -117,13 +120,13 @@ def token_of(writer: SinkWriter, committable: Json) -> str:
 
 
 def host_of(name: str) -> str:
-    """One text for the names of this machine, for `OwnsPlace.place`; no name is resolved."""
+    """Returns one text for all names of this machine, for `OwnsPlace.place`; resolves no name."""
     return "localhost" if name.lower() in LOOPBACK else name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """What `Sink.rewind` set aside."""
+    """The output that `Sink.rewind` set aside."""
 
     items: int
     moved_to: str
@@ -131,10 +134,10 @@ class Superseded:
 
 @runtime_checkable
 class OwnsPlace(Protocol):
-    """A sink that needs its place to itself: two of one pipeline in one place would lose output.
+    """A sink that needs its place to itself: two sinks of a pipeline in one place lose output.
 
-    A sink without it may share its place. Its names and markers then hold the uid, and a rewind
-    treats the output of both alike; `tests/contracts/test_sink.py` shows it.
+    A sink without this property may share its place. Its names and markers then contain the uid,
+    and a rewind treats the output of both alike; `tests/contracts/test_sink.py` shows it.
     """
 
     @property
@@ -156,14 +159,15 @@ class AppliesChanges(Overwrites, Protocol):
     """A sink that can also delete the row of a key."""
 
     def applying_changes(self) -> "Sink":
-        """The same sink for a changelog: a row that is added overwrites the row of its key, and one
-        that is taken back deletes it. The column `row_kind` is not written."""
+        """Returns the same sink for a changelog. It does not write the column `row_kind`.
+
+        An added row overwrites the row of its key; a row that is taken back deletes it.
+        """
         ...
 
 
 def for_changes(sink: "Sink") -> "Sink":
-    """The sink for a changelog. Raises Rejected for one that would keep rows which are taken
-    back."""
+    """Returns the sink for a changelog. Raises Rejected if it would keep rows taken back."""
     if isinstance(sink, AppliesChanges):
         return sink.applying_changes()
     if isinstance(sink, Overwrites):
@@ -178,7 +182,7 @@ def for_changes(sink: "Sink") -> "Sink":
 def check_change_keys(keys: Sequence[str], ordered_by: Sequence[str] | None) -> None:
     """Raises Rejected unless one subtask makes all changes of a row with these keys, in order.
 
-    `ordered_by`: changes that are equal in these columns have an order; None: no changes have.
+    `ordered_by`: changes that are equal in these columns have an order. None: no changes have one.
     """
     if ordered_by is None:
         raise Rejected(
@@ -200,8 +204,11 @@ class ChecksColumns(Protocol):
     """A sink that cannot take every column."""
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Raises Rejected for a column that does not fit. Contacts nothing: the driver, each slot
-        and each preflight build the pipeline."""
+        """Raises Rejected for a column that does not fit.
+
+        Contacts no other system, because the driver, each slot and each preflight build the
+        pipeline.
+        """
         ...
 
 
@@ -214,8 +221,11 @@ class Sink(Protocol):
         ...
 
     def validate(self, schema: pa.Schema) -> None:
-        """Raises Rejected before anything starts: a column or a target that does not fit. May ask
-        the target: only a driver and the control plane call it, before a run, and no slot does."""
+        """Raises Rejected before anything starts if a column or the target does not fit.
+
+        May contact the target: only a driver and the control plane call it, before a run; a slot
+        never does.
+        """
         ...
 
     def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
@@ -225,51 +235,57 @@ class Sink(Protocol):
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """Before an attempt writes: make the target hold the output of its starting point only.
+        """Make the target hold only the output of the starting point, before an attempt writes.
 
         `ancestors` is the lineage of the starting point: for each run, output prepared up to that
-        checkpoint belongs to it; a recovery within the run ends it with the run itself. Anything
-        else in the target is superseded and set aside; what an earlier rewind set aside and
-        belongs here comes back. Empty: a fresh start, all earlier output is superseded. Called by
-        the driver while no subtask of the run writes. Idempotent. Raises TargetTaken when another
-        run holds the target.
+        checkpoint belongs to it. In a recovery within the run, the run itself comes last. All other
+        output in the target is superseded and set aside. Output of the lineage that an earlier
+        rewind set aside comes back. Empty means a fresh start: all earlier output is superseded.
+
+        The driver calls it while no subtask of the run writes. Idempotent. Raises TargetTaken if
+        another run holds the target.
         """
         ...
 
 
 @runtime_checkable
 class TakesNothingBack(Protocol):
-    """A sink whose target keeps what was published: a start from an older point publishes it again,
-    and `rewind` sets nothing aside."""
+    """A sink whose target keeps all published output, so `rewind` sets nothing aside.
+
+    A start from an older point publishes its output again.
+    """
 
     @property
     def published_to(self) -> str:
-        """Where readers see it; for a person to read."""
+        """Where readers find the output; for a person to read."""
         ...
 
 
 @runtime_checkable
 class HoldsTarget(Protocol):
-    """A sink whose target keeps which run holds it; all others are refused (`domain.ownership`).
+    """A sink whose target records which run holds it; it refuses all others (`domain.ownership`).
 
-    Writers raise TargetTaken when another run holds the target, and ProtocolError when a newer
-    attempt of their own run does.
+    Writers raise TargetTaken if another run holds the target, and ProtocolError if a newer attempt
+    of their own run does.
     """
 
     @property
     def target(self) -> str:
-        """Its name in messages; without a secret."""
+        """The target's name in messages; contains no secret."""
         ...
 
     def holder(self) -> Holder | None:
-        """Touches nothing. None: no run has come yet. Raises Retryable, Rejected."""
+        """Returns the holder, or None if no run has held the target yet. Changes nothing.
+
+        Raises Retryable, Rejected.
+        """
         ...
 
     def hold(self, claim: Claim) -> None:
-        """In one step: compare the holder with the one that the claim follows, and replace it.
+        """Compare the holder with the one that the claim follows and replace it, in one step.
 
-        Called by the driver before `rewind`, at every start; harmless when the run holds the
-        target already. Raises TargetTaken, Retryable, Rejected.
+        The driver calls it before `rewind`, at every start; harmless if the run holds the target
+        already. Raises TargetTaken, Retryable, Rejected.
         """
         ...
 
@@ -279,16 +295,16 @@ class Unfinished:
     """Output that waits in a target where no reader sees it: open, staged or prepared."""
 
     name: str
-    """As the committable that commits it names it, so that a point that needs it can be found."""
+    """The name in the committable that commits it, so that a point that needs it can be found."""
 
     run_id: RunId
     what: str
-    """In words, in the plural: `prepared transactions`."""
+    """The kind of output, in the plural: `prepared transactions`."""
 
-    checkpoint_id: CheckpointId | None = None  # that it was prepared for; None: not known, or none
+    checkpoint_id: CheckpointId | None = None  # it was prepared for this; None: none, or unknown
     size_bytes: int | None = None  # None: the target does not say
     is_ended_by_writers: bool = False
-    """It holds readers up, so the writers of the run that holds the target end it in any case."""
+    """It blocks readers, so the writers of the run that holds the target end it in any case."""
 
 
 @runtime_checkable
@@ -296,23 +312,23 @@ class LeavesUnfinished(Protocol):
     """A sink whose target keeps unfinished output after its writers have died."""
 
     def unfinished(self) -> list[Unfinished]:
-        """Of all runs that wrote to the target for this pipeline. Touches nothing.
+        """Lists the output of all runs that wrote to the target for this pipeline. Changes nothing.
 
-        What only looks like ours, by its name, is not listed. Raises Retryable, Rejected.
+        Leaves out output whose name only resembles ours. Raises Retryable, Rejected.
         """
         ...
 
     def discard(self, names: Collection[str], run_id: RunId) -> int:
-        """End what `unfinished` has listed under these names; how many were still there.
+        """End the output that `unfinished` listed as `names`; returns how many were still there.
 
-        Called by the driver of `run_id` while no subtask of the run writes. Idempotent. Raises
-        TargetTaken when another run holds the target, Retryable, Rejected.
+        The driver of `run_id` calls it while no subtask of the run writes. Idempotent. Raises
+        TargetTaken if another run holds the target, Retryable, Rejected.
         """
         ...
 
 
 Lineage = Sequence[tuple[RunId, CheckpointId]]
-"""The points from which a starting point descends, oldest first, itself last."""
+"""The points from which a starting point descends, oldest first; the point itself is last."""
 
 
 def newest_of(lineage: Lineage) -> dict[RunId, int]:
@@ -340,7 +356,7 @@ def without_kind(schema: pa.Schema) -> pa.Schema:
 
 
 def last_changes(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> LastChanges:
-    """`batches`, at least one, have the column of the row kind."""
+    """Finds the last change of each key in `batches`: at least one, each with the row kind."""
     changes = pa.Table.from_batches(batches)
     positions = pa.array(range(changes.num_rows), pa.int64())
     numbered = changes.select(list(keys)).append_column(_POSITION, positions)

@@ -1,16 +1,17 @@
 """Bases for sinks: for a target that can hold a prepared transaction, and for one that cannot.
 
 Two phases: a transaction begins with the first record of an interval, is prepared at the barrier
-and committed when the checkpoint has completed. The snapshot keeps its handle. If the target has
-given a transaction up meanwhile, the sink reports it as lost, with its contents, and never skips
-it. Implement `TwoPhaseCommitTarget`, and return a `TwoPhaseCommitWriter` from `Sink.open`.
+and committed when the checkpoint has completed. The snapshot keeps its handle. If the target gives
+up a transaction in between, the sink never skips it: it reports the transaction and its range as
+lost. Implement `TwoPhaseCommitTarget`, and return a `TwoPhaseCommitWriter` from `Sink.open`.
 
 A write-ahead log: the writer keeps the records of an interval and puts them into the snapshot as a
 segment. When its checkpoint has completed, the segment is published together with its marker, in
-one transaction of the target. After a recovery the marker shows whether that happened. Survives any
-outage of the target. Price: the records become visible an interval later, and wait in memory until
-then. If the target `StagesRows`, most of the work is done when the checkpoint completes. Implement
-`WriteAheadTarget`, and return a `WriteAheadWriter` from `Sink.open`.
+one transaction of the target. After a recovery the marker shows whether that happened. This
+survives any outage of the target. Its price: the records become visible an interval later, and wait
+in memory until then. If the target implements `StagesRows`, most of the work is already done when
+the checkpoint completes. Implement `WriteAheadTarget`, and return a `WriteAheadWriter` from
+`Sink.open`.
 
 Source: Flink, `TwoPhaseCommitSinkFunction`, `GenericWriteAheadSink` and `CheckpointCommitter`; Gray
 and Lamport, "Consensus on Transaction Commit".
@@ -29,9 +30,10 @@ from pipelines.domain.snapshots import Json
 
 
 class TransactionLost(Exception):
-    """A prepared transaction is provably neither pending nor committed. Says why, in a clause.
+    """A prepared transaction is provably neither pending nor committed; the message says why.
 
-    `on_restore`, another clause, says what happens to the output after an older restored point.
+    The message is a clause. So is `on_restore`: it says what happens to the output that came after
+    an older point if that point is restored.
     """
 
     def __init__(
@@ -47,9 +49,9 @@ class Transaction(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def prepare(self, checkpoint_id: CheckpointId) -> Json:
-        """Make it durable and keep it invisible; returns the handle that finishes it.
+        """Make it durable and keep it invisible; returns the handle that commits it.
 
-        Raises PrepareRefused if it could not and goes on as before, Retryable if it is gone. In
+        Raises PrepareRefused if it cannot and stays open as before, Retryable if it is gone. In
         either case the checkpoint does not complete.
         """
         ...
@@ -60,18 +62,18 @@ class Transaction(Protocol):
 
 
 class TwoPhaseCommitTarget(Protocol):
-    """Where transactions live, for one subtask; used by its thread only."""
+    """The place of one subtask's transactions; used by its thread only."""
 
     def begin(self, context: SinkContext, schema: pa.Schema, after: CheckpointId) -> Transaction:
-        """For records written after `after`; NO_CHECKPOINT: since the attempt began."""
+        """Begin one for records after `after`; NO_CHECKPOINT means since the attempt began."""
         ...
 
     def commit(self, handle: Json) -> None:
-        """Harmless when it has been committed. Raises TransactionLost, Retryable, ProtocolError."""
+        """Harmless if it is already committed. Raises TransactionLost, Retryable, ProtocolError."""
         ...
 
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
-        """Abort what earlier attempts of this run and sink left prepared or open.
+        """Roll back transactions that earlier attempts of this run and sink left prepared or open.
 
         Ends only transactions of subtasks that `context.inherits`, and none in `keep`: those
         handles were restored and committed just now. Leaves transactions of other runs and sinks
@@ -91,7 +93,7 @@ class HoldsTransactions(Protocol):
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a snapshot keeps: the handle, and the range that is gone if the transaction is lost."""
+    """A transaction in a snapshot: its handle, and the range that is gone if it is lost."""
 
     run_id: RunId
     attempt: Attempt
@@ -116,8 +118,8 @@ class TwoPhaseCommitWriter:
     """Guarantee: nothing is visible before its checkpoint has completed; what was prepared for a
     completed checkpoint becomes visible, or is reported as lost.
 
-    Orphans are ended after restored transactions have been committed, so that none of those is
-    among them, and before the first record is written, which an orphan's locks might block.
+    It ends orphans after it has committed the restored transactions, so that none of those counts
+    as an orphan. It does so before it writes the first record, which an orphan's locks might block.
     """
 
     def __init__(
@@ -205,9 +207,10 @@ class Marker(
 ):
     """Names a segment: what `subtask` of the sink `uid` wrote in `run_id` before `checkpoint_id`.
 
-    The name stays the same in any publishing process, in this run or one restored from it. Segments
-    of one run, sink and subtask are published in the order of their checkpoints. `after`: the
-    target had all segments up to there when this one was prepared; None: it never forgets.
+    The name does not depend on the process that publishes, in this run or in one restored from it.
+    Segments of one run, sink and subtask are published in the order of their checkpoints. `after`:
+    the target had all segments up to this checkpoint when this segment was prepared. None: the
+    target never forgets markers.
     """
 
     run_id: RunId
@@ -223,22 +226,24 @@ class Marker(
 
 
 class MarkerLost(Exception):
-    """The target has forgotten a marker, so it is unknown whether a segment is there. Says why, and
-    what a person can do about it."""
+    """The target has forgotten a marker, so it is unknown whether a segment is there.
+
+    The message says why, and what a person can do about it.
+    """
 
 
 class WriteAheadTarget(Protocol):
-    """Where the segments of one subtask go; used by its thread only."""
+    """The destination of one subtask's segments; used by its thread only."""
 
     def published(self, marker: Marker) -> bool:
         """True if the segment is there already. Raises MarkerLost, Retryable."""
         ...
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
-        """Make records and marker visible in one step, or nothing.
+        """Make records and marker visible in one step, or neither.
 
-        To repeat a try whose outcome is unknown, ask for the marker again. Raises Retryable, or
-        ProtocolError if this attempt has been replaced.
+        If the outcome of a try is unknown, ask for the marker again before you repeat it. Raises
+        Retryable, or ProtocolError if this attempt has been replaced.
         """
         ...
 
@@ -247,29 +252,31 @@ class WriteAheadTarget(Protocol):
 
 @runtime_checkable
 class ForgetsMarkers(Protocol):
-    """A target that may lose its markers, and can notice that if asked before the first of them.
+    """A target that may lose its markers, but can notice that if asked before the first of them.
 
     Its answer goes into the next segment, and so into the snapshot; no segment is prepared without
     it. A run's first attempt asks as soon as it has opened the target, so a later outage costs it
-    nothing. Later attempts have to commit first what they restored.
+    nothing. Later attempts first have to commit the segments that they restored.
     """
 
     def begun(self, marker: Marker) -> CheckpointId:
-        """The checkpoint up to which the subtask's segments are there; from now on the target holds
-        that for certain. Raises Retryable, ProtocolError."""
+        """Returns the checkpoint up to which the subtask's segments are there.
+
+        From then on, the target remembers it. Raises Retryable, ProtocolError.
+        """
         ...
 
 
 @runtime_checkable
 class StagesRows(Protocol):
-    """A target that takes rows as they come, invisibly, so that little is left to do when their
-    checkpoint has completed. It also slows down a writer that is too fast for it.
+    """A target that takes rows invisibly as they come, so that a commit has little left to do.
 
-    A short cut, which the target may abandon at any time: `publish` gets the rows anyway.
+    It also slows down a writer that is too fast for it. Staging is a shortcut that the target may
+    abandon at any time: `publish` gets the rows anyway.
     """
 
     def stage(self, batch: pa.RecordBatch) -> None:
-        """Raises no error that `publish` would survive, or could report better."""
+        """Takes rows. Raises no error that `publish` would survive or could report better."""
         ...
 
     def end_stage(self, checkpoint_id: CheckpointId) -> None:
@@ -278,10 +285,10 @@ class StagesRows(Protocol):
 
 
 class WriteAheadWriter:
-    """Guarantee: a segment is published once its checkpoint has completed, and only once; if that
-    cannot be determined, the writer reports it with its range.
+    """Guarantee: a segment is published once its checkpoint has completed, and only once.
 
-    Needs a target that publishes records and marker together.
+    If the writer cannot determine that, it reports the segment with its range. Needs a target that
+    publishes records and marker together.
     """
 
     def __init__(self, target: WriteAheadTarget, context: SinkContext) -> None:
@@ -325,7 +332,7 @@ class WriteAheadWriter:
         self._target.close()
 
     def _begin(self, before: CheckpointId) -> None:
-        """Asks the target how far it has the segments, unless that is known."""
+        """Asks the target up to which checkpoint it has the segments, unless that is known."""
         if self._published is None and isinstance(self._target, ForgetsMarkers):
             self._published = self._target.begun(self._marker(before))
 

@@ -1,9 +1,9 @@
 """The contract of a source: splits, each read from an offset, and where a run begins in a log.
 
 The engine owns positions: it deals splits to subtasks, stores (split, offset to read next) in every
-checkpoint, and rewinds by opening a split at that offset. A reader keeps nothing that a checkpoint
-lacks. The splits are either a sequence that never changes (`Source`), or known by name and found
-while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
+checkpoint, and rewinds by opening a split at that offset. A reader keeps nothing that is not in a
+checkpoint. The splits are either a sequence that never changes (`Source`), or known by name and
+found during the run (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ Offsets = npt.NDArray[np.int64]
 class LoggedRecords:
     """Records of a log with gaps: `offsets` ascends and holds the offset of each record.
 
-    A position is one behind the offset of the last record handed out, or `end` if the source knows
-    that nothing lies between. A batch without rows may also advance a position in this way.
-    `version`: the split's once all of these are handed out; None: unchanged.
+    The position is one after the offset of the last record handed out, or `end` if the source knows
+    that no record lies between. A batch without rows may also advance a position to `end`.
+    `version`: the split's version once all these records are handed out; None: unchanged.
     """
 
     records: pa.RecordBatch
@@ -37,10 +37,10 @@ class LoggedRecords:
 
 
 class MalformedRecord(Rejected):
-    """A record that a source cannot read. All records before it were handed out; to skip it, read
-    on from the offset behind it, in a new iterator.
+    """A record that a source cannot read. All records before it were handed out.
 
-    `row` is its place among the rows to decode, `text` its content.
+    To skip it, continue at the next offset in a new iterator. `row` is its place among the rows to
+    decode, `text` its content.
     """
 
     kind: ClassVar[FailureKind] = FailureKind.MALFORMED_RECORD
@@ -53,7 +53,7 @@ class MalformedRecord(Rejected):
 
 
 class UnreadableText(Exception):
-    """Text that a source could not read, and cannot read now; the message says why, in a clause."""
+    """Text that a source still cannot read; the message says why, in a clause."""
 
 
 Batch: TypeAlias = pa.RecordBatch | LoggedRecords
@@ -68,7 +68,7 @@ class Source(Protocol):
 
     @property
     def timestamp_column(self) -> str | None:
-        """Event time, `timestamp[ms, UTC]`; None: the source has no event time."""
+        """The column of event time, `timestamp[ms, UTC]`; None: the source has no event time."""
         ...
 
     @property
@@ -77,15 +77,15 @@ class Source(Protocol):
         ...
 
     def validate(self) -> None:
-        """Raises Rejected before anything starts: malformed, gone, or a column that does not fit.
+        """Raises Rejected if the input is malformed or gone, or a column does not fit.
 
-        Called when a pipeline is submitted, not when it recovers: what has been read already may be
-        gone by then.
+        Called when a pipeline is submitted, before anything starts. Not called when it recovers:
+        input that has been read may be gone by then.
         """
         ...
 
     def split_id(self, index: int) -> str | None:
-        """Name of the `index`-th split (0, 1, ...); None past the end. May be endless.
+        """Name of the `index`-th split (0, 1, ...); None past the end. There may be no end.
 
         Later splits hold later event time, unless several are read side by side. The sequence
         never changes between restarts.
@@ -95,11 +95,11 @@ class Source(Protocol):
     def read(self, index: int, offset: int) -> Iterator[Batch]:
         """The records of a split from `offset` on, in a stable order.
 
-        A batch without rows means that there is nothing at the moment, but the split goes on.
+        A batch without rows means that there is no record now, but the split has not ended.
 
-        Raises Rejected when the split cannot be read: malformed, a column missing, or gone. The
-        message names the file, and the missing range. Raises MalformedRecord when one record cannot
-        be read, and the source knows which.
+        Raises Rejected if the split cannot be read: it is malformed or gone, or a column is
+        missing. The message names the file, and the missing range. Raises MalformedRecord if one
+        record cannot be read, and the source knows which.
         """
         ...
 
@@ -122,8 +122,8 @@ class ConcurrentSplits(Protocol):
 class VersionedSplits(Protocol):
     """A source that can tell if a split still holds the records that were read from it.
 
-    The version is stored with the position and compared when a run is restored there. So a split
-    that was replaced is refused by name, instead of being read from the middle of other data.
+    The version is stored with the position and compared when a run is restored there. So a replaced
+    split is refused by name, and not read from the middle of other data.
     """
 
     def split_version(self, index: int) -> str:
@@ -133,8 +133,11 @@ class VersionedSplits(Protocol):
 
 @runtime_checkable
 class ReadsText(Protocol):
-    """A source that can convert the text of a `MalformedRecord` to a row, once its schema or its
-    format has changed. For other sources, that text has to be a JSON object of the columns."""
+    """A source that can convert the text of a `MalformedRecord` to a row.
+
+    It can do so once its schema or its format has changed. For other sources, that text has to be a
+    JSON object of the columns.
+    """
 
     def row_of_text(self, text: str) -> pa.RecordBatch:
         """One row. Raises UnreadableText."""
@@ -158,12 +161,12 @@ class SplitReader(Protocol):
     def read(self, split: SplitProgress) -> Iterator[Batch]:
         """The records from `split.offset` on, up to `split.end_offset`, in a stable order.
 
-        A batch without rows means that there is nothing at the moment, but the split goes on. It
-        does not block for longer than a barrier may wait.
+        A batch without rows means that there is no record now, but the split has not ended. The
+        iterator does not block for longer than a barrier may wait.
 
         Raises:
             Rejected: the split cannot be read; names what is gone.
-                Retryable: the outside world has not answered for too long.
+            Retryable: the outside world has not answered for too long.
         """
         ...
 
@@ -184,7 +187,7 @@ class TellsProgress(Protocol):
         ...
 
     def take_told_counts(self) -> tuple[int, int]:
-        """How often it succeeded and failed since the last call."""
+        """Returns how many reports succeeded and how many failed since the last call."""
         ...
 
 
@@ -193,8 +196,11 @@ class KnowsPending(Protocol):
     """A reader that knows how much is left to read. Source: Flink's metric `pendingRecords`."""
 
     def pending_records(self) -> int | None:
-        """About how many records the splits hold that were not handed out, at least, as last
-        reported by their systems. None: not known for all splits. Any thread may call it."""
+        """Estimates how many records were not handed out yet; there may be more.
+
+        Uses the last reports of the systems that hold the splits. None: not known for all splits.
+        Any thread may call it.
+        """
         ...
 
 
@@ -203,28 +209,32 @@ class TellsTrouble(Protocol):
     """A reader that waits for its system and says so, before it gives up."""
 
     def trouble(self) -> str:
-        """What does not answer, in one sentence; empty: its system answers. Any thread may call
-        it."""
+        """Says in one sentence what does not answer; empty if its system answers.
+
+        Any thread may call it.
+        """
         ...
 
 
 @runtime_checkable
 class ConfirmsSplits(Protocol):
-    """A reader that can tell if a name still means the split whose records it has read. For a topic
-    that was deleted and created again, it does not."""
+    """A reader that can tell if a name still means the split whose records it has read.
+
+    The name of a topic that was deleted and created again does not.
+    """
 
     def confirmed(self, splits: Sequence[SplitProgress]) -> Mapping[str, str]:
-        """The present versions of these splits, by name; a split is missing if its version cannot
-        be read now. Called at each cut, so it waits only briefly.
+        """Returns the present versions of these splits by name, without those it cannot read now.
 
-        Raises Rejected if a split is another one than its version says.
+        Called at each cut, so it waits only briefly. Raises Rejected if a split is not the one that
+        its version names.
         """
         ...
 
 
 @runtime_checkable
 class GrowingSource(Protocol):
-    """A source whose splits are known by name, and which may get more of them later.
+    """A source whose splits are known by name, and that may get more of them later.
 
     Every subtask finds the splits by itself and takes those that it owns, so the subtasks need not
     agree on anything. Source: Flink's `KafkaSourceEnumerator`, `ContinuousFileSplitEnumerator`.
@@ -256,14 +266,14 @@ class GrowingSource(Protocol):
         ...
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
-        """The splits that are not `known`, in the order to read them, with where to begin and end.
+        """Finds the splits that are not `known`, in reading order, with their beginnings and ends.
 
         `is_start`: nothing was ever read, so the author's choice of where to begin applies. A split
         that is found later is read from its beginning, and a bounded source finds none later. Only
         the first call is on the subtask's thread.
 
         Raises:
-            Rejected: it cannot be read from where the author wants to begin.
+            Rejected: a split cannot be read from where the author wants to begin.
             Retryable: the outside world does not answer.
         """
         ...
@@ -273,7 +283,7 @@ class GrowingSource(Protocol):
         ...
 
     def oldest(self, split: SplitProgress) -> int:
-        """The oldest offset from which nothing is missing that `split` has not read yet.
+        """The oldest offset from which no record that `split` has not read yet is missing.
 
         Raises:
             Rejected: the split itself is gone, or holds other records now.
@@ -290,7 +300,7 @@ class GrowingSource(Protocol):
 
 @runtime_checkable
 class BeginsOnce(Protocol):
-    """A growing source whose first look depends on the time, as the end of a log does.
+    """A growing source whose first look depends on the time, because the end of a log moves.
 
     The driver looks once for a run, so that all slots and all attempts begin at the same place.
     """
@@ -308,7 +318,7 @@ class ForgetsRecords(Protocol):
     """A growing source whose records are deleted at a certain age."""
 
     def kept_until_ms(self, splits: Sequence[SplitProgress]) -> int | None:
-        """When the first unread record may be deleted; None: no unread record has such a date.
+        """When the first unread record may be deleted; None: no unread record has such a time.
 
         Milliseconds since 1970. Raises Rejected and Retryable, as `GrowingSource.oldest` does.
         """
@@ -317,7 +327,7 @@ class ForgetsRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PastGap:
-    """`at`: the position of a split behind what is gone; so many records were lost, at most."""
+    """`at`: the split's position behind the gap. `records`: how many were lost, at most."""
 
     at: SplitProgress
     records: int
@@ -325,15 +335,15 @@ class PastGap:
 
 @runtime_checkable
 class ReadsPastGaps(Protocol):
-    """A growing source whose system deletes old records, and that can go on behind them."""
+    """A growing source whose system deletes old records, and that can continue behind them."""
 
     @property
     def retention_setting(self) -> str:
-        """What decides in that system how long records are kept, as a person would name it."""
+        """The setting of that system that limits how long records are kept, in words."""
         ...
 
     def past_gap(self, split: SplitProgress) -> PastGap | None:
-        """None: nothing is gone, or not all of what is gone lies in one range at the front.
+        """Returns the gap, or None if no record is gone or the gap is not one range at the front.
 
         Raises Rejected and Retryable, as `GrowingSource.oldest` does.
         """

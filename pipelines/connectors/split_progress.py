@@ -3,16 +3,17 @@
 Pure. Numbered splits are an ordered, possibly endless sequence 0, 1, 2, ...; an index may lie
 behind the last split, which means that nothing is left. The splits of a growing source have no
 numbers on which all subtasks could agree, so positions name them. Each subtask keeps the splits
-that it owns, in the order in which it found them; a split's owner follows from its name. Between
-two cuts the positions of all subtasks say which offsets were read, at any parallelism before and
-after.
+that it owns, in the order in which it found them; a split's owner follows from its name. The
+positions of all subtasks at two cuts show which offsets were read in between, at any parallelism
+of either.
 
-A split that was read to the end stays, so that it is not read again. A file may appear late under
-any name, with any time, and is then read if and only if it was not read before. A low-water mark of
-names or times cannot decide that, and digests can only nearly, so the names themselves are kept,
-packed. They resemble each other, so that they take 3 bytes each, or 31 where each holds a random
-UUID. A pack never changes: a checkpoint takes it as it is, whatever the number of names in it, and
-two checkpoints that have the same pack need not look into it to compare what was read.
+The positions keep a split that was read to the end, so that it is not read again. A file may appear
+late under any name, with any time, and is then read if and only if it was not read before. A
+low-water mark of names or times cannot decide that, and digests decide it only almost surely, so
+the positions keep the names themselves, packed. Names resemble each other, so they take 3 bytes
+each, or 31 if each contains a random UUID. A pack never changes. A checkpoint takes it as it is,
+however many names it holds. To compare what two checkpoints read, a pack that both have need not be
+unpacked.
 
 Source: Flink's `SourceSplit.splitId`, `ContinuousFileSplitEnumerator` and FLIP-27 enumerator, with
 a static assignment instead of requests.
@@ -41,11 +42,11 @@ class SeenSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one subtask has still to read: `backlog`, then frontier, frontier + stride, and so on.
+    """The splits that one subtask still has to read: backlog, frontier, frontier + stride, ...
 
     Splits are opened in ascending order; if one is read at a time, event time ascends with them.
-    All splits of the backlog lie before the frontier. `seen` is stored with the positions but is no
-    part of the arithmetic: before a run is restored there, it is compared with the source
+    All splits of the backlog lie before the frontier. `seen` is stored with the positions but takes
+    no part in the arithmetic: it is compared with the source before a run is restored there
     (`connectors.positions`).
     """
 
@@ -63,11 +64,11 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         check(lowest >= 0 and self.frontier >= 0, "positions are not negative", at=self)
 
     def current(self) -> tuple[int, int]:
-        """The split to read next, and from which record on; it may lie behind the last split."""
+        """The split to read next, which may lie behind the last one, and the offset to begin at."""
         return self.backlog[0] if self.backlog else (self.frontier, 0)
 
     def opened(self, count: int, has_split: Callable[[int], bool]) -> "SplitPositions":
-        """With the first `count` splits in the backlog, or all if there are fewer."""
+        """Returns the positions with the first `count` splits in the backlog, or all there are."""
         backlog, frontier = list(self.backlog), self.frontier
         while len(backlog) < count and has_split(frontier):
             backlog.append((frontier, 0))
@@ -75,7 +76,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         return SplitPositions(tuple(backlog), frontier, self.stride)
 
     def advanced(self, distance: int, split: int | None = None) -> "SplitPositions":
-        """`distance` further in that split or in the current one; gaps between records count."""
+        """Advances that split, or the current one, by `distance`; gaps between records count."""
         wanted = self.current()[0] if split is None else split
         begun = self if self.backlog else self.opened(1, lambda _: True)
         check(any(s == wanted for s, _ in begun.backlog), "the split is open", split=wanted)
@@ -85,7 +86,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     def finished(
         self, has_split: Callable[[int], bool], split: int | None = None
     ) -> "SplitPositions":
-        """After the last record of that split, or the current one; stays behind the last split."""
+        """Finishes that split, or the current one; behind the last split, changes nothing."""
         wanted = self.current()[0] if split is None else split
         if not has_split(wanted):
             return self
@@ -98,7 +99,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
     @classmethod
     def from_json(cls, stored: Json) -> "SplitPositions":
-        """Raises msgspec.ValidationError: these are not positions."""
+        """Raises msgspec.ValidationError if these are not positions."""
         return msgspec.convert(stored, cls)
 
 
@@ -108,7 +109,7 @@ def initial(subtask: int, parallelism: int) -> SplitPositions:
 
 
 def redistribute(old: Sequence[SplitPositions], subtask: int, parallelism: int) -> SplitPositions:
-    """The share of one new subtask, given the positions of all old ones, in any order.
+    """Returns the share of one new subtask, given the positions of all old ones, in any order.
 
     1. The new frontier is the furthest old one: no subtask has read anything from there on.
     2. Splits before it that an old subtask had not reached become backlog, at offset 0.
@@ -139,17 +140,17 @@ def _check_complete(old: Sequence[SplitPositions]) -> None:
 
 
 PACK_NAMES = 1_000
-"""So many names become a pack; fewer are kept as they are."""
+"""How many names become a pack; fewer are kept as they are."""
 
 Pack: TypeAlias = str
-"""Text, so that a snapshot takes it without a copy."""
+"""A pack is text, so that a snapshot takes it without a copy."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[str])
 
 
 def pack_of(names: Iterable[str]) -> Pack:
-    """Neighbours in the order of names share most."""
+    """Packs the names in sorted order, in which neighbours share most of their text."""
     return b64encode(zlib.compress(_encoder.encode(sorted(names)))).decode()
 
 
@@ -160,7 +161,7 @@ def packs_of(names: Sequence[str]) -> Iterator[Pack]:
 
 
 def names_in(pack: Pack) -> list[str]:
-    """Raises msgspec.ValidationError: this is no pack."""
+    """Raises msgspec.ValidationError if this is no pack."""
     try:
         return _decoder.decode(zlib.decompress(b64decode(pack, validate=True)))
     except (ValueError, zlib.error, msgspec.DecodeError) as error:
@@ -177,7 +178,7 @@ class SplitProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     name: str
     offset: int = 0
     passed: int = 0
-    end_offset: int | None = None  # exclusive; None: the split has no end, or its own
+    end_offset: int | None = None  # exclusive; None: the split is endless, or ends by itself
     version: str | None = None
     is_finished: bool = False
 
@@ -186,15 +187,15 @@ class SplitProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 def ending_as(found: SplitProgress | None, split: SplitProgress) -> SplitProgress:
-    """A restored split with the end that the source has in this run.
+    """Returns a restored split with the end that the source has in this run.
 
     `found` is the split as the source finds it when the run starts; None: it was not looked for.
-    The point may come from a run whose source ended otherwise. A split without an end gets the one
-    that was found, and a split that had one goes on behind it if there is none now.
+    The point may come from a run whose source had another end. A split without an end gets the one
+    that was found, and a split that had one continues behind it if there is none now.
     """
     if found is None or (found.end_offset is None) == (split.end_offset is None):
         return split
-    if split.end_offset is not None and split.is_finished:  # its offset was kept when it was opened
+    if split.end_offset is not None and split.is_finished:  # its offset is where it was opened
         split = msgspec.structs.replace(split, offset=split.end_offset, is_finished=False)
     return msgspec.structs.replace(split, end_offset=found.end_offset)
 
@@ -203,8 +204,8 @@ class NamedPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The splits that one subtask owns, in the order in which they were found.
 
     `has_looked`: the subtask has looked for splits, so splits that it does not know came later.
-    `finished` holds the names of further splits that were read to the end, in packs
-    (`connectors.split_packs`); an earlier version wrote none.
+    `finished` holds the names of further splits that were read to the end, in packs (`pack_of`); an
+    earlier version wrote none.
     """
 
     splits: tuple[SplitProgress, ...]
@@ -216,14 +217,13 @@ class NamedPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         check(len(set(names)) == len(names), "a split is named once", names=names)
 
     def names(self) -> Iterator[str]:
-        """Of all splits."""
+        """Yields the names of all splits."""
         yield from (split.name for split in self.splits)
         for pack in self.finished:
             yield from names_in(pack)
 
     def every(self, known: Collection[Pack] = ()) -> Iterator[SplitProgress]:
-        """All splits but those in the packs that are `known`; of what is packed, the name is
-        left."""
+        """Yields all splits except those in `known` packs; a packed split has only its name."""
         yield from self.splits
         for pack in self.finished:
             if pack not in known:
@@ -234,7 +234,7 @@ class NamedPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
     @classmethod
     def from_json(cls, stored: Json) -> "NamedPositions":
-        """Raises msgspec.ValidationError: these are not positions."""
+        """Raises msgspec.ValidationError if these are not positions."""
         return msgspec.convert(stored, cls)
 
 
@@ -247,11 +247,13 @@ class OwnedSplits(NamedTuple):
 
 
 def owned(old: Iterable[NamedPositions], owner: Callable[[str], int], subtask: int) -> OwnedSplits:
-    """From the positions of all old subtasks, in any order. A pack whose names all stay together
-    is kept as it is."""
+    """Returns the share of `subtask`, given the positions of all old subtasks in any order.
+
+    A pack whose names all stay together is kept as it is.
+    """
     share = OwnedSplits([], [], set())
     count = 0
-    left: list[str] = []  # names of packs that come apart
+    left: list[str] = []  # names from packs that are split up
     for positions in old:
         count += len(positions.splits)
         share.known.update(split.name for split in positions.splits)
@@ -275,7 +277,7 @@ Place = int | None
 
 
 def ranges(before: Sequence[Json], after: Sequence[Json]) -> list[SplitRange]:
-    """The ranges of all splits that were read further, in order of their numbers or names."""
+    """Returns the range that was read of each split, in order of their numbers or names."""
     if _are(after, "frontier"):
         return list(_numbered(_numbered_of(before), _numbered_of(after)))
     if _are(after, "splits"):
@@ -327,7 +329,7 @@ def _between(old: _Numbered, new: _Numbered) -> range:
 def _splits_by_name(
     before: Sequence[Json], after: Sequence[Json]
 ) -> tuple[dict[str, SplitProgress], dict[str, SplitProgress]]:
-    """Without those that both have in the same pack: they were finished before."""
+    """Leaves out splits that both have in the same pack: they were finished before."""
     old, new = ([NamedPositions.from_json(each) for each in cut] for cut in (before, after))
     both = _packs(old) & _packs(new)
     found_old, found_new = (
@@ -345,7 +347,7 @@ def _named(old: dict[str, SplitProgress], new: dict[str, SplitProgress]) -> Iter
         known, end = old.get(name), None if split.is_finished else split.offset
         if known is not None:
             yield from _range(name, None if known.is_finished else known.offset, end)
-        elif split.passed or split.is_finished:  # positions do not keep its beginning
+        elif split.passed or split.is_finished:  # positions do not record its beginning
             yield SplitRange(split=name, first=None, end=end)
 
 
@@ -360,7 +362,7 @@ def owner_by_name(name: str, parallelism: int) -> int:
 
 
 def sum_known(counts: Iterable[int | None]) -> int | None:
-    """None if one count is unknown: the others alone would understate how much there is."""
+    """Returns None if one count is unknown: the others alone would understate the sum."""
     found = list(counts)
     known = [count for count in found if count is not None]
     return sum(known) if len(known) == len(found) else None

@@ -1,7 +1,7 @@
 """How the event time of a split follows from its records, and when a silent split stops counting.
 
 Every split has a generator of its own; the source sends the smallest watermark of its splits
-downstream (`protocol.watermarks`). This module decides nothing about clocks or splits. For sources
+downstream (`protocol.watermarks`). This module does not deal with clocks or splits. For sources
 whose author declares a schema, it checks and reads the column of event times.
 
 Source: Flink's `WatermarkStrategy`, `BoundedOutOfOrdernessWatermarks`, `WatermarksWithIdleness`.
@@ -38,11 +38,11 @@ class WatermarkGenerator(Protocol):
 
 
 class BoundedOutOfOrderness:
-    """No record lies more than the bound behind the newest one before it.
+    """Assumes that no record lies more than the bound behind the newest one before it.
 
     A leap is a time that exceeds the newest by more than `max_leap_ms`. It does not move event time
-    by itself; otherwise one wrong timestamp would close every window. It is believed when most
-    records of two batches in a row have leapt; until then those records are only counted.
+    by itself; otherwise one wrong timestamp would close every window. The generator believes it
+    when most records of two batches in a row have leapt, and only counts those records until then.
     """
 
     def __init__(self, bound_ms: int, max_leap_ms: int | None) -> None:
@@ -62,7 +62,7 @@ class BoundedOutOfOrderness:
         return None if self._newest_ms is None else self._newest_ms - self._bound_ms - 1
 
     def _guarded(self, times_ms: Times, newest_ms: int, max_leap_ms: int) -> int:
-        """The newest time that is believed."""
+        """Returns the newest time; a leap counts only once it is believed."""
         known_ms = int(np.median(times_ms)) if self._newest_ms is None else self._newest_ms
         if newest_ms <= known_ms + max_leap_ms:
             self._leap_is_pending = False
@@ -79,7 +79,7 @@ class BoundedOutOfOrderness:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
-    """`create` None: bounded out-of-orderness. Immutable; safe to build in every process."""
+    """Immutable; safe to build in every process. `create` None means bounded out-of-orderness."""
 
     out_of_orderness_ms: int = 0
     idle_after_ms: int | None = None  # None: a silent split always holds event time back
@@ -91,7 +91,7 @@ class WatermarkStrategy:
         return replace(self, idle_after_ms=_positive_ms(timeout, "idleness timeout"))
 
     def with_max_leap(self, leap: timedelta | None) -> "WatermarkStrategy":
-        """How far a single batch may move event time; None: without limit."""
+        """Limits how far a single batch may move event time; None: no limit."""
         leap_ms = None if leap is None else _positive_ms(leap, "maximum leap")
         return replace(self, max_leap_ms=leap_ms)
 
@@ -105,7 +105,7 @@ class WatermarkStrategy:
 
 
 def bounded_out_of_orderness(bound: timedelta) -> WatermarkStrategy:
-    """Records come at most that much later than newer ones of their split."""
+    """Records lie at most `bound` behind newer ones of their split, in event time."""
     bound_ms = bound // timedelta(milliseconds=1)
     if bound_ms < 0:
         raise Rejected(f"Records cannot be out of order by {bound_ms} ms; give 0 or more.")
@@ -141,7 +141,7 @@ def check_event_time(schema: pa.Schema, column: str | None) -> None:
 
 
 class NoEventTime(Rejected):
-    """`row` counts from 0 in the batch."""
+    """A record has no event time; `row` counts from 0 in the batch."""
 
     def __init__(self, sentence: str, row: int) -> None:
         super().__init__(sentence)
@@ -159,5 +159,5 @@ def check_has_event_time(
 
 
 def times_of_batch(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
-    """Milliseconds since 1970."""
+    """Returns the event times of a batch, in milliseconds since 1970."""
     return np.asarray(batch.column(column).cast(pa.int64()))

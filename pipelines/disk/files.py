@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, and whose names survive a loss of power.
 
-Digest and length of a file's bytes are computed while they pass. Syncing a file keeps its content;
-syncing the directory that holds it keeps its name.
+The digest and the length of a file's bytes are computed as they pass. Syncing a file keeps its
+content; syncing the directory that holds it keeps its name.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from blake3 import blake3
 
 FOR_OWNER, FOR_ALL = 0o600, 0o644
-"""Permissions: who may read a file; its owner may write it."""
+"""Permissions: who may read a file. Its owner may write it."""
 
 
 def replace_atomically(path: Path, content: bytes, mode: int = FOR_OWNER) -> None:
@@ -23,7 +23,7 @@ def replace_atomically(path: Path, content: bytes, mode: int = FOR_OWNER) -> Non
 
 
 def create_if_absent(path: Path, content: bytes, mode: int = FOR_OWNER) -> bool:
-    """False if `path` exists already; it is then left as it is."""
+    """Returns False if `path` already exists, which is then left as it is."""
     temporary = _write_beside(path, content, mode)
     try:
         os.link(temporary, path)
@@ -52,7 +52,7 @@ READ_BLOCK_BYTES = 1 << 20
 
 
 class RunningDigest:
-    """Digest and length of the bytes so far. `like`: use the function of that digest."""
+    """Digest and length of the bytes so far. `like` selects the function of that digest."""
 
     def __init__(self, like: str = BLAKE3) -> None:
         self._prefix = BLAKE3 if like.startswith(BLAKE3) else ""
@@ -68,15 +68,17 @@ class RunningDigest:
 
 
 def blocks_of(path: Path) -> Iterator[bytes]:
-    """Raises OSError."""
+    """Yields a file's content in blocks. Raises OSError."""
     with open(path, "rb") as file:
         while block := file.read(READ_BLOCK_BYTES):
             yield block
 
 
 def entries_of(directory: Path) -> list[Path]:
-    """Empty if there is none. Raises OSError: `Path.glob` would report an unreadable directory as
-    empty."""
+    """Returns the directory's entries; none if it does not exist. Raises OSError.
+
+    `Path.glob` would report an unreadable directory as empty.
+    """
     try:
         return [directory / name for name in os.listdir(directory)]
     except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +86,7 @@ def entries_of(directory: Path) -> list[Path]:
 
 
 def make_directory(directory: Path) -> None:
-    """Makes it and all above it; syncs the parent of each new one, which keeps the names."""
+    """Makes it and its parents, and syncs the parent of each new one, which keeps the names."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for each in missing:

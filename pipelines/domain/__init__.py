@@ -1,1 +1,1 @@
-"""The nouns of the engine. Imports nothing of ours."""
+"""The nouns of the engine. Imports no other package of ours."""

@@ -1,8 +1,8 @@
-"""Why a checkpoint did not complete, and how long each step of a subtask's part in one took.
+"""Why a checkpoint did not complete, and how long each subtask took for its steps.
 
-The reasons are all that Flink knows, with text and flag. Some never occur here, because what they
-name does not exist; each says why, and stays in the list, so that a person finds every name.
-`docs/reference/checkpoints.md` says where the others come from.
+The list has all reasons that Flink knows, with text and flag. Some never occur here, because what
+they name does not exist. Each of these says why, and stays in the list so that a person finds every
+name. `docs/reference/checkpoints.md` says where the others come from.
 
 Source: Flink 2.3, `CheckpointFailureReason`, and `CheckpointFailureManager` for what counts.
 """
@@ -17,10 +17,10 @@ from pipelines.domain.ids import ChannelId, Uid
 class CheckpointFailureReason(StrEnum):
     """The value is the sentence that is shown; the name is Flink's."""
 
-    # Never: the schedule is no timer of its own, so nothing fires once it has stopped.
+    # Never: the schedule has no timer of its own, so nothing fires once it has stopped.
     PERIODIC_SCHEDULER_SHUTDOWN = "Periodic checkpoint scheduler is shut down."
     TOO_MANY_CHECKPOINT_REQUESTS = "The maximum number of queued checkpoint requests exceeded."
-    # Never: what comes too early waits for its moment and does not fail.
+    # Never: a checkpoint that is due too early waits and does not fail.
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = "The minimum time between checkpoints is still pending."
     NOT_ALL_REQUIRED_TASKS_RUNNING = "Not all required tasks are currently running."
     IO_EXCEPTION = "An exception occurred while triggering the checkpoint. I/O problem detected."
@@ -35,7 +35,7 @@ class CheckpointFailureReason(StrEnum):
     CHECKPOINT_EXPIRED = "Checkpoint expired before completing."
     CHECKPOINT_SUBSUMED = "Checkpoint has been subsumed."
     CHECKPOINT_DECLINED = "Checkpoint was declined."
-    # Never: a slot hears of checkpoints only after all have said that their subtasks run.
+    # Never: slots get checkpoints only after all have reported that their subtasks run.
     CHECKPOINT_DECLINED_TASK_NOT_READY = "Checkpoint was declined (tasks not ready)."
     # Never: subtasks stay until the final checkpoint has completed, and none starts after it.
     CHECKPOINT_DECLINED_TASK_CLOSING = "Checkpoint was declined (task is closing)."
@@ -54,10 +54,10 @@ class CheckpointFailureReason(StrEnum):
     # Never: a run is one region, and its failover suspends the coordinator.
     JOB_FAILOVER_REGION = "Failover region is restarting."
     TASK_FAILURE = "Task has failed."
-    # Never: no slot is asked for a checkpoint of a task that it does not host; a cut that fails
-    # fails its task, as in Flink.
+    # Never: no slot is asked for a checkpoint of a task that it does not host. A failed cut fails
+    # its task, as in Flink.
     TASK_CHECKPOINT_FAILURE = "Task local checkpoint failure."
-    # Never: the same, of notifications.
+    # Never: the same is true of notifications.
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "Unknown task for the checkpoint to notify."
     FINALIZE_CHECKPOINT_FAILURE = "Failure to finalize checkpoint."
     TRIGGER_CHECKPOINT_FAILURE = "Trigger checkpoint failure."
@@ -70,7 +70,7 @@ class CheckpointFailureReason(StrEnum):
 
     @property
     def follows_another_decline(self) -> bool:
-        """A subtask declines so because another one has, or because the coordinator gave up."""
+        """True if a subtask declines because another has, or because the coordinator gave up."""
         return self in _FOLLOWS
 
 
@@ -110,7 +110,7 @@ class ChannelAlignment(msgspec.Struct, frozen=True, kw_only=True):
     persisted_records: int = 0  # in flight, overtaken by the barrier, stored in the snapshot
     persisted_bytes: int = 0
     is_over_cap: bool = False  # it held back more than the setting allows
-    steps: tuple[HeldBack, ...] = ()  # how it came to that: when its barrier came, then by arrivals
+    steps: tuple[HeldBack, ...] = ()  # as its barrier arrived, then after each arrival
 
 
 class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):
     start_delay_ms: float  # trigger to first barrier (for a source: to the injected barrier)
     alignment_ms: float  # first to last barrier
     sync_ms: float  # how long the subtask stood still
-    async_ms: float  # upload, while processing goes on
+    async_ms: float  # upload, while processing continues
     acknowledged_ms: float  # after the trigger, as the coordinator saw it
     state_bytes: int
     uploaded_bytes: int

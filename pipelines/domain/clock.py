@@ -1,9 +1,9 @@
-"""Time as something passed in; and how long a question to a server may remain unanswered.
+"""Time as something passed in, and how long a request to a server may remain unanswered.
 
-Durations come from `monotonic_ms`. Wall time is displayed, and it is the processing time of
-authors' pipelines. A run waits as long as each connector finds right. A page waits for the answers
-to its questions, so each of those is given up sooner. The bound is per question, whatever their
-number.
+Durations come from `monotonic_ms`. Wall time is for display, and it is the processing time of
+authors' pipelines. In a run, each connector decides how long it waits. A page waits for the answers
+to its requests, so it gives each of them up sooner. The bound applies to each request, not to all
+of them together.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _AT_MOST_S: ContextVar[float | None] = ContextVar("_AT_MOST_S", default=None)
 
 @contextmanager
 def waiting_at_most(seconds: float) -> Iterator[None]:
-    """Applies to every question within the context, of this thread or task."""
+    """Bounds every request that this thread or task makes within the context."""
     before = _AT_MOST_S.set(seconds)
     try:
         yield
@@ -41,7 +41,7 @@ def waiting_at_most(seconds: float) -> Iterator[None]:
 
 
 def patience_s(usual_s: float) -> float:
-    """For one question; `usual_s` if no person waits."""
+    """Returns how long one request may take: `usual_s` if no person waits."""
     at_most_s = _AT_MOST_S.get()
     return usual_s if at_most_s is None else min(usual_s, at_most_s)
 

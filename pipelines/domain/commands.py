@@ -1,11 +1,11 @@
-"""What a person may ask of a pipeline: one frozen type per command, JSON in rows and on the wire.
+"""The commands that a person may give: one frozen type each, JSON in rows and on the wire.
 
 Pages, interfaces and the command line build a command. `ftdash.requests.services` stores it, and
 the driver receives the same type. A command is a file in the run's inbox and may be delivered
 twice; `request_id` makes that harmless. Each command ends in exactly one `RequestEnded` event.
 
-A command also says what people read about it, and what it needs. Its name on the wire is the name
-of its type, and `kind` is its name in rows and answers; neither ever changes.
+A command also has the texts that people read about it, and says what it needs. Its name on the wire
+is the name of its type, and `kind` is its name in rows and answers; neither ever changes.
 """
 
 from enum import Enum, StrEnum, auto
@@ -42,7 +42,7 @@ class RequestKind(StrEnum):
 
 
 class Needs(Enum):
-    """What has to be true of the pipeline for a command to be possible."""
+    """The state of the pipeline that a command needs."""
 
     NOTHING = auto()  # its service decides
     NO_LIVE_RUN = auto()  # it starts one
@@ -53,7 +53,7 @@ class Needs(Enum):
 
 
 class Addressed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What the inbox of a run holds. The fields are empty until it is addressed to the run."""
+    """A message to a run's inbox. The fields are empty until it is addressed to the run."""
 
     request_id: RequestId = RequestId("")
     requested_by: str = ""  # the person, or the process, for the journal
@@ -64,7 +64,7 @@ ADDRESS = Addressed.__struct_fields__
 
 
 class Command(Addressed, frozen=True, kw_only=True):
-    """What people ask."""
+    """A request of a person."""
 
     kind: ClassVar[RequestKind]
     action: ClassVar[str]  # in the audit log: "asked for: savepoint"
@@ -72,7 +72,7 @@ class Command(Addressed, frozen=True, kw_only=True):
     needs: ClassVar[Needs] = Needs.RUNNING
     is_fault: ClassVar[bool] = False  # possible only where the pipeline allows faults on purpose
     waits_for_upgrade: ClassVar[bool] = False  # not possible while the pipeline is being upgraded
-    without_run: ClassVar[str] = ""  # what to do while no run goes on; a clause
+    without_run: ClassVar[str] = ""  # what to do while there is no run; a clause
     ends_by_its_steps: ClassVar[bool] = False  # its deadline is an estimate; it may end later
 
     @property
@@ -114,10 +114,10 @@ class TakeSavepoint(Command, frozen=True, kw_only=True):
 
 
 class StopWithSavepoint(Command, frozen=True, kw_only=True):
-    """End once the savepoint's output is committed. If the savepoint fails, the run goes on.
+    """End once the savepoint's output is committed. If the savepoint fails, the run continues.
 
-    `drain`: event time ends first, so that every window fires. If the savepoint then fails, the run
-    goes back to its latest checkpoint, before the windows fired.
+    With `drain`, event time ends first, so that every window fires. If the savepoint then fails,
+    the run goes back to its latest checkpoint, before the windows fired.
     """
 
     kind = RequestKind.STOP_WITH_SAVEPOINT
@@ -155,7 +155,7 @@ class Cancel(Command, frozen=True, kw_only=True):
 
 
 class ChangeSettings(Command, frozen=True, kw_only=True):
-    """Changes these settings from now on; only those that may change in a running run."""
+    """Change these settings from now on. Only those that may change during a run are allowed."""
 
     kind = RequestKind.CHANGE_SETTINGS
     action = "change settings"
@@ -177,8 +177,10 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
 
 
 class RetryNow(Command, frozen=True, kw_only=True):
-    """Begin the attempt that waits for its restart delay. What failed may fail again, and then the
-    delay after it is counted from that failure."""
+    """Begin the attempt that waits for its restart delay.
+
+    It may fail again; the next delay then counts from that failure.
+    """
 
     kind = RequestKind.RETRY_NOW
     action = "retry now"
@@ -190,7 +192,7 @@ class RetryNow(Command, frozen=True, kw_only=True):
 class UndoStart(Command, frozen=True, kw_only=True):
     """End a run that started over, and put back the output that its start set aside.
 
-    Only while the run has committed nothing, so nothing that a reader has seen is lost.
+    Possible only while the run has committed nothing, so nothing that a reader has seen is lost.
     """
 
     kind = RequestKind.UNDO_START
@@ -204,8 +206,10 @@ class UndoStart(Command, frozen=True, kw_only=True):
 
 
 class VerifyPoints(Addressed, frozen=True, kw_only=True):
-    """Read every byte of the retained points now. Another process has found damage in one of them;
-    the driver believes only what it reads itself."""
+    """Read every byte of the retained points now.
+
+    Another process has found damage in one of them; the driver believes only what it reads itself.
+    """
 
 
 class KillSlot(Command, frozen=True, kw_only=True):
@@ -231,7 +235,7 @@ class KillSlot(Command, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """A kill at once waits for nothing."""
+        """Leaves out the time limit of a kill at once, which waits for nothing."""
         given = {"slot": str(self.slot), "moment": self.moment.value}
         return given | ({"within_s": f"{self.waits_s:g}"} if self.waits_s else {})
 
@@ -283,10 +287,10 @@ RunCommand = (
     | SlowSlot
     | KillDriver
 )
-"""What people ask of a running run."""
+"""The commands that people may give to a running run."""
 
 DriverCommand = RunCommand | VerifyPoints
-"""What a running driver takes, from people and from other processes."""
+"""Everything that a running driver takes, from people and from other processes."""
 
 
 class StartPipeline(Command, frozen=True, kw_only=True):
@@ -335,7 +339,7 @@ class RestorePipeline(Command, frozen=True, kw_only=True):
 
 
 class UpgradePipeline(Command, frozen=True, kw_only=True):
-    """Go on with another package, or go back to the one before; `ftdash.upgrades` does it."""
+    """Continue with another package, or return to the one before; `ftdash.upgrades` does it."""
 
     kind = RequestKind.UPGRADE
     action = "upgrade"
@@ -380,7 +384,7 @@ class LabelSavepoint(Command, frozen=True, kw_only=True):
 
 
 class AllowFaults(Command, frozen=True, kw_only=True):
-    """From now on. A run under way keeps the setting testing.faults that it started with."""
+    """Allow or forbid faults. A run under way keeps the setting testing.faults it started with."""
 
     kind = RequestKind.ALLOW_FAULTS
     action = "allow or forbid faults on purpose"
@@ -402,7 +406,7 @@ AnyCommand = (
     | LabelSavepoint
     | AllowFaults
 )
-"""Everything that people ask; the control plane carries out what no driver does."""
+"""All commands of people. The control plane carries out those that no driver does."""
 
 _BY_KIND: dict[RequestKind, type[Command]] = {each.kind: each for each in get_args(AnyCommand)}
 COMMANDS = {kind: _BY_KIND[kind] for kind in RequestKind}

@@ -1,15 +1,15 @@
 """The elements of a channel: record batches and, between them, the marks of time.
 
-A batch carries its origin: which records a failure was working on. That is one small value per
-batch and never one per record. A batch computed from another keeps its origin; after an exchange or
-a window, that is the input batch that was being processed. Joined batches have several origins, one
-for each split.
+A batch carries its origin, so that a failure can name the records that were being processed. That
+is one small value per batch, never one per record. A batch computed from another keeps its origin;
+after an exchange or a window, that is the input batch that was being processed. Joined batches have
+several origins, one for each split.
 
-A changelog has a column that says what each row does; its name and values are here, and what they
-mean is in `operators.changelog`.
+A changelog has a column that says what each row does; its name and values are here, and
+`operators.changelog` says what they mean.
 
 Source: the stream elements of Flink (`StreamElement`, `CheckpointBarrier`), with one difference:
-records travel as Arrow record batches, and marks only stand between two batches.
+records travel as Arrow record batches, and marks only come between two batches.
 """
 
 from collections.abc import Iterable
@@ -31,17 +31,20 @@ TAKE_BACK = (DELETE, UPDATE_BEFORE)
 
 @cache
 def take_back_column() -> pa.Array:
-    """`TAKE_BACK` to look kinds up in. Made when it is needed: the first array that a process makes
-    imports pandas, for a third of a second."""
+    """Returns `TAKE_BACK` as an array to look kinds up in.
+
+    Made when it is first needed: the first array that a process makes imports pandas, which takes a
+    third of a second.
+    """
     return pa.array(TAKE_BACK)
 
 
 class Firing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What was due when an operator failed, as the end of a sentence: "in a timer of key 7 at time
-    1970-01-01T00:00:05.000Z".
+    """The timer or other work that was due when an operator failed, as the end of a sentence.
 
-    `is_one_timer`: the text names one timer, which fires again after a restart, no matter which
-    batch then advances time.
+    For example: "in a timer of key 7 at time 1970-01-01T00:00:05.000Z". With `is_one_timer`, the
+    text names one timer, which fires again after a restart, no matter which batch then advances
+    time.
     """
 
     text: str
@@ -56,7 +59,7 @@ class RecordOrigin(
 ):
     """A range of one split as one source subtask read it; both offsets are included.
 
-    `is_moment`: it only gives the time. What fired at that time was made from other records.
+    With `is_moment`, it only gives the time. What fired then was made from other records.
     """
 
     source: Uid
@@ -82,13 +85,13 @@ class RecordOrigin(
         return same and self._first_shared(other) <= self._last_shared(other)
 
     def shared_with(self, other: "RecordOrigin") -> "RecordOrigin":
-        """The records of both; only for origins that meet."""
+        """Returns the records of both. Call it only for origins that meet."""
         return msgspec.structs.replace(
             self, first_offset=self._first_shared(other), last_offset=self._last_shared(other)
         )
 
     def at_row(self, row: int) -> "RecordOrigin":
-        """One record of a batch that holds exactly the records of this range, in order."""
+        """Returns one record of a batch that holds exactly the records of this range, in order."""
         return self.at_offset(self.first_offset + row)
 
     def at_offset(self, offset: int) -> "RecordOrigin":
@@ -98,7 +101,7 @@ class RecordOrigin(
         return self if self.is_moment else msgspec.structs.replace(self, is_moment=True)
 
     def joined(self, other: "RecordOrigin") -> "RecordOrigin":
-        """From the first record of either to the last one; both are of the same split."""
+        """Returns the range from the first record of either to the last; both are of one split."""
         return msgspec.structs.replace(
             self,
             first_offset=min(self.first_offset, other.first_offset),
@@ -113,17 +116,17 @@ class RecordOrigin(
 
 
 Origins: TypeAlias = tuple[RecordOrigin, ...]
-"""The origins of one batch, by split; empty: unknown."""
+"""The origins of one batch, by split; empty means unknown."""
 
 Part: TypeAlias = tuple[Origins, int]
 """A batch that was joined with others: where its rows came from, and how many there are."""
 
 MOST_ORIGINS = 64
-"""Per batch: each is compared, sent and decoded, so batches of more splits are not joined."""
+"""The most per batch. Each is compared, sent and decoded: batches of more are not joined."""
 
 
 def gathered(all_origins: Iterable[Origins]) -> Origins:
-    """The origins of joined batches: one range for each split, including what lies in between."""
+    """Returns one range for each split of joined batches, including what lies in between."""
     by_split: dict[tuple[Uid, int, str, bool], RecordOrigin] = {}
     for origin in (origin for origins in all_origins for origin in origins):
         split = (origin.source, origin.subtask, origin.split, origin.is_moment)

@@ -1,15 +1,14 @@
 """Error types of the engine, and check(), the assertion that -O keeps.
 
-Four kinds, because four different people act on them: a bug of ours (`InvariantViolated`), a peer
-that broke the rules (`ProtocolError`), a world that may be better in a moment (`Retryable`), and a
-request that cannot be granted (`Rejected`), whose text is shown to the person as it stands.
+There are four kinds, because different people act on them: a bug of ours (`InvariantViolated`), a
+peer that broke the rules (`ProtocolError`), a problem outside that may pass (`Retryable`), and a
+request that cannot be granted (`Rejected`), whose text the person sees unchanged.
 
-For malformed bytes, msgspec's own errors are not all that decoding raises: text that is not UTF-8
-and endless nesting raise Python's. Code that decodes bytes from a disk or a peer catches
-`UNDECODABLE`.
+For malformed bytes, decoding does not only raise msgspec's own errors: text that is not UTF-8 and
+endless nesting raise Python's. Code that decodes bytes from a disk or a peer catches `UNDECODABLE`.
 
 Each type also has a `FailureKind`, which decides what a person should do next. The driver and the
-slots name the kind while they hold the error; incidents, pages and the API read that one word.
+slots determine the kind while they have the error; incidents, pages and the API read that one word.
 """
 
 import errno
@@ -26,7 +25,7 @@ from pipelines.domain.ids import CheckpointId
 
 
 class FailureKind(StrEnum):
-    """Journals hold the value, so a value never changes its meaning."""
+    """Journals contain these values, so a value never changes its meaning."""
 
     FUNCTION = "function"  # the author's code raised
     MALFORMED_RECORD = "malformed-record"  # a source cannot read it
@@ -53,7 +52,8 @@ class FailureKind(StrEnum):
 class InvariantViolated(Exception):
     """The engine reached a state that its own rules exclude: a bug here, never bad input.
 
-    `last_events`: what the host of the machine had handled, oldest first; a traceback shows them.
+    `last_events` are those that the machine's host had handled, oldest first; a traceback shows
+    them.
     """
 
     kind: ClassVar[FailureKind] = FailureKind.ENGINE
@@ -83,7 +83,7 @@ class CorruptSnapshot(Rejected):
 
 
 class DamagedFile(CorruptSnapshot):
-    """As CorruptSnapshot, of the one file that `name` is in its recovery point."""
+    """A CorruptSnapshot of the one file that is called `name` in its recovery point."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
@@ -91,26 +91,30 @@ class DamagedFile(CorruptSnapshot):
 
 
 class CertificateRefused(Retryable):
-    """Slots would not trust the driver, nor it them. The message names the file and says why."""
+    """Slots and driver would not trust each other. The message names the file and says why."""
 
     kind: ClassVar[FailureKind] = FailureKind.CERTIFICATE_REFUSED
 
 
 class OutputLost(Rejected):
-    """What a completed checkpoint counts on is not with a sink's target any more, or that is
-    unknown. The message says which output; no restart brings it back."""
+    """Output that a completed checkpoint relies on is missing, or may be, at a sink's target.
+
+    The message says which output; no restart brings it back.
+    """
 
     kind: ClassVar[FailureKind] = FailureKind.OUTPUT_LOST
 
     def __init__(self, message: str, checkpoint_id: CheckpointId) -> None:
-        """`checkpoint_id`: that it was prepared for; later points may count on it, too."""
+        """The output was prepared for `checkpoint_id`; later points may rely on it, too."""
         super().__init__(message)
         self.checkpoint_id = checkpoint_id
 
 
 class TargetTaken(Rejected):
-    """Another run holds what this one writes to. The message names that run; no restart takes the
-    target back, only a person does."""
+    """Another run holds the target that this one writes to.
+
+    The message names that run. No restart takes the target back, only a person does.
+    """
 
     kind: ClassVar[FailureKind] = FailureKind.TARGET_TAKEN
 
@@ -143,25 +147,25 @@ _BY_ERRNO = {
     errno.EROFS: FailureKind.DISK_READ_ONLY,
 }
 _GENERAL = (FailureKind.SYSTEM_AWAY, FailureKind.REFUSED)
-"""What says least: any other kind among the causes of an error says more."""
+"""The kinds that say least: any other among the causes of an error says more."""
 
 
 AWAY = (ConnectionError, TimeoutError)
-"""Also where an author's function raises them: what it calls does not answer."""
+"""Even if an author's function raises these, they mean that what it calls does not answer."""
 
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def kind_of_text(text: str) -> FailureKind | None:
-    """Of an error of another process that is known by its text; None: the text names no disk."""
+    """Reads another process's error, known by its text; None if the text names no disk."""
     found = _ERRNO.search(text)
     return _BY_ERRNO.get(int(found[1])) if found else None
 
 
 def kind_of(error: BaseException, *, is_of_function: bool = False) -> FailureKind:
-    """The innermost cause with a kind of its own says most: a full disk below a failed upload.
+    """The innermost specific cause says most, such as a full disk below a failed upload.
 
-    `is_of_function`: an operator raised it while it worked on records or on a timer.
+    `is_of_function` if an operator raised it while it worked on records or on a timer.
     """
     kinds = [kind for each in _with_causes(error) if (kind := _own_kind(each)) is not None]
     if special := [kind for kind in kinds if kind not in _GENERAL]:
@@ -201,7 +205,7 @@ EVENT_CHARS_MAX = 200
 
 
 class LastEvents:
-    """The newest events of one host, which an `InvariantViolated` that it meets takes along.
+    """The newest events of one host, which it adds to any `InvariantViolated`.
 
     One event per control message or batch, never per record.
     """
@@ -210,7 +214,7 @@ class LastEvents:
         self._events: deque[str] = deque(maxlen=LAST_EVENTS_MAX)
 
     def note(self, event: str) -> None:
-        """Cuts a long text off."""
+        """Adds an event, and cuts a long text off."""
         self._events.append(event[:EVENT_CHARS_MAX])
 
     @contextmanager

@@ -1,11 +1,12 @@
 """Faults on purpose: at which named point of the protocol a fault hits a process, and how.
 
-For tests, and for pipelines whose owner allows it. The setting `testing.faults` holds a plan, one
-fault after the other, separated by semicolons:
+For tests, and for pipelines whose owner allows it. The setting `testing.faults` has a plan: a list
+of faults, separated by semicolons:
 
     kill uploading slot=1 nth=2; kill published; fail restoring attempt=2
 
-Without `slot` the fault hits any slot; `attempt` (1) and `nth` (1) give the attempt and the time.
+Without `slot`, the fault hits any slot. `attempt` and `nth`, both 1 by default, say in which
+attempt and at which occurrence.
 """
 
 from enum import StrEnum
@@ -15,7 +16,7 @@ import msgspec
 from pipelines.domain.ids import Attempt
 
 PERMISSION = "FTDASH_ALLOW_FAULTS"
-"""Environment variable of a driver whose runs may be hit on purpose; its starter sets it to 1."""
+"""Environment variable of a driver whose runs may be hit on purpose; 1 allows it."""
 
 
 class FaultPoint(StrEnum):
@@ -39,7 +40,7 @@ class FaultPoint(StrEnum):
 
 class FaultAction(StrEnum):
     KILL = "kill"  # SIGKILL to the own process
-    STOP = "stop"  # SIGSTOP: the process stays, and goes on once continued
+    STOP = "stop"  # SIGSTOP: the process freezes until it is continued
     FAIL = "fail"  # an exception that names the point
     SLOW = "slow"  # a second passes
 

@@ -21,16 +21,16 @@ class Gap:
     split: str
     first: int
     last: int
-    records: int  # that it held, at most
+    records: int  # the most that were in it
 
     @property
     def text(self) -> str:
-        """What a person gives to accept it."""
+        """The text by which a person accepts it."""
         return f"{self.source} {self.split} {self.first}-{self.last}"
 
     @property
     def lost(self) -> str:
-        """The loss in a clause."""
+        """A clause that describes the loss."""
         return (
             f"up to {self.records:,} record{'' if self.records == 1 else 's'} of {self.source!r},"
             f" split {self.split}, offsets {self.first} to {self.last}"

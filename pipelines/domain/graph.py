@@ -1,4 +1,4 @@
-"""The job graph: the operators, which of them reads from which, and which run in one subtask.
+"""The job graph: the operators, their connections, and which of them run in one subtask.
 
 Owns validation of the shape, and chaining. A node with exactly one input, a forward one, joins the
 vertex of its upstream node, unless it starts a chain. So a vertex is a tree of chained nodes, and
@@ -62,7 +62,7 @@ class VertexInput:
 class Vertex:
     """Nodes that run in one subtask. `uid` is the head's; `nodes` are in topological order.
 
-    `parallelism` None: that of the run."""
+    A `parallelism` of None means that of the run."""
 
     uid: Uid
     nodes: tuple[Uid, ...]
@@ -117,8 +117,10 @@ class JobGraph:
         )
 
     def assigner_of(self, node: Uid) -> Uid | None:
-        """Which operator before it, in its chain, assigns the event time that the node sees; None:
-        it sees the event time of the chain's input."""
+        """Returns the operator before it in its chain that assigns the event time the node sees.
+
+        None means that it sees the event time of the chain's input.
+        """
         each = self.node(node)
         while each.is_chained:
             each = self.node(each.inputs[0].upstream)
@@ -150,7 +152,7 @@ class JobGraph:
 
     @property
     def own_parallelisms(self) -> dict[Uid, int]:
-        """By node, where it is not the run's."""
+        """The parallelism of each node that does not use the run's."""
         return {n.uid: n.parallelism for n in self.nodes if n.parallelism is not None}
 
     def check_fits(self, max_parallelism: int) -> None:

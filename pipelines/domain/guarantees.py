@@ -1,6 +1,6 @@
 """A pipeline's guarantee from end to end, which its sources, its mode and its sinks limit.
 
-Pure. The guarantee of a sink is the one it would keep behind an exact engine. A source either
+Pure. The guarantee of a sink is the one it would keep with an exact engine. A source either
 supplies its records again after a rewind, or it does not.
 """
 
@@ -26,7 +26,7 @@ _MEETS: Mapping[RequiredGuarantee, set[str] | None] = {
     RequiredGuarantee.IDEMPOTENT: {IDEMPOTENT, EXACTLY_ONCE},
     RequiredGuarantee.EXACTLY_ONCE: {EXACTLY_ONCE},
 }
-"""The guarantees that meet each requirement; None: any does."""
+"""The guarantees that meet each requirement; None means that any does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def weakest(guarantees: Iterable[str]) -> str:
 
 
 def end_to_end(mode: CheckpointingMode, ends: Ends) -> EndToEnd:
-    """Finds what may lose and what may double, link by link; then the guarantee that remains."""
+    """Finds the links that may lose or double records, then the guarantee that remains."""
     losing = [f"the source {uid!r} cannot be read again" for uid in ends.read_once]
     doubling = _sinks_that_keep(ends, AT_LEAST_ONCE, "may write a record again")
     match mode:

@@ -20,7 +20,7 @@ RunId = NewType("RunId", str)
 """One submission or restore of a pipeline, which is also one lineage of recovery points."""
 
 RequestId = NewType("RequestId", str)
-"""An operator's request; chosen by the requester, so that delivering it twice is harmless."""
+"""A person's request. The requester chooses the id, so that delivering it twice is harmless."""
 
 Uid = NewType("Uid", str)
 """The author's name of an operator. State is mapped by it, so it is compulsory and unique."""
@@ -31,7 +31,7 @@ ChannelId = NewType("ChannelId", str)
 NO_CHECKPOINT = CheckpointId(0)
 
 BUILD_ON_NOTHING = CheckpointId(-1)
-"""Stands for the confirmed checkpoint if that is damaged: increments start from nothing."""
+"""Replaces the confirmed checkpoint if that is damaged: increments start from nothing."""
 
 _CHANNEL = re.compile(r"([^\[\]>]+)\[(\d+)\]>([^\[\]>]+)\.(\d+)\[(\d+)\]")  # no uid holds a bracket
 

@@ -2,7 +2,7 @@
 
 Keys hash into a fixed number of groups, and a subtask owns a contiguous range of groups. A snapshot
 is divided by group, so a restore at another parallelism only gives groups to other owners. The
-elements of an operator state are dealt by how many each old subtask held, not by their contents.
+elements of an operator state are divided by how many each old subtask held, not by their contents.
 
 Source: Flink, `KeyGroupRangeAssignment` (ranges and owners; the hash is ours, see `state.hashing`)
 and `RoundRobinOperatorStateRepartitioner`; here the elements of all subtasks are dealt as one deck.
@@ -43,7 +43,7 @@ def range_of(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRa
 
 
 class Redistribution(StrEnum):
-    """Also the kind of such a state in a manifest."""
+    """How an operator state is divided; also its kind in a manifest."""
 
     SPLIT = "split"
     UNION = "union"
@@ -52,7 +52,7 @@ class Redistribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The elements taken from one old subtask: that at `first`, and every `step`-th after it."""
+    """The elements taken from one old subtask: the one at `first`, and every `step`-th after it."""
 
     old_subtask: int
     first: int = 0
@@ -62,8 +62,11 @@ class Taken:
 def taken_by(
     subtask: int, parallelism: int, kind: Redistribution, held: Sequence[int]
 ) -> list[Taken]:
-    """`held` are the counts of all old subtasks, in order. Exactly one subtask takes each element
-    of a split list; if the parallelism has not changed, it is the one that had it."""
+    """Returns what the subtask takes; `held` are the counts of all old subtasks, in order.
+
+    Exactly one subtask takes each element of a split list. If the parallelism has not changed, it
+    is the one that had it.
+    """
     check(0 <= subtask < parallelism, "a subtask is one of its operator's", subtask=subtask)
     if not held:
         return []

@@ -1,10 +1,10 @@
 """The ledger of a run: what each checkpoint read, and its output to each sink.
 
-Only the values. The runtime counts and digests them where it writes to a sink (`protocol.commit`).
-They travel with the snapshot, and enter the journal when their checkpoint is complete, before any
-sink commits. So everything that a reader of the output can see is in the ledger. A target that
-takes nothing back keeps what was published behind the point that a run goes back to; the counters
-of a cut say how many of those records readers see a second time. Pure.
+This module has only the values. The runtime counts and digests them where it writes to a sink
+(`protocol.commit`). They travel with the snapshot, and enter the journal when their checkpoint is
+complete, before any sink commits. So everything that a reader of the output can see is in the
+ledger. A target that takes nothing back keeps what was published after the point that a run goes
+back to. The counters of a cut say how many of those records readers see a second time. Pure.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,10 @@ class SourceInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One completed checkpoint's entry. An output that an earlier entry has too is the same one."""
+    """One completed checkpoint's entry.
+
+    An output that an earlier entry also has is the same one.
+    """
 
     run_id: RunId
     checkpoint_id: CheckpointId
@@ -60,15 +63,15 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RECORDS_WRITTEN = "records_written"
-"""Counter of a sink. At a cut, as many as were given to it before: no restart adds to it."""
+"""A sink's counter: the records that it was given before the cut. No restart adds to it."""
 
 RECORDS_WRITTEN_SINCE = "records_written_since_upgrade"
-"""The same, since a point of an earlier version, which had counted none."""
+"""The same, counted since a point of an earlier version, which had counted none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFigure:
-    """`is_whole`: since the first run; otherwise since a point that is no longer known."""
+    """Counts since the first run if `is_whole`, else since a point that is no longer known."""
 
     records: int
     is_whole: bool = True
@@ -78,14 +81,14 @@ NOTHING_WRITTEN = WrittenFigure(0)
 
 
 def counter_of_sink(restored: Mapping[str, int], *, has_state: bool) -> str:
-    """Which of the two a sink counts with. `has_state`: the restored point knows the sink."""
+    """Returns which of the two a sink uses; `has_state` if the restored point knows the sink."""
     if not has_state or (RECORDS_WRITTEN in restored and RECORDS_WRITTEN_SINCE not in restored):
         return RECORDS_WRITTEN
     return RECORDS_WRITTEN_SINCE
 
 
 def written_by(uid: Uid, counters: Mapping[str, int]) -> WrittenFigure | None:
-    """From counters `<uid>.<name>` of a cut. None: an earlier version took it."""
+    """Reads the counters `<uid>.<name>` of a cut. None means that an earlier version took it."""
     whole, since = (
         counters.get(f"{uid}.{name}") for name in (RECORDS_WRITTEN, RECORDS_WRITTEN_SINCE)
     )
@@ -95,7 +98,7 @@ def written_by(uid: Uid, counters: Mapping[str, int]) -> WrittenFigure | None:
 
 
 def written_between(earlier: WrittenFigure | None, later: WrittenFigure | None) -> int | None:
-    """None: not known."""
+    """Returns None if that is not known."""
     if earlier is None or later is None or earlier.is_whole != later.is_whole:
         return None
     return max(0, later.records - earlier.records)

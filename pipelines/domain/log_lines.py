@@ -1,6 +1,6 @@
 """One line of a run's log, as the driver keeps it and as pages show it. Pure.
 
-A line is an object of JSON. `subtask` says who wrote it: `orders[0]`, `slot 1` or `driver`.
+A line is a JSON object. `subtask` says who wrote it: `orders[0]`, `slot 1` or `driver`.
 """
 
 import re
@@ -13,7 +13,7 @@ from pipelines.domain.ids import Attempt
 DRIVER = "driver"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 TEXT_MAX = 8_000
-"""Characters of a message, and of a traceback; the rest is cut off."""
+"""The most characters of a message, and of a traceback; the rest is cut off."""
 
 _PLACE = re.compile(r"([0-9]{1,9})-([0-9]{1,12})")
 
@@ -36,7 +36,7 @@ class LinePlace(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> "LinePlace | None":
-        """None: the text is no place."""
+        """Returns None if the text is no place."""
         match = _PLACE.fullmatch(text)
         return cls(int(match[1]), int(match[2])) if match else None
 
@@ -49,7 +49,7 @@ def shortened(text: str) -> str:
 
 
 def is_at_least(level: str, wanted: str) -> bool:
-    """A level of an author's own passes for INFO."""
+    """Compares levels; an author's own level counts as INFO."""
     return _rank(level) >= _rank(wanted)
 
 

@@ -1,7 +1,7 @@
 """An author's declarations: operators, and how the records of one reach the subtasks of another.
 
 Owns the kinds of edges, and decides which declarations make a graph; each refusal is a sentence
-that names the uid. Also decides which nodes have a parallelism of their own, and how records come
+that names the uid. Also decides which nodes have a parallelism of their own, and how records get
 from one parallelism to another. `graph` decides which nodes run together.
 """
 
@@ -22,7 +22,7 @@ class NodeKind(StrEnum):
 
 
 class EdgeKind(StrEnum):
-    """Which subtasks of the reader get a record. Source: Flink's `StreamPartitioner`s."""
+    """The subtasks of the reader that get a record. Source: Flink's `StreamPartitioner`s."""
 
     FORWARD = "forward"  # the subtask with the sender's index
     HASH = "hash"  # the owner of the record's key
@@ -30,7 +30,7 @@ class EdgeKind(StrEnum):
     BROADCAST = "broadcast"  # all
 
     def peers(self, subtask: int, parallelism: int) -> range:
-        """The subtasks at the other end of an edge with which `subtask` shares a channel.
+        """Returns the subtasks at the other end of an edge that share a channel with `subtask`.
 
         `parallelism` is that of the other end; both ends of a FORWARD edge have the same."""
         return range(subtask, subtask + 1) if self is EdgeKind.FORWARD else range(parallelism)
@@ -38,11 +38,11 @@ class EdgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One input of a node, by the hash of columns if there are any, else as `unkeyed` says.
+    """One input of a node: by the hash of columns if there are any, else as `unkeyed` says.
 
-    `side` names a side output of `upstream`; None: its main output. A forward connection between
-    two parallelisms becomes a rebalance, or a hash of `keeps_order_of` if rows with equal values
-    there must not overtake each other.
+    `side` names a side output of `upstream`; None means its main output. A forward connection
+    between two parallelisms becomes a rebalance, or a hash of `keeps_order_of` if rows with equal
+    values there must not overtake each other.
     """
 
     upstream: Uid
@@ -63,9 +63,9 @@ class Connection:
 class Node:
     """An operator as the author named it. The index of a connection is its port.
 
-    `assigns_event_time`: watermarks of its input end at it, and those behind it are its own.
-    `parallelism` None: that of the run. `follows_input`: it has the parallelism of the node in
-    front of it, as a step of another operator or a reader of a side output does.
+    With `assigns_event_time`, watermarks of its input end at it, and those behind it are its own. A
+    `parallelism` of None means that of the run. With `follows_input`, it has the parallelism of the
+    node in front of it, like a step of another operator or a reader of a side output.
     """
 
     uid: Uid
@@ -141,8 +141,11 @@ def in_topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def with_parallelisms(ordered: Sequence[Node]) -> tuple[Node, ...]:
-    """Gives nodes that follow their input its parallelism, and turns forward connections between
-    two parallelisms into exchanges. Whether two are equal does not depend on the run's."""
+    """Gives nodes that follow their input its parallelism.
+
+    Also turns forward connections between two parallelisms into exchanges. Whether two are equal
+    does not depend on the run's.
+    """
     placed: dict[Uid, Node] = {}
     for node in ordered:
         own = (

@@ -30,7 +30,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The exclusive right of `holder` to follow `follows`. None: the target was free."""
+    """The exclusive right of `holder` to follow `follows`, which is None if the target was free."""
 
     holder: Holder
     follows: Holder | None = None

@@ -27,7 +27,7 @@ RULE_OF_THREE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """`mean_ms` between failures; with `is_bound` it is at least that, since none occurred."""
+    """`mean_ms` is the time between failures; if `is_bound`, at least that: none occurred."""
 
     observed_ms: float
     failure_count: int
@@ -59,7 +59,7 @@ def young_ms(costs: Costs) -> float:
 
 
 def daly_ms(costs: Costs) -> float:
-    """Higher order; if a checkpoint costs half the time between failures, that time itself."""
+    """Higher order; the time between failures itself if a checkpoint costs twice that or more."""
     _check(costs)
     cost_ms, mean_ms = costs.checkpoint_ms, costs.between_failures_ms
     if cost_ms >= 2 * mean_ms:
@@ -122,7 +122,7 @@ def textbook_volume_bytes_per_s(state_bytes: float, interval_ms: float) -> float
 
 
 def written_bytes_per_s(uploaded_bytes: float, interval_ms: float) -> float:
-    """What a checkpoint uploads (with increments, less than the state), once per interval."""
+    """The upload of one checkpoint (with increments, less than the state), once per interval."""
     return textbook_volume_bytes_per_s(uploaded_bytes, interval_ms)
 
 
@@ -135,14 +135,17 @@ def kept_bytes(state_bytes: float, uploaded_bytes: float, retained: int) -> floa
 def textbook_recovery(
     state_bytes: float, read_bytes_per_s: float, bandwidth_bytes_per_s: float
 ) -> float:
-    """As textbooks write it, in seconds squared per byte."""
+    """The recovery time as textbooks write it, in seconds squared per byte."""
     check(read_bytes_per_s > 0 and bandwidth_bytes_per_s > 0, "data moves")
     return state_bytes / (read_bytes_per_s * bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryEstimate:
-    """In ms. `catch_up_ms` None: it never catches up; input comes as fast as it can be read."""
+    """An estimate in ms.
+
+    A `catch_up_ms` of None means that it never catches up: input comes as fast as it can be read.
+    """
 
     restart_ms: float
     read_ms: float
@@ -159,7 +162,10 @@ class RecoveryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Of all slots together. Rates are in records per second: incoming, and at most readable."""
+    """The speeds of all slots together.
+
+    Rates are in records per second: incoming, and at most readable.
+    """
 
     read_bytes_per_s: float
     bandwidth_bytes_per_s: float

@@ -1,7 +1,8 @@
 """Poison records: records of a source that fail an operator again and again, by position.
 
-Only the values. `protocol.repeated_failures` decides which records are poison. A record's contents
-are only in the quarantine, never here, so that no journal and no message holds them.
+This module has only the values. `protocol.repeated_failures` decides which records are poison. A
+record's contents are only in the quarantine, never here, so that no journal and no message holds
+them.
 """
 
 from enum import StrEnum
@@ -22,7 +23,7 @@ TRACE_CHARS_MAX = 7_000
 
 
 class PoisonPolicy(StrEnum):
-    """What follows when a record fails its operator twice."""
+    """The response to a record that fails its operator again and again."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
@@ -41,7 +42,7 @@ class PoisonRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_replayed(self) -> bool:
-        """It was in quarantine before, and failed again."""
+        """True if it was in quarantine before, and failed again."""
         return self.split.startswith(REPLAYED_PREFIX)
 
     @property
@@ -67,8 +68,11 @@ class IsolatedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Instructions for an attempt: records that no operator gets, where to look for more, and which
-    batches are handled one by one, so that a failure is that of one batch."""
+    """Instructions for an attempt about poison records.
+
+    They say which records no operator gets, where to look for more, and which batches to handle one
+    by one, so that a failure belongs to one batch.
+    """
 
     poison: list[PoisonRecord] = []
     ranges: list[IsolatedRange] = []

@@ -1,4 +1,4 @@
-"""What one run gets at its start, where its files are, and how its processes communicate.
+"""The specification of a run, where its files are, and how its processes communicate.
 
 The control plane writes `run.json` before it starts a driver with `python -m pipelines.spark.driver
 RUN_DIR`; nothing else is passed between the two. It names the values of the pipeline's parameters
@@ -6,8 +6,8 @@ and the author's package that the run executes, which every manifest names too. 
 which code wrote it.
 
 The run's own directory (journal, lease, requests) is always on a shared file system. About once a
-second the driver shows there that it lives and gets on. Snapshots lie at a path or a URL:
-checkpoints by run, savepoints by pipeline.
+second, the driver shows there that it is alive and makes progress. Snapshots lie at a path or a
+URL: checkpoints by run, savepoints by pipeline.
 
 Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`, and its options
 `jobmanager.rpc.address`, `taskmanager.host`, their bind hosts, `security.ssl.internal`.
@@ -42,7 +42,7 @@ class ShippedCode(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Values are text. `default` None: the parameter is required."""
+    """A parameter, whose values are text. A `default` of None means that it is required."""
 
     name: str
     default: str | None
@@ -65,7 +65,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     first_checkpoint_id: CheckpointId = CheckpointId(1)
     replayed_sources: list[Uid] = []  # whose quarantine is read again, from `restore_from` on
     renamed_uids: dict[Uid, Uid] = {}  # of operators in `restore_from`, to those of the pipeline
-    accepted_gaps: list[str] = []  # texts of gaps behind `restore_from`, see `domain.gaps`
+    accepted_gaps: list[str] = []  # texts of gaps after `restore_from`, see `domain.gaps`
     installation: str = ""  # which started the run; the same after each of its restarts
     started_by: str = ""  # the person who asked for the run; empty: no person did
     follows: RunId | None = None  # the run of that pipeline before this one
@@ -73,8 +73,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     puts_back: bool = False  # it reads nothing, and only undoes the start of the run before it
 
     def on_slots(self, count: int) -> "RunSpec":
-        """With room for `count` slots where the master is the default one: an operator may have a
-        higher parallelism than the run."""
+        """Returns the spec with room for `count` slots, if the master is the default one.
+
+        An operator may have a higher parallelism than the run.
+        """
         if self.master != local_master(self.parallelism):
             return self
         return msgspec.structs.replace(self, master=local_master(count))
@@ -86,8 +88,9 @@ def local_master(slot_count: int) -> str:
 
 
 class RunDirectory:
-    """The run's own files, named in one place; always on a file system that control plane and
-    driver share. Layout below `<root>/<pipeline>/`:
+    """Names the run's own files, on a file system that the control plane and the driver share.
+
+    Layout below `<root>/<pipeline>/`:
 
     runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log, beginning.json}
     runs/<run id>/{targets.json, alive.json, lease.guard}
@@ -95,7 +98,7 @@ class RunDirectory:
     runs/<run id>/{journal-<where it begins>.jsonl, ...}, once the journal is long
     runs/<run id>/{requests/<request id>.json, attempts/<n>}
 
-    Snapshots lie beside them unless a setting says otherwise, see `domain.places`:
+    Snapshots lie beside them unless a setting says otherwise, see `SnapshotPlaces`:
 
     runs/<run id>/checkpoints/chk-<id>/{manifest.json, *.arrow}
     savepoints/savepoint-<run id>-<id>/{manifest.json, *.parquet}
@@ -160,7 +163,7 @@ class RunDirectory:
 
     @property
     def beginning_file(self) -> Path:
-        """What the sources were given when the run began."""
+        """The file with what the sources were given when the run began."""
         return self.path / "beginning.json"
 
     @property
@@ -170,12 +173,12 @@ class RunDirectory:
 
     @property
     def driver_log(self) -> Path:
-        """What the driver's process and Spark print."""
+        """The output of the driver's process and of Spark."""
         return self.path / "driver.log"
 
     @property
     def log(self) -> Path:
-        """The directory of what driver, slots and the author's code log: see `bus.run_log`."""
+        """The directory of the log of driver, slots and the author's code: see `bus.run_log`."""
         return self.path / "log"
 
 
@@ -188,7 +191,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotNetworking(msgspec.Struct, frozen=True, kw_only=True):
-    """What every slot needs to know before it can connect to any process."""
+    """The addresses and files that a slot needs before it can connect to any process."""
 
     host: str = ""  # announced to the peers; empty: the address from which it reaches the driver
     bind_host: str = ""  # to listen on; empty: the announced one
@@ -247,17 +250,18 @@ class SnapshotPlaces:
 
 
 LONG_STEP_MAX_MS = 600_000.0
-"""Before the first turn of its loop, between two attempts and at the end a driver does work that
-takes minutes, such as reading a large point. It moves as it gets from one file to the next."""
+"""The longest standstill in a long step. Before the first turn of its loop, between two attempts
+and at the end, a driver does work that takes minutes, such as reading a large point. It moves as it
+gets from one file to the next."""
 
 
 WAITED = "FTDASH_DRIVER_WAITED_MS"
-"""In the environment of a driver: how long the supervision waited on purpose before it started it,
-because the drivers before it had died without a new checkpoint."""
+"""The environment variable that says how long the supervision waited on purpose before it started
+the driver, because earlier drivers had died without a new checkpoint."""
 
 
 class DriverSign(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds no time: a reader measures by its own clock how long nothing has moved."""
+    """Contains no time: a reader measures by its own clock how long nothing has moved."""
 
     epoch: int  # of the driver's lease
     sequence: int  # grows with every sign: the process runs and its disk takes writes

@@ -32,20 +32,22 @@ from pipelines.domain.run import ShippedCode
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 3
-"""2: a state may consist of several files, some of them shared with other points. 3: digests are
-BLAKE3, and say so."""
+"""Since 2, a state may consist of several files, some of them shared with other points. Since 3,
+digests are BLAKE3, and say so."""
 
 Json = object
 """Plain JSON values; each connector converts its own with `msgspec.convert`, strictly."""
 
 
 class FileHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One immutable file of a snapshot, by its name in the checkpoint's directory or, if it is
-    shared with other checkpoints, in the directory `shared` next to that one."""
+    """One immutable file of a snapshot, by its name in the checkpoint's directory.
+
+    If it is shared with other checkpoints, it is in the directory `shared` next to that one.
+    """
 
     name: str
     length: int  # bytes
-    digest: str  # of the content, hexadecimal; see `storage.integrity`
+    digest: str  # of the content, hexadecimal; see `disk.files`
     content: bytes | None = None  # the file itself, if the storage is the coordinator's memory
     is_shared: bool = False
 
@@ -97,7 +99,7 @@ class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class InFlightHandle(msgspec.Struct, frozen=True, kw_only=True):
     """Records that the barrier has overtaken on one channel; a restore reads them before new ones.
 
-    `is_output`: they waited at the writer, behind the queue of the reader.
+    With `is_output`, they waited at the writer, behind the queue of the reader.
     """
 
     channel: ChannelId
@@ -193,7 +195,7 @@ EXPANSION_MAX = 256
 """How many bytes a stored byte may become. Our codecs, Snappy and LZ4, stay below it."""
 
 SLACK_BYTES = 64 << 10
-"""What small files may need in addition, for dictionaries and headers."""
+"""The additional bytes that small files may need, for dictionaries and headers."""
 
 
 def check_expansion(name: str, stored: int, unpacked: int) -> None:
@@ -206,11 +208,11 @@ def check_expansion(name: str, stored: int, unpacked: int) -> None:
 
 
 NewNames = Mapping[Uid, Uid]
-"""By the uid in the point."""
+"""Maps the uid in the point to the new one."""
 
 
 def renamed(manifest: Manifest, new_names: NewNames) -> Manifest:
-    """The same point; two operators may exchange their uids.
+    """Returns the same point under new names; two operators may exchange their uids.
 
     Raises Rejected if two operators would have the same uid.
     """

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """Flink's job states, the ones a run of ours can be in."""
+    """The job states of Flink that a run of ours can be in."""
 
     CREATED = "CREATED"
     INITIALIZING = "INITIALIZING"  # slots connect, state is restored
@@ -35,7 +35,7 @@ class SavepointFormat(StrEnum):
 
 
 class ClaimMode(StrEnum):
-    """Who owns the point a run is restored from. Source: Flink, `RecoveryClaimMode`."""
+    """The owner of the point a run is restored from. Source: Flink, `RecoveryClaimMode`."""
 
     NO_CLAIM = "NO_CLAIM"  # it stays as it is; the run needs nothing of it after its first point
     CLAIM = "CLAIM"  # the run deletes it once newer points replace it
@@ -44,8 +44,8 @@ class ClaimMode(StrEnum):
 class RecoveryPhase(StrEnum):
     """Six steps that follow each other, then three milestones.
 
-    A step lasts from the end of the one before it, without the waiting in between: `BACKOFF` is all
-    of that. A milestone lasts from the end of `RESTORE`.
+    A step lasts from the end of the one before it, minus the waits in between; `BACKOFF` is the sum
+    of these. A milestone lasts from the end of `RESTORE`.
     """
 
     DETECT = "detect"  # last sign of life to failure known
@@ -66,7 +66,7 @@ class RequestOutcome(StrEnum):
 
 
 class DamageFinder(StrEnum):
-    """Who found that a file of a recovery point is damaged."""
+    """The occasion on which a file of a recovery point was found damaged."""
 
     VERIFICATION = "verification"  # the retained points are read again on schedule
     CHECKPOINT = "checkpoint"  # one that refers to the file was about to be published
@@ -75,16 +75,18 @@ class DamageFinder(StrEnum):
 
 
 class StopStage(StrEnum):
-    """Of the point that a run is to end with."""
+    """The stage of the point that a run ends with."""
 
     PUBLISHING = "PUBLISHING"  # complete if, and only if, it has a manifest
     PUBLISHED = "PUBLISHED"
-    GIVEN_UP = "GIVEN_UP"  # the run goes on
+    GIVEN_UP = "GIVEN_UP"  # the run continues
 
 
 class KillMoment(StrEnum):
-    """When a slot is killed on purpose: now, or the next time it comes to that `FaultPoint`; for
-    the last three now, and the one that replaces it when that comes there."""
+    """When a slot is killed on purpose: now, or the next time it reaches that `FaultPoint`.
+
+    For the last three, the slot is killed now, and its replacement when that reaches the point.
+    """
 
     NOW = "now"
     ALIGNING = "aligning"
@@ -99,13 +101,15 @@ class KillMoment(StrEnum):
 
     @property
     def is_of_replacement(self) -> bool:
-        """A slot comes there in a recovery only."""
+        """True if a slot reaches the point only in a recovery."""
         return self in (KillMoment.RESTORING, KillMoment.OPENED, KillMoment.RESTORED)
 
 
 class DriverKillMoment(StrEnum):
-    """The driver is killed on purpose the next time it comes to that `FaultPoint`; the last three
-    are within a recovery."""
+    """When the driver is killed on purpose: the next time it reaches that `FaultPoint`.
+
+    The last three are within a recovery.
+    """
 
     ACKNOWLEDGED = "acknowledged"
     PUBLISHED = "published"

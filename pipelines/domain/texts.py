@@ -1,4 +1,4 @@
-"""Texts of people, checked before they are stored; secrets, hidden in texts that leave a process.
+"""Checks people's texts before they are stored, and hides secrets in texts that leave a process.
 
 A label of a savepoint is a short line of text, which pages escape as usual. Text that holds a
 password is refused. The check looks for what people paste: addresses with a password in them, and
@@ -19,7 +19,7 @@ LABEL_LENGTH_MAX = 80
 
 
 def checked_label(text: str) -> str:
-    """The label without surrounding blanks; empty: none.
+    """Returns the label without surrounding blanks; an empty one means none.
 
     Raises Rejected if it is too long or not a single line.
     """
@@ -62,11 +62,11 @@ _NAMED_SECRET = re.compile(
     re.IGNORECASE,
 )
 _revealed: set[str] = set()
-"""Every spelling of each; only ever grows, and a set is added to in one step."""
+"""Every spelling of each secret. It only ever grows, and a set is added to in one step."""
 
 
 def remember_secret(value: str) -> bool:
-    """From now on `masked` hides it, in every spelling that texts of ours use. False: known."""
+    """Makes `masked` hide it in every spelling that our texts use. Returns False if known."""
     spellings = {value, repr(value)[1:-1], quote(value, safe=""), quote_plus(value)}
     spellings |= {line.strip() for line in value.splitlines()}
     new = {each for each in spellings if len(each) >= SHORTEST} - _revealed

@@ -1,12 +1,12 @@
 """Finds a pipeline by the name under which it is declared, or by `package.module:NAME`.
 
 Names come from entry points of the group `ftdash.pipelines` and from FTDASH_PIPELINES, which lists
-`package.module:NAME` or `name=package.module:NAME`, separated by commas, and wins. The pipelines
-that ship are declared as entry points too. A checkout is not installed, so it declares them by the
-same table of its `pyproject.toml`.
+`package.module:NAME` or `name=package.module:NAME`, separated by commas, and takes precedence. The
+project's own pipelines are declared as entry points too. A checkout is not installed, so this
+module reads the same table from its `pyproject.toml`.
 
-A package that was shipped (`pipelines.packages`) declares names of its own; in it, nothing else is
-looked for.
+A shipped package (`pipelines.packages`) declares its own names; for it, only its own names and
+modules count.
 """
 
 import os
@@ -34,15 +34,15 @@ _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def declared_flows() -> dict[str, str]:
-    """{name: `package.module:NAME`}. Imports none of them; any may turn out to be unusable."""
+    """Returns {name: `package.module:NAME`}. Imports no module, so any name may be unusable."""
     return installed_flows() | _listed(os.environ.get(VARIABLE, ""))
 
 
 def find_flow(name: str, code: LoadedCode | None = None) -> Flow:
     """Finds a declared name, or any `package.module:NAME`; with `code`, in that package alone.
 
-    Raises Rejected when there is no such pipeline, and BrokenCode, with the author's traceback,
-    when its module cannot be imported.
+    Raises Rejected if there is no such pipeline, and BrokenCode, with the author's traceback, if
+    its module cannot be imported.
     """
     if code is not None:
         return _shipped(name, code)
@@ -53,18 +53,18 @@ def find_flow(name: str, code: LoadedCode | None = None) -> Flow:
 
 
 def installed_module(name: str) -> str:
-    """That declares the flow, or is named in `package.module:NAME`."""
+    """Returns the module that declares the flow, or the one that `package.module:NAME` names."""
     return declared_flows().get(name, name).partition(":")[0]
 
 
 def modules_of_flows() -> list[str]:
-    """The modules of all declared pipelines, whether or not they can be imported."""
+    """Returns the modules of all declared pipelines, even if they cannot be imported."""
     return sorted({reference.partition(":")[0] for reference in declared_flows().values()})
 
 
 @cache
 def installed_flows() -> dict[str, str]:
-    """What the packages of this interpreter declare, as {name: `package.module:NAME`}."""
+    """Returns the installed packages' declarations, as {name: `package.module:NAME`}."""
     found = {each.name: each.value for each in entry_points(group=GROUP)}
     return _of_checkout() | found
 
@@ -97,7 +97,7 @@ def _shipped(name: str, code: LoadedCode) -> Flow:
 
 
 def _assembled(flow: Flow, code: LoadedCode, texts: Mapping[str, str]) -> Pipeline:
-    """The author's function may import more of the package."""
+    """Keeps the package in use, because the author's function may import more of it."""
     with code.in_use():
         return flow.assemble(texts)
 
@@ -131,7 +131,7 @@ def _imported(path: str, package: str) -> ModuleType:
 
 
 def _where_to_look(package: str) -> str:
-    """`package` empty: the module is looked for among all that is installed."""
+    """If `package` is empty, the module may be anywhere among the installed packages."""
     if package:
         return f" in {package}; name one that it holds."
     return "; install its package, or put its folder on PYTHONPATH."

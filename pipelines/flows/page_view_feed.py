@@ -1,8 +1,8 @@
 """Makes up page views from a seed, and feeds them at a given pace to the log of `page_views`.
 
-A log is Redis Streams, or the partitions of a Kafka topic. It knows how many views it was ever
-given, so its callers need not remember. The environment names the servers that `page_views` reads
-and writes.
+A log is a set of Redis Streams, or the partitions of a Kafka topic. It knows how many views it has
+ever received, so its callers need not remember that. Environment variables name the servers that
+`page_views` reads and writes.
 """
 
 import argparse
@@ -76,22 +76,25 @@ def _kafka_security() -> dict[str, str]:
 
 
 KEPT_VIEWS = 1_000_000
-"""About so many stay in each stream: at 100 views/s those of the last 2.7 hours, in some 100 MB.
-An older point cannot be restored any more; its preflight says so."""
+"""About this many views stay in each stream: at 100 views/s the last 2.7 hours, in some 100 MB.
+An older point can no longer be restored; its preflight says so."""
 
 DELIVERY_MS = 30_000
 BROKER_DECIDES = -1
 
 
 class ViewLog(Protocol):
-    """Used by one thread. Raises Retryable while the server is away; then ask for the count."""
+    """A log of views for use by one thread. Raises Retryable while the server is away.
+
+    After that error, ask for the count again.
+    """
 
     def count(self, split: int) -> int:
-        """How many views the split was ever given, however many are left."""
+        """Returns how many views the split has ever received, including those deleted since."""
         ...
 
     def append(self, split: int, views: pa.RecordBatch) -> None:
-        """Appends all of them in order; after a failure, none of them or the first ones."""
+        """Appends all views in order; a failure may leave none of them or only the first ones."""
         ...
 
     def close(self) -> None: ...
@@ -129,10 +132,10 @@ class RedisViewLog:
 
 
 class KafkaViewLog:
-    """A partition for each split; needs to be the topic's only writer.
+    """A partition for each split; it must be the topic's only writer.
 
-    The producer is idempotent: a view that was sent twice is there once. So the end of a partition
-    is the number of its views.
+    The producer is idempotent: a view that is sent twice arrives once. So the end offset of a
+    partition is the number of its views.
     """
 
     def __init__(self, address: KafkaAddress, topic: str) -> None:
@@ -166,7 +169,7 @@ class KafkaViewLog:
             raise Retryable(f"Kafka at {self._address.bootstrap_servers} has not taken all views")
 
     def close(self) -> None:
-        self._client = None  # all that it was given has arrived, or was reported as failed
+        self._client = None  # every view that it got has arrived, or was reported as failed
 
     def _new_producer(self) -> Producer:
         with self._address.settings_are_understood():
@@ -182,7 +185,7 @@ class KafkaViewLog:
 
 
 def open_log(system: str, name: str, *, kept: int = KEPT_VIEWS) -> ViewLog:
-    """`system`: kafka or redis. Raises Rejected if the environment names no such server."""
+    """`system` is kafka or redis. Raises Rejected if the environment names no such server."""
     if system == "kafka":
         return KafkaViewLog(kafka_address(), name)
     return RedisViewLog(redis_url(), name, kept=kept)
@@ -193,7 +196,7 @@ def stream_of(name: str, split: int) -> str:
 
 
 def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
-    """Create the topic, with the broker's default of replicas, unless it exists.
+    """Create the topic, with the broker's default number of replicas, unless it exists.
 
     Raises Retryable.
     """
@@ -212,7 +215,7 @@ def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
 
 
 def _fields(views: pa.RecordBatch) -> list[list[str]]:
-    """For each view, names and values in turn."""
+    """Returns names and values in turn, for each view."""
     table = pa.Table.from_batches([views])
     columns = {name: text_of(table.column(name)).to_pylist() for name in table.schema.names}
     rows = zip(*columns.values(), strict=True)
@@ -228,11 +231,11 @@ VIEWS = pa.schema(
     ]
 )
 OUT_OF_ORDER_MS = 1_000
-"""How far the time of a view may lie behind that of an earlier view in the same split."""
+"""The most that a view's time may lie behind that of an earlier view in the same split."""
 
 FIRST_MS = 1_767_225_600_000  # the first moment of 2026
 STEP_MS = 10
-"""Average time from one view of a split to the next."""
+"""The average time from one view of a split to the next."""
 
 APPS = tuple(f"app-{number:02}" for number in range(20))
 PAGES = ("/", "/search", "/item", "/item/reviews", "/cart", "/checkout", "/help")
@@ -240,7 +243,7 @@ USERS = 100_000
 
 
 def page_views(seed: int, split: int, first: int, end: int) -> pa.RecordBatch:
-    """The views numbered from `first` up to but not including `end`."""
+    """Returns the views numbered from `first` up to but not including `end`."""
     draws = Draws(seed, split, np.arange(first, end, dtype=np.int64))
     lateness_ms = draws.integers("lateness", 0, OUT_OF_ORDER_MS)
     at_ms = FIRST_MS + draws.offsets * STEP_MS + OUT_OF_ORDER_MS - lateness_ms
@@ -255,19 +258,19 @@ def page_views(seed: int, split: int, first: int, end: int) -> pa.RecordBatch:
 
 @cache
 def _column(texts: tuple[str, ...]) -> pa.Array:
-    """Made when it is needed: the first array imports pandas, for a third of a second."""
+    """Makes the array on first use: the first array imports pandas, for a third of a second."""
     return pa.array(texts)
 
 
 def _apps(draws: Draws) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Some apps are viewed far more than others."""
+    """Draws apps such that some are viewed far more often than others."""
     one, other = (draws.integers(name, 0, len(APPS)) for name in ("app", "rival"))
     return np.minimum(one, other)
 
 
 TURN_S = 0.05
 BATCH_VIEWS = 2_000
-"""The most that is appended at once. The feed does not catch up after the server was away."""
+"""The most views that are appended at once. After an outage the feed does not catch up."""
 
 log = logging.getLogger("ftdash.page_views")
 
@@ -287,7 +290,7 @@ class Feed:
     _begun_with: int = 0
 
     def append_due(self) -> None:
-        """Appends what is due and not there yet. Raises Retryable, Rejected."""
+        """Appends the views that are due and not in the log yet. Raises Retryable or Rejected."""
         if not self._counts:
             self._counts = [self.log.count(split) for split in range(self.splits)]
             self._began_s, self._begun_with = self.now_s(), min(self._counts)
@@ -298,7 +301,7 @@ class Feed:
             self._append(split, due)
 
     def begin_again(self) -> None:
-        """After a failure: only the log knows what it has."""
+        """Forgets the counts after a failure: only the log knows how many views it has."""
         self._counts = []
 
     def _elapsed_views(self) -> int:
@@ -313,7 +316,7 @@ class Feed:
 
 
 def run(feed: Feed, ends: threading.Event) -> None:
-    """Appends until `ends` is set. Raises Rejected if the server refuses."""
+    """Appends views until `ends` is set. Raises Rejected if the server refuses."""
     while not ends.wait(TURN_S):
         try:
             feed.append_due()

@@ -1,11 +1,11 @@
 """The flow `page_views`: counts views per app, in event-time windows and in total.
 
-Reads views from Kafka (a JSON object each) or from Redis Streams (fields of an entry), keys them by
-app and counts them. Writes the same counts into each system you ask for: Redis, PostgreSQL, Kafka
-and files. Each one commits with the checkpoints of the run.
+It reads views from Kafka (each one a JSON object) or from Redis Streams (the fields of an entry),
+keys them by app and counts them. It writes the same counts into each system that you ask for:
+Redis, PostgreSQL, Kafka and files. Each system commits with the checkpoints of the run.
 
-A view that is no JSON object, or has no time, ends the run with its place. One without an app is
-counted under `UNNAMED`, so that the totals add up to the views that were read.
+A view that is no JSON object, or has no time, ends the run, and the error names its place. A view
+without an app is counted under `UNNAMED`, so that the totals add up to the views that were read.
 """
 
 import re
@@ -43,7 +43,7 @@ from pipelines.stream import (
 
 NAME = "page_views"
 UNNAMED = "(no app)"
-"""No app can have this name: names have no blank."""
+"""The name of views without an app. No app can have it, because names contain no blank."""
 
 APP = r"^[A-Za-z0-9._-]{1,64}$"
 TARGET = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -72,7 +72,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
 
 def with_app(views: pa.RecordBatch) -> pa.RecordBatch:
-    """Keeps apps that can name a key, a row and a record in every system; the rest is `UNNAMED`."""
+    """Sets `UNNAMED` for apps that cannot name a key, a row and a record in every system."""
     apps = views.column("app_id")
     is_named = pc.fill_null(pc.match_substring_regex(apps, APP), False)
     named = pc.if_else(is_named, apps, UNNAMED)

@@ -1,1 +1,1 @@
-"""The guarantee lab: runs one input and one schedule of faults under every mode, and compares."""
+"""The guarantee lab: runs one input and one schedule of faults in every mode, and compares them."""

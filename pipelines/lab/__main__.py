@@ -34,8 +34,8 @@ def main() -> int:
 
 
 def _ran(options: LabOptions) -> LabReport:
-    """Raises Rejected, also for a run that did not go as planned."""
-    # Loads the engine, which a question about the options does without.
+    """Raises Rejected, also if a run did not go as planned."""
+    # Imported here because it loads the engine, which help and option checks do not need.
     from pipelines.lab import lab
     from pipelines.lab.report import TrialFailed
 

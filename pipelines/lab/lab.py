@@ -1,11 +1,11 @@
 """Runs every chosen mode through the same input and the same faults, and reports the results.
 
-Each run of the lab's flow goes from an empty directory to its end. The driver is this process and
-holds a lease like any other. A run that does not end in time is cancelled by a request, as a person
-would cancel it. Slots are processes of this machine, forked from a server that has everything
-imported, so that each is up in milliseconds. A slot does what it does in production; only Spark's
-placing of slots is missing. A stage ends with its first lost slot, or when it is cancelled; its
-other slots have to end by themselves.
+Each run of the lab's flow starts from an empty directory. The driver is this process and holds a
+lease like any other. A run that does not end in time is cancelled by a request, as a person would
+cancel it. Slots are processes of this machine, forked from a server that has everything imported,
+so that each starts in milliseconds. A slot works as in production; only Spark's placing of slots is
+missing. A stage ends with its first lost slot, or when it is cancelled; its other slots have to end
+by themselves.
 """
 
 import logging
@@ -79,7 +79,7 @@ forks = multiprocessing.get_context("forkserver")
 
 
 class SlotMain(Protocol):
-    """The main function of a slot's process; a module's function, so that it can be named."""
+    """The main function of a slot's process; a function of a module, so that it can be pickled."""
 
     def __call__(self, address: SlotAddress, slot: int, environment: dict[str, str]) -> None: ...
 
@@ -115,7 +115,7 @@ class SlotProcesses:
         self.post(StageEnded(address.attempt, problem))
 
     def _watched(self, slots: list[BaseProcess], is_cancelled: threading.Event) -> str:
-        """Waits until the stage ends; returns why, if it did not end well."""
+        """Waits until the stage ends; returns the problem, or an empty text if it ended well."""
         alive = {slot.sentinel: slot for slot in slots}
         problem = ""
         while alive and not problem and not is_cancelled.is_set():
@@ -129,16 +129,18 @@ class SlotProcesses:
 START_S = 60.0
 SLOWEST_VIEWS_PER_S = 2_000
 RECOVERY_S = 15.0
-"""A run may take this much for each of its parts before it counts as stuck."""
+"""The time for a start, the speed of reading and the time for a recovery of a run. A slower run
+counts as stuck."""
 
 RESTARTS_MAX = 10
-"""Without a completed checkpoint in between: only a run that cannot go on gives up."""
+"""The most restarts without a completed checkpoint: only a run that cannot continue gives up."""
 
 
 def run_trial(root: Path, options: LabOptions, mode: LabMode, *, is_faulted: bool) -> Facts:
-    """`root` is empty. `is_faulted`: at the input's rate, and with the schedule's faults.
+    """Runs a mode once in the empty directory `root`.
 
-    Raises TrialFailed, and Rejected for what a run refuses.
+    With `is_faulted`, the run has the input's rate and the schedule's faults. Raises TrialFailed,
+    and Rejected if the run refuses its options.
     """
     places = kill_places(options.seed, options.records, options.faults) if is_faulted else ()
     directory = RunDirectory.of(root / "jobs", page_views.NAME, RunId("lab"))
@@ -228,7 +230,7 @@ def _cancelled_after(patience_s: float, directory: RunDirectory) -> Iterator[Non
 
 @contextmanager
 def _logged_to(path: Path) -> Iterator[None]:
-    """The driver's log is no progress of the lab."""
+    """Writes the driver's log to a file, apart from the progress of the lab."""
     handler, root = logging.FileHandler(path), logging.getLogger()
     before = root.level
     root.addHandler(handler)
@@ -255,7 +257,7 @@ ACKER_MESSAGES = "acker_messages"
 
 
 def run_lab(options: LabOptions, say: Say) -> LabReport:
-    """Calls `say` with the progress. Raises TrialFailed, and Rejected for what a run refuses."""
+    """Calls `say` with the progress. Raises TrialFailed, and Rejected if a run is refused."""
     forks.set_forkserver_preload([run_trial.__module__])
     began_s, began_at = time.monotonic(), datetime.now(UTC)
     apps = apps_of(options.seed, np.arange(options.records, dtype=np.int64))

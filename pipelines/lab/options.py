@@ -1,6 +1,6 @@
 """Declares the options of a lab and the modes that it compares.
 
-Light on purpose: commands and pages load it for their help and their checks, without the engine.
+It imports little on purpose: commands and pages load it for help and checks, without the engine.
 """
 
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
@@ -16,7 +16,7 @@ _MODE = "execution.checkpointing.mode"
 
 @dataclass(frozen=True, slots=True)
 class LabMode:
-    """`is_transactional`: rows become visible with their checkpoint; else as they are written."""
+    """If `is_transactional`, rows become visible with their checkpoint, else once written."""
 
     name: str
     settings: Mapping[str, str]
@@ -34,7 +34,7 @@ MODES = (
     ),
     LabMode("acked", {_MODE: "ACKED"}, False),
 )
-"""Each has the sink that suits it: a transactional one where the mode can use it."""
+"""Each mode has the sink that suits it: a transactional one if the mode can use it."""
 
 MODE_NAMES = tuple(mode.name for mode in MODES)
 
@@ -57,7 +57,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def words(self) -> list[str]:
-        """The options of the command that runs this lab."""
+        """Returns the options of the command that runs this lab."""
         numbers = {name: getattr(self, name) for name in NUMBERS}
         words = [w for name, value in numbers.items() for w in (_option(name), str(value))]
         return [
@@ -94,7 +94,7 @@ NUMBERS = {
     "interval_ms": (10, 60_000, "milliseconds from one checkpoint to the next"),
     "faults": (0, 20, "how often a slot is killed with kill -9, each time at a place in the input"),
 }
-"""Least, most and help."""
+"""Maps each option to its least value, its greatest value and its help text."""
 
 
 def add_options(parser: ArgumentParser) -> None:

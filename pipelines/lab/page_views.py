@@ -3,10 +3,11 @@
 Two steps follow the source, each behind an exchange, like Storm's spout and two bolts. A slot that
 parses a view of the kill schedule kills its own process with SIGKILL; each place is used once.
 
-The sink writes one row per view, with the time at which a reader could first see it. Both kinds
-write the same bytes. One shows its rows as soon as they are written, like a sink without
-transactions. The other shows them with their checkpoint, through the base for two-phase sinks. Both
-are only for the lab: a sink owns `directory`, and restores only the newest point of its own run.
+The sink writes one row per view, with the time at which a reader could first see it. There are two
+kinds of sink, and both write the same bytes. One shows its rows as soon as they are written, like a
+sink without transactions. The other shows them with their checkpoint, through the base for
+two-phase sinks. Both are only for the lab: a sink owns `directory`, and restores only the newest
+point of its own run.
 
 Each view has a time of its own. Views and places follow from a seed, never from the clock.
 """
@@ -52,12 +53,12 @@ from pipelines.stream import (
 )
 
 FROM, TO = 0.4, 0.8
-"""The part of its stretch of the input in which a fault lies. So no two faults come close
-together, and the run has begun to take checkpoints before the first one."""
+"""Each fault lies in this part of its own stretch of the input. So no two faults are close
+together, and the run takes checkpoints before the first one."""
 
 
 def kill_places(seed: int, records: int, faults: int) -> tuple[int, ...]:
-    """Numbers of views, ascending: the first slot to parse one of these, or a later one, dies."""
+    """Returns numbers of views, ascending: the first slot to reach such a view dies."""
     rng = random.Random(seed)
     stretch = records / max(faults, 1)
     return tuple(int((index + rng.uniform(FROM, TO)) * stretch) for index in range(faults))
@@ -74,8 +75,11 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ViewInput:
-    """`rate` 0: all views have happened when the run begins. Split i of n holds the views i, i + n,
-    i + 2n, ...; `directory` keeps the time of the beginning and what was read."""
+    """The input. With `rate` 0, all views have happened when the run begins.
+
+    Split i of n holds the views i, i + n, i + 2n, ...; `directory` keeps the time of the beginning
+    and the ranges that were read.
+    """
 
     directory: Path
     seed: int
@@ -117,7 +121,7 @@ class ViewInput:
                 offset = due
 
     def _due(self, index: int, began_ms: int) -> int:
-        """The offset in the split up to which views have happened by now."""
+        """Returns the offset in the split up to which views have happened by now."""
         if not self.rate:
             return self.records
         happened = int((wall_ms() - began_ms) * self.rate / 1000)
@@ -137,17 +141,17 @@ class ViewInput:
 
 
 def apps_of(seed: int, numbers: Numbers) -> Numbers:
-    """The application of each view."""
+    """Returns the application of each view."""
     return Draws(seed, 0, numbers).integers("app", 0, APPS)
 
 
 def began_ms(directory: Path) -> int:
-    """When the first view was asked for, wall clock."""
+    """Returns the wall time at which the first view was requested."""
     return int((directory / BEGAN).read_text())
 
 
 def reads(directory: Path) -> list[tuple[int, Numbers]]:
-    """For each split, the ranges [from, to) of offsets that were given out, one a row."""
+    """Returns, for each split, the ranges [from, to) of offsets that it emitted, one per row."""
     found = sorted(directory.glob(f"{READ}*"))
     return [
         (int(path.name.removeprefix(READ)), np.fromfile(path, np.int64).reshape(-1, 2))
@@ -160,20 +164,20 @@ def wall_ms() -> int:
 
 
 def _begun_ms(directory: Path) -> int:
-    """The first caller sets the time of the beginning."""
+    """Returns the time of the beginning, which the first caller sets."""
     create_if_absent(directory / BEGAN, str(wall_ms()).encode())
     return began_ms(directory)
 
 
 COLUMNS = ("view", "app", "views", "happened_ms")
 ROW = np.dtype([(name, np.int64) for name in (*COLUMNS, "visible_ms")])
-"""`views`: the count of the row's application so far."""
+"""`views` is the count of the row's application so far."""
 
 Rows = npt.NDArray[np.void]
 
 _VISIBLE, _PENDING = "rows-", ".pending-"
 _AT_COMMIT = 0
-"""In place of a time: rows of a transaction are visible from when their file got its name."""
+"""In place of a time: rows of a transaction become visible when their file gets its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +200,12 @@ class ViewLog:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """Nothing was committed behind the newest point."""
+        """Does nothing, because nothing was committed behind the newest point."""
         return None
 
 
 def visible_rows(directory: Path) -> Rows:
-    """Each subtask's rows in the order of writing. Leaves out a row that a dying slot cut off."""
+    """Returns each subtask's rows in order of writing, without those that a dying slot cut off."""
     parts = [_read(path) for path in sorted(directory.glob(f"{_VISIBLE}*"))]
     return np.concatenate(parts) if parts else np.zeros(0, ROW)
 
@@ -273,7 +277,7 @@ class _Transactions:
         if visible.exists():
             return
         try:
-            os.utime(pending)  # from now on it is visible
+            os.utime(pending)  # the time at which the rows become visible
         except FileNotFoundError as gone:
             raise TransactionLost(f"{pending} is gone") from gone
         pending.rename(visible)
@@ -322,7 +326,7 @@ _LINE = r"^/app/(?P<app>\d+)\?view=(?P<view>\d+)$"
 
 
 class Parse(Operator):
-    """Makes one row of each row, and reports that lineage: an acker hears of each record once."""
+    """Makes one row of each row and reports that lineage: an acker hears of each record once."""
 
     def __init__(self, directory: Path, kill_places: tuple[int, ...]) -> None:
         self._directory = directory
@@ -351,7 +355,7 @@ class Parse(Operator):
 
 
 class CountViews(BatchProcessFunction):
-    """Adds to each view how often its application has been viewed, its batch included."""
+    """Adds to each view the number of views of its application so far, including its batch."""
 
     def open(self, context: ProcessContext) -> None:
         self._views = context.get_state(ValueStateDescriptor("views", pa.int64()))
@@ -383,7 +387,7 @@ def counted_views(env: Environment, views: ViewInput, kill_places: tuple[int, ..
 
 
 def kills(directory: Path) -> list[tuple[int, int]]:
-    """When, wall clock in milliseconds, and at which view; in order."""
+    """Returns the wall time in milliseconds and the view of each kill, in order."""
     texts = [path.read_text().split() for path in directory.glob(f"{KILLED}*")]
     return sorted((int(at_ms), int(view)) for at_ms, view in texts)
 

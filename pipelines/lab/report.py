@@ -1,7 +1,7 @@
-"""A lab's report: each mode's run measured and judged by the mode's promise, as values and a table.
+"""The report of a lab: measures the runs of each mode, and judges them by the mode's promise.
 
-A run's measurements come from the facts that it leaves, the rows of its sink and the reads that its
-source noted. They decide whether the run can be compared, and count its output.
+A run's measurements come from the facts that it leaves, the rows of its sink, and the reads that
+its source noted. This module also decides whether a run can be compared.
 """
 
 from collections.abc import Iterable
@@ -27,8 +27,8 @@ class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
 
     lost: int
     doubled: int
-    counted_short: int  # views that the totals by application lack at the end
-    counted_over: int  # views that they count too many
+    counted_short: int  # views that are missing from the totals by application at the end
+    counted_over: int  # views that these totals count too many
     killed_at: list[int]  # the newest view that the slot was parsing
     recovery_ms: list[int]  # from each kill until all subtasks ran again
     read_again: int  # views that the source gave out more than once
@@ -62,7 +62,7 @@ class ModeReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     faulted: FaultRun
     cost: CostRun | None
-    broken: list[str]  # broken promises; empty: the mode kept all
+    broken: list[str]  # broken promises; empty if the mode kept them all
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class LabReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def broken_promises(promise: str, faulted: FaultRun, cost: CostRun | None) -> list[str]:
-    """Sentences; a mode that did better than it promises has broken nothing."""
+    """Returns one sentence per broken promise; a mode may do better than it promises."""
     broken = []
     if promise in LOSES_NOTHING and faulted.lost:
         broken.append(f"It promises to lose nothing, and {faulted.lost} views are lost.")
@@ -107,8 +107,10 @@ def broken_promises(promise: str, faulted: FaultRun, cost: CostRun | None) -> li
 
 
 def comparison(report: LabReport) -> str:
-    """Compares the cost of following every record with the cost of barriers, with the counts; empty
-    if one of the two was not measured."""
+    """Compares the cost of following every record with the cost of barriers, in counts.
+
+    Returns an empty text if one of the two was not measured.
+    """
     acked = _cost_of(report, "acked")
     exact = _cost_of(report, "exactly-once")
     if acked is None or exact is None:
@@ -180,12 +182,12 @@ E = TypeVar("E", bound=EngineEvent)
 
 
 class TrialFailed(Exception):
-    """The run did not finish, or not all faults happened: there is nothing to compare."""
+    """The run did not finish, or some faults did not happen: there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`reads` is what `page_views.reads` returns."""
+    """The facts that a run leaves; `reads` comes from `page_views.reads`."""
 
     envelopes: list[Envelope]
     rows: Rows
@@ -212,7 +214,7 @@ PERCENTILES = (50, 99)
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """`counted_short`, `counted_over`: by how many views the applications' totals were off.
+    """`counted_short` and `counted_over` are the views by which applications' totals are off.
 
     A total is that of the application's newest row, as in a table that is overwritten.
     """
@@ -232,7 +234,7 @@ class Latency:
 
 
 def delivered(rows: Rows, apps: Numbers) -> Delivered:
-    """`apps`: the application of each view of the input; `rows` in the order of writing."""
+    """`apps` is the application of each view of the input; `rows` are in the order of writing."""
     times = np.bincount(rows["view"], minlength=len(apps))
     off = _totals(rows) - np.bincount(apps, minlength=_APPS_MAX)
     return Delivered(
@@ -244,7 +246,7 @@ def delivered(rows: Rows, apps: Numbers) -> Delivered:
 
 
 def latency(rows: Rows) -> Latency | None:
-    """None: the run wrote no rows."""
+    """Returns None if the run wrote no rows."""
     if not len(rows):
         return None
     order = np.argsort(rows["visible_ms"], kind="stable")
@@ -255,7 +257,7 @@ def latency(rows: Rows) -> Latency | None:
 
 
 def views_per_s(rows: Rows, began_ms: int) -> float:
-    """Distinct views, from the first one asked for to the last one visible."""
+    """Counts distinct views, from the first one requested until the last one is visible."""
     if not len(rows):
         return 0.0
     elapsed_ms = max(1, int(rows["visible_ms"].max()) - began_ms)
@@ -263,7 +265,7 @@ def views_per_s(rows: Rows, began_ms: int) -> float:
 
 
 def read_again(reads: Iterable[tuple[int, Numbers]]) -> int:
-    """Views that the source gave out more than once; `reads` is what `page_views.reads` returns."""
+    """Counts views that the source emitted more than once; `reads` is from `page_views.reads`."""
     return sum(_covered_again(ranges) for _, ranges in reads)
 
 
@@ -271,7 +273,7 @@ _APPS_MAX = 1_024
 
 
 def _totals(rows: Rows) -> Numbers:
-    """By application; 0 for one without rows."""
+    """Returns the totals by application; an application without rows has 0."""
     totals = np.zeros(_APPS_MAX, np.int64)
     totals[rows["app"]] = rows["views"]  # of equal indices the last one stays
     return totals

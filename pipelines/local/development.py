@@ -1,8 +1,9 @@
-"""One run of `ftdash dev`, in a process of its own: `python -m pipelines.local.development DIR`.
+"""One run of `ftdash dev`, in a separate process: `python -m pipelines.local.development DIR`.
 
-The task in DIR says what to run. The view in DIR says how far it has come, about twice a second;
-the process that started this one shows it. SIGTERM asks for a savepoint and the end. The process
-loads the author's code once, so each change of that code needs a new one.
+The task in DIR says what to run. This process updates the view in DIR, which shows the run's
+progress, about twice a second; the process that started it displays the view. SIGTERM asks for a
+savepoint and the end. The process loads the author's code once, so each change of that code needs a
+new process.
 """
 
 import signal
@@ -48,7 +49,7 @@ ROWS_SHOWN = 20
 
 
 class Watcher:
-    """Implements `Onlooker`: writes the view while the run lasts."""
+    """Implements `Onlooker`: writes the view during the run."""
 
     def __init__(self, place: Path, directory: RunDirectory, pipeline: Pipeline) -> None:
         self._place = place
@@ -58,10 +59,10 @@ class Watcher:
         self._due_ms = 0.0
         self._is_running = False
         self._is_to_stop = False
-        self._stages: LocalStages | None = None  # None: no turn was taken yet
+        self._stages: LocalStages | None = None  # None before the first turn
 
     def ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        """Handles a signal."""
+        """A signal handler: asks the run to stop."""
         del number, frame
         self._is_to_stop = True
 
@@ -104,7 +105,7 @@ class Watcher:
 
 
 def run(task: Task, place: Path) -> bool:
-    """Returns whether all went well; the view has the problem otherwise."""
+    """Returns True if all went well; otherwise the view has the problem."""
     write(place, View(restored_from=task.restore_from))
     try:
         pipeline = find_flow(task.reference).build(task.parameters)
@@ -113,7 +114,7 @@ def run(task: Task, place: Path) -> bool:
         below = refusal.traceback if isinstance(refusal, BrokenCode) else ""
         write(place, _refused(task, str(refusal), below))
         return False
-    except Exception as error:  # whatever it is, the person who wrote the code reads it
+    except Exception as error:  # of any type: the author of the code reads it in the view
         write(place, _refused(task, f"{type(error).__name__}: {error}", traceback.format_exc()))
         raise
     write(place, view)

@@ -1,7 +1,7 @@
-"""`run_local`: a pipeline in this process, in a script, a notebook or the REPL.
+"""`run_local`: runs a pipeline in this process, in a script, a notebook or the REPL.
 
-The real job master drives the run to its end, on its journal, lease and points. A driver that is
-killed leaves its directory as it is, and the next one goes on from there.
+The real job master drives the run to its end, with its journal, lease and points. A driver that is
+killed leaves its directory as it is, and the next one continues from there.
 """
 
 import tempfile
@@ -52,7 +52,7 @@ STOP = RequestId("stop")
 
 
 class DriverFaults(Faults):
-    """The named points that a driver passes."""
+    """Passes the driver's named points on to the `reach` of the run."""
 
     def __init__(self, reach: Reach) -> None:
         super().__init__()
@@ -63,16 +63,16 @@ class DriverFaults(Faults):
 
 
 class Onlooker(Protocol):
-    """Sees a run while it lasts, and may ask it to stop."""
+    """Observes a run, and may ask it to stop."""
 
     def on_turn(self, stages: LocalStages) -> bool:
-        """Called once per turn. True: the run is to stop with a savepoint. Asked until then."""
+        """Called once per turn until it returns True: the run then stops with a savepoint."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDriver:
-    """`root` is the one directory that the run may touch. `stop_after` None: at the input's end."""
+    """Drives one run, which touches only `root`. With `stop_after` None, it ends with its input."""
 
     root: Path
     spec: RunSpec
@@ -85,11 +85,11 @@ class LocalDriver:
         return RunDirectory.of(self.root, self.spec.pipeline, self.spec.run_id)
 
     def drive(self) -> JobStatus:
-        """Raises Rejected when the run cannot start as asked."""
+        """Raises Rejected if the run cannot start as requested."""
         self.directory.path.mkdir(parents=True, exist_ok=True)
         status = None
         while status is None:
-            with suppress(ProcessKilled):  # of this driver; another one goes on
+            with suppress(ProcessKilled):  # this driver is dead, and the next one continues
                 status = self._drive_once()
         return status
 
@@ -174,7 +174,7 @@ def _stop(reason: str) -> StopWithSavepoint:
 
 
 def _announce_nothing(run_id: object, number: object) -> None:
-    """No other process waits for news of this run."""
+    """Does nothing: no other process waits for news of this run."""
 
 
 NAME = "local"
@@ -189,21 +189,22 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LocalResult:
-    """What a run left.
+    """The result of a run.
 
     `tables`: {uid of a `collect`: its committed rows, in no promised order}. `savepoint`: the
-    directory of the one that `stop_after` took; None: the run ended by itself.
+    directory of the savepoint that `stop_after` took, or None if the run ended by itself.
     """
 
     status: JobStatus
     tables: Mapping[Uid, pa.Table]
     savepoint: str | None
-    failures: tuple[str, ...] = ()  # that the run recovered from
+    failures: tuple[str, ...] = ()  # those that the run recovered from
 
     def table(self, uid: str | None = None) -> pa.Table:
-        """The rows that a `collect` took; without a uid, those of the only one.
+        """Returns the rows that a `collect` took. You may leave out the uid if there is only one.
 
-        Raises Rejected when there is none of that uid, or more than one and no uid.
+        Raises Rejected if there is no `collect` of that uid, or if you leave out the uid and there
+        is not exactly one.
         """
         known = ", ".join(map(repr, self.tables)) or "none"
         if uid is None and len(self.tables) != 1:
@@ -214,7 +215,7 @@ class LocalResult:
         return found
 
     def rows(self, uid: str | None = None) -> list[dict[str, object]]:
-        """As `table`, a dictionary for each row."""
+        """Returns the rows of `table`, with a dictionary for each row."""
         found: list[dict[str, object]] = self.table(uid).to_pylist()
         return found
 
@@ -229,18 +230,18 @@ def run_local(
     restore_from: str | None = None,
     stop_after: timedelta | None = None,
 ) -> LocalResult:
-    """Run until the sources end, in this thread, and return what was collected.
+    """Run a pipeline in this thread until its sources end, and return the collected rows.
 
     Args:
         pipeline: a built pipeline, or one declared with `@flow`.
-        parameters: {name: text}, of a declared one.
+        parameters: {name: text}, for a declared pipeline.
         parallelism: how many slots take turns; they share this thread.
-        settings: as of any run; a failure ends the run unless `restart-strategy.type` says else.
-        directory: where checkpoints and savepoints are kept; None: in a temporary one.
-        restore_from: a savepoint in `directory`, to go on from.
-        stop_after: ends the run with a savepoint, for sources that never end.
+        settings: as for any run, but a failure ends the run unless you set `restart-strategy.type`.
+        directory: where to store checkpoints and savepoints; None: in a temporary directory.
+        restore_from: a savepoint in `directory` from which the run continues.
+        stop_after: ends the run with a savepoint after this time, for sources that never end.
 
-    Raises Rejected when the run cannot start as asked, and RunFailed when it fails.
+    Raises Rejected if the run cannot start as requested, and RunFailed if it fails.
     """
     built = _built(pipeline, parameters)
     with _kept_in(directory) as root:
@@ -259,7 +260,7 @@ def host(
     stop_after: timedelta | None = None,
     onlooker: Onlooker | None = None,
 ) -> LocalResult:
-    """As `run_local`, with time, order and faults of the caller's own. Raises RunFailed."""
+    """Like `run_local`, but the caller sets time, order and faults. Raises RunFailed."""
     around = Surroundings(pipeline, time, reach or _pass, rng)
     driver = LocalDriver(root, spec, around, stop_after, onlooker)
     return _result(driver.drive(), driver.directory, pipeline)
@@ -282,7 +283,7 @@ def _kept_in(directory: str | Path | None) -> "tempfile.TemporaryDirectory[str] 
 def local_spec(
     root: Path, parallelism: int, settings: Mapping[str, str] | None, restore_from: str | None
 ) -> RunSpec:
-    """Of a new run in this process. Raises Rejected when the savepoint cannot be read."""
+    """Returns the spec of a new run here. Raises Rejected if the savepoint cannot be read."""
     first = 1
     if restore_from is not None:
         first = CheckpointStores([str(root)], 0).manifest(restore_from).checkpoint_id + 1
@@ -299,12 +300,12 @@ def local_spec(
 
 
 def _the_same_each_time(settings: Settings) -> Settings:
-    """Without what depends on how fast the machine is: no batch is cut where it takes long."""
+    """Makes runs repeatable on any machine: no batch is cut in pieces because it takes long."""
     return replace(settings, inputs=replace(settings.inputs, longest_work_ms=0))
 
 
 def _pass(point: FaultPoint, attempt: Attempt) -> None:
-    """No fault is asked for."""
+    """Does nothing: no fault is requested."""
 
 
 def _result(status: JobStatus, directory: RunDirectory, pipeline: Pipeline) -> LocalResult:

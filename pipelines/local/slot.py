@@ -1,9 +1,9 @@
-"""The slots of a driver in its own process: real deployments, subtasks and reports, in one thread.
+"""Slots in the driver's own process: real deployments, subtasks and reports, in one thread.
 
-Queues take the place of a slot's control connection, and `ProcessKilled` that of the end of its
-process. `LocalDoor` is how slots come in. An executor takes the place of threads: it does each
-piece of work when its turn comes. The time is the machine's own, or one that passes as fast as work
-is done; `pass_time` is called when there is nothing to do.
+Queues replace a slot's control connection, and `ProcessKilled` replaces the end of its process.
+`LocalDoor` lets the slots in. An executor replaces threads: it does each piece of work when its
+turn comes. The time is that of the machine, or a time that advances with the work. The driver calls
+`pass_time` when there is nothing to do.
 """
 
 import time
@@ -77,7 +77,7 @@ class RealTime(SystemClock):
 
 
 class FastTime:
-    """Time that passes by turns, so that a run needs no waiting and is the same each time."""
+    """A time that advances with each turn, so that a run never waits and is always the same."""
 
     def __init__(self) -> None:
         self._now_ms = 1_000.0
@@ -100,7 +100,7 @@ Result = TypeVar("Result")
 
 
 class Chores(Executor):
-    """What waits for a result must not be the thread that takes the turns."""
+    """An executor without threads: `take_turn` does the work, so its caller must never wait."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -115,14 +115,14 @@ class Chores(Executor):
                 return
             try:
                 future.set_result(work(*given, **options))
-            except Exception as error:  # as an executor does: the one that asks gets it
+            except Exception as error:  # as any executor: the future raises it
                 future.set_exception(error)
 
         self._waiting.append(carry_out)
         return future
 
     def take_turn(self) -> bool:
-        """False: there was nothing to do."""
+        """Does one piece of work. Returns False if there was none."""
         if not self._waiting:
             return False
         self._waiting.popleft()()
@@ -134,20 +134,20 @@ class Chores(Executor):
 
 
 RESULT_WAIT_MS = 1.0
-"""The longest time for which the other slots wait for the requests of one."""
+"""The longest time that the other slots wait for the requests of one slot."""
 
 
 class ProcessKilled(BaseException):
-    """Nothing after this happens in the process that it is raised in."""
+    """The process in which this is raised does nothing more."""
 
 
 Reach = Callable[[FaultPoint, Attempt], None]
-"""Called at every named point; raises ProcessKilled where the process is to end."""
+"""Called at every named point; raises ProcessKilled if the process is to end there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all slots of a run share. `rng` None: subtasks take turns in their order."""
+    """The parts that all slots of a run share. If `rng` is None, subtasks take turns in order."""
 
     pipeline: Pipeline
     time: LocalTime
@@ -156,7 +156,7 @@ class Surroundings:
 
 
 class LocalNetwork:
-    """The channels of one attempt; implements what a deployment needs of `SlotNetwork`."""
+    """The channels of one attempt; implements the part of `SlotNetwork` that a deployment needs."""
 
     def __init__(self) -> None:
         self._gates = RegisteredGates()
@@ -175,7 +175,7 @@ class LocalNetwork:
 
 
 class LocalSlot:
-    """Guarantee: once it is dead it says nothing more, not even why."""
+    """Guarantee: once it is dead, it sends nothing more, not even the reason."""
 
     def __init__(
         self, address: SlotAddress, number: int, network: LocalNetwork, around: Surroundings
@@ -198,17 +198,17 @@ class LocalSlot:
 
     @property
     def has_ended(self) -> bool:
-        """Its work is done, and the master knows it."""
+        """True once its work is done and the master knows that."""
         return self._reports.have_all_ended
 
     def statistics(self) -> Mapping[tuple[Uid, str], int]:
-        """{(vertex, "in" or "out"): records} since it was deployed."""
+        """Returns {(vertex, "in" or "out"): records} since the slot was deployed."""
         subtasks = () if self._deployment is None else self._deployment.subtasks
         chains = [(each.place.vertex.uid, each.chain) for each in subtasks]
         taken = {(uid, "in"): chain.records_in for uid, chain in chains}
         return taken | {(uid, "out"): chain.records_out for uid, chain in chains}
 
-    # What the master uses as its connection.
+    # The methods that the master uses as a connection.
 
     @property
     def heard_ms(self) -> float:
@@ -224,7 +224,7 @@ class LocalSlot:
     # Turns.
 
     def take_turn(self) -> bool:
-        """One thing of each kind. False: there was nothing to do."""
+        """Does one thing of each kind. Returns False if there was nothing to do."""
         try:
             is_busy = self._hear()
             is_busy = self._uploads.take_turn() or is_busy
@@ -234,7 +234,7 @@ class LocalSlot:
             return True
 
     def die(self) -> None:
-        """The kernel takes back what it held."""
+        """Releases what the slot holds, as the kernel does when a process ends."""
         self.is_dead = True
         self._running = []
         deployment, self._deployment = self._deployment, None
@@ -247,7 +247,7 @@ class LocalSlot:
         message = self._inbox.popleft()
         try:
             self._obey(message)
-        except Exception as error:  # as a slot does: the master hears of it
+        except Exception as error:  # as a real slot does: it reports the error to the master
             self._reports.slot_failed(error)
         return True
 
@@ -293,7 +293,7 @@ class LocalSlot:
         for subtask in order:
             self._around.time.on_turn()
             step = subtask.take_turn()
-            if self.is_dead:  # the subtask took that for a failure of its own
+            if self.is_dead:  # the subtask took ProcessKilled for its own failure
                 raise ProcessKilled
             if step is None:
                 self._running.remove(subtask)
@@ -301,7 +301,7 @@ class LocalSlot:
         return is_busy or self._wait_for_results()
 
     def _wait_for_results(self) -> bool:
-        """Requests run in threads of their own, in the machine's time. False: none is under way."""
+        """Waits for requests: they run in threads, in real time. Returns False if none runs."""
         waiting = next((each for each in self._running if each.awaits_results), None)
         if waiting is not None:
             waiting.mailbox.wait(RESULT_WAIT_MS)
@@ -331,11 +331,11 @@ class LocalStages:
         self._post = post
         self._slots: list[LocalSlot] = []  # of the newest attempt
         self._network = LocalNetwork()
-        self._attempt: Attempt | None = None  # None: no stage is open
-        self._passed: Mapping[tuple[Uid, str], int] = {}  # by the newest slots, once they ended
+        self._attempt: Attempt | None = None  # None if no stage is open
+        self._passed: Mapping[tuple[Uid, str], int] = {}  # of the newest slots, once they ended
 
     def statistics(self) -> Mapping[tuple[Uid, str], int]:
-        """{(vertex, "in" or "out"): records} of the newest attempt, over all slots."""
+        """Returns {(vertex, "in" or "out"): records} of the newest attempt, over all slots."""
         if not self._slots:
             return self._passed
         passed: Counter[tuple[Uid, str]] = Counter()
@@ -356,7 +356,7 @@ class LocalStages:
             self._end("it was cancelled")
 
     def take_turn(self) -> bool:
-        """One turn of each slot, and the delivery of what it said. False: all of them wait."""
+        """Takes a turn of each slot and delivers its messages. Returns False if all slots wait."""
         is_busy = False
         for slot in self._slots:
             is_busy = (not slot.is_dead and not slot.has_ended and slot.take_turn()) or is_busy
@@ -365,7 +365,7 @@ class LocalStages:
         return self._look() or is_busy
 
     def end(self) -> None:
-        """The driver has ended, and its slots with it."""
+        """Ends the slots."""
         self._passed = self.statistics()
         self._network.close()
         for slot in self._slots:
@@ -373,7 +373,7 @@ class LocalStages:
         self._slots = []
 
     def _look(self) -> bool:
-        """Whether the stage has ended by now."""
+        """Ends the stage if a slot is dead or all have ended. Returns True if it ended just now."""
         if self._attempt is None:
             return False
         dead = next((slot for slot in self._slots if slot.is_dead), None)
@@ -392,7 +392,7 @@ class LocalStages:
 
 
 class LocalDoor:
-    """Implements `ControlDoor`: slots need no socket."""
+    """Implements `ControlDoor` for slots that need no socket."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat

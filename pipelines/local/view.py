@@ -1,6 +1,7 @@
-"""What `ftdash dev` and the process that runs the author's pipeline write for each other.
+"""The files by which `ftdash dev` and the process that runs the author's pipeline communicate.
 
-The one writes the task, the other a view of its run. Finds the author's part of a traceback.
+`ftdash dev` writes the task, and the process writes a view of its run. This module also finds the
+author's part of a traceback.
 """
 
 import re
@@ -11,7 +12,7 @@ import msgspec
 TASK_FILE, VIEW_FILE = "task.json", "view.json"
 LOADING = "LOADING"
 REFUSED = "REFUSED"
-"""In the place of a status: the code does not load, or the run cannot start."""
+"""Used as a status: the code does not load, or the run cannot start."""
 
 ENGINE = Path(__file__).parents[1]
 SHIPPED_FLOWS = ENGINE / "flows"
@@ -19,7 +20,8 @@ _FRAME = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """`root`: where the run keeps its points. `restore_from` None: it begins at the beginning."""
+    """The task. `root`: where the run stores its points. If `restore_from` is None, the run starts
+    from the beginning."""
 
     reference: str  # package.module:NAME
     root: str
@@ -41,7 +43,7 @@ class VertexSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The committed rows of a `collect`: all of them counted, the newest as text."""
+    """The committed rows of a `collect`: their number, and the newest ones as text."""
 
     uid: str
     row_count: int
@@ -57,7 +59,7 @@ class CheckpointSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person sees of a run. `problem` empty: nothing is wrong."""
+    """The state of a run that a person sees. `problem` is empty if nothing is wrong."""
 
     status: str = LOADING
     run_id: str = ""
@@ -65,15 +67,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     vertices: list[VertexSeen] = []
     checkpoint: CheckpointSeen | None = None
     collects: list[CollectSeen] = []
-    savepoint: str | None = None  # that it ended with
+    savepoint: str | None = None  # the one that the run ended with
     problem: str = ""
     traceback: str = ""  # of the author's code
 
 
 def authors_part(text: str) -> str:
-    """The traceback of the first cause without the frames of the engine.
+    """Returns the traceback of the first cause without the frames of the engine.
 
-    As it is, if it has no other frames: the error is ours then.
+    If all of its frames are the engine's, the error is ours, and it stays as it is.
     """
     first, _, _ = text.partition("\nThe above exception was the direct cause")
     begins = [found.start() for found in _FRAME.finditer(first)]
@@ -86,7 +88,7 @@ def authors_part(text: str) -> str:
 
 
 def _end_of_frame(text: str, begin: int) -> int:
-    """A frame is its line and those below that are indented."""
+    """Returns where a frame ends: it is its line and the indented lines below it."""
     for line in re.finditer(r"^(?=\S)", text[begin:], re.MULTILINE):
         return begin + line.start()
     return len(text)

@@ -1,1 +1,1 @@
-"""What a subtask does with a batch: filter, aggregate, join, window."""
+"""The operators of a subtask, which filter, aggregate, join and window batches."""

@@ -1,8 +1,8 @@
 """Changelogs: streams that take rows back. Their column `row_kind` says what each row does.
 
-`+I` adds a row and `-D` takes one back, equal in all other columns. Rows that were added less rows
-that were taken back are the result so far. An operator that would count a retracted row as one more
-refuses a changelog when the pipeline is built.
+`+I` adds a row, and `-D` takes back a row that is equal in all other columns. The result so far is
+the rows that were added minus those that were taken back. An operator that would count a retracted
+row as one more refuses a changelog when the pipeline is built.
 
 Source: Flink's `RowKind` and its retract streams; `+U` and `-U` are read as `+I` and `-D`.
 """
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def refuse_changelogs(inputs: Sequence[bool]) -> bool:
-    """For operators that only read streams that only add rows; they add rows only, too."""
+    """Raises Rejected if an input is a changelog. Returns False: the output only adds rows, too."""
     if any(inputs):
         raise Rejected(
             f"its input is a changelog, which takes rows back ({ROW_KIND} {DELETE!r}), and it would"
@@ -42,7 +42,10 @@ def refuse_changelogs(inputs: Sequence[bool]) -> bool:
 
 
 def pass_changes_on(inputs: Sequence[bool], schema: pa.Schema) -> bool:
-    """For functions of single rows: a changelog stays one. Raises Rejected if it loses its kind."""
+    """Returns True if the output of a function of single rows is a changelog, like its input.
+
+    Raises Rejected if that output does not have the column `row_kind`.
+    """
     if any(inputs) and not has_row_kind(schema):
         raise Rejected(
             f"its input is a changelog, and its schema has no string column {ROW_KIND!r}, so rows"
@@ -64,12 +67,12 @@ def with_row_kind(schema: pa.Schema, what: str) -> pa.Schema:
 
 
 def changes(rows: pa.RecordBatch, row_kind: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows as changes of one kind; `schema` has `row_kind` as its last column."""
+    """Returns the rows as changes of one kind; `schema` has `row_kind` as its last column."""
     kinds = pa.array([row_kind]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
     return pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=schema)
 
 
 def signs(batch: pa.RecordBatch) -> Longs:
-    """1 for each row that is added, -1 for each that is taken back."""
+    """Returns 1 for each row that is added, and -1 for each that is taken back."""
     is_back = pc.is_in(batch.column(ROW_KIND), value_set=take_back_column())
     return np.where(is_back.to_numpy(zero_copy_only=False), np.int64(-1), np.int64(1))

@@ -1,4 +1,4 @@
-"""What several operators share about the columns of a batch: names, event time, slices and groups.
+"""Functions on the columns of a batch, for many operators: names, event time, slices and groups.
 
 Everything is vectorised. Errors name the column; the author of the pipeline sees them after the
 uid. A batch is grouped by key, so that state is read and written once per distinct key.
@@ -42,14 +42,14 @@ def check_event_time(schema: pa.Schema, column: str) -> None:
 
 
 def longs(column: pa.Array) -> Longs:
-    """An integer or timestamp column without nulls as int64."""
+    """Returns an integer or timestamp column without nulls as int64."""
     is_time = pa.types.is_timestamp(column.type)
     whole = column.view(pa.int64()) if is_time else column.cast(pa.int64())
     return np.asarray(whole.to_numpy(zero_copy_only=False))
 
 
 def is_whole(given: pa.DataType) -> bool:
-    """Integers and timestamps, whose order is that of their 64 bits; uint64 does not fit."""
+    """True for integers and timestamps, which order as their 64 bits do; uint64 does not fit."""
     is_integer = pa.types.is_integer(given) and given != pa.uint64()
     return bool(is_integer or pa.types.is_timestamp(given))
 
@@ -65,18 +65,18 @@ def single_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def in_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of at most MAX_OUTPUT_ROWS, without copying."""
+    """Yields the batch in pieces of at most MAX_OUTPUT_ROWS, without copying."""
     for start in range(0, batch.num_rows, MAX_OUTPUT_ROWS):
         yield batch.slice(start, MAX_OUTPUT_ROWS)
 
 
 def rows_with(rows: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
-    """The rows with a flag; where all have one, the batch itself, without copying."""
+    """Returns the flagged rows; if all are flagged, the batch itself, without a copy."""
     return rows if flags.all() else rows.filter(pa.array(flags))
 
 
 def by_value(rows: pa.RecordBatch, values: Longs) -> list[tuple[int, pa.RecordBatch]]:
-    """One batch per distinct value, ascending, each in order of arrival."""
+    """Returns one batch per distinct value, ascending; each has its rows in order of arrival."""
     if len(values) == 0:
         return []
     if (values == values[0]).all():
@@ -122,7 +122,7 @@ def _combined_index(keys: pa.RecordBatch) -> Longs:
 
 
 def paired(index: Longs, column: pa.Array) -> Longs:
-    """The group of each row, by its group in `index` and its value, from 0 without gaps."""
+    """Groups rows by their group in `index` and their value; numbers groups from 0 without gaps."""
     distinct, codes = _encode(column)
     return _encode(pa.array(index * len(distinct) + codes))[1]
 
@@ -133,7 +133,7 @@ def _encode(column: pa.Array) -> tuple[pa.Array, Longs]:
 
 
 def one_row_each(index: Longs) -> Longs:
-    """One row of each group, in the order of groups; any will do, because their keys are equal."""
+    """Returns one row of each group, in group order; any row will do, as their keys are equal."""
     rows = np.empty(int(index.max(initial=-1)) + 1, np.int64)
     rows[index] = np.arange(len(index))
     return rows

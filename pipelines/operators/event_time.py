@@ -1,19 +1,21 @@
-"""Gives a stream an event time: a column, and watermarks that follow from it. Tells how far it has
-come for the key of each row.
+"""Gives a stream an event time: a column, and watermarks that follow from it.
 
-What comes before has no say: watermarks of the input are dropped, except for the end of event time,
-which no record follows. An idle input makes the output idle, and so does a silence of `idle_after`,
-until the next record. Rows without a time pass; they move no event time, and windows count them.
+Also tells the event time that the key of each row has reached.
+
+The event time of the input does not matter: its watermarks are dropped, except for the end of event
+time, which no record follows. An idle input makes the output idle, and so does a silence of
+`idle_after`, until the next record. Rows without a time pass; they do not advance event time, and
+windows count them.
 
 The runtime keeps the newest watermark in every snapshot, and restores the least of all subtasks, as
 for a source. So event time does not wait after a recovery for records that were processed before
-it. The generator starts again; what it says counts once it is beyond the restored watermark.
+it. The generator starts again; its watermarks count once they are beyond the restored one.
 
-For the key of a row, event time is normally the subtask's watermark. It is not after some restores:
-the subtasks may have come unequally far at the cut (with barriers that overtake, or at least once).
-A new subtask then begins at the least of their times, although some of its keys had been further.
-For those keys, results that were emitted must not be emitted again, and rows that were late stay
-late.
+For the key of a row, event time is normally the subtask's watermark. After some restores it is not:
+the subtasks may have been at different times at the cut (with barriers that overtake records, or in
+the mode at least once). A new subtask then begins at the least of their times, although some of its
+keys were further ahead. For those keys, results that were emitted must not be emitted again, and
+rows that were late stay late.
 
 Source: Flink's `TimestampsAndWatermarksOperator`, which keeps no watermark in its snapshots.
 """
@@ -42,7 +44,7 @@ TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 
 
 class EventTimes(Protocol):
-    """One per subtask and attempt. See `connectors.watermark_strategy`."""
+    """The watermark generator of one subtask and attempt. See `connectors.watermark_strategy`."""
 
     far_ahead_count: int
 
@@ -52,7 +54,7 @@ class EventTimes(Protocol):
 
 
 class AssignTimestamps(Operator):
-    """Guarantee: behind it, event time only grows, at recoveries and rescales too."""
+    """Guarantee: after this operator event time only grows, even at recoveries and rescales."""
 
     assigns_event_time: ClassVar[bool] = True
 
@@ -64,7 +66,7 @@ class AssignTimestamps(Operator):
         self._idle_after_ms = idle_after_ms
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        """The column becomes a timestamp in milliseconds and UTC, if it is not one."""
+        """Makes the column a timestamp in milliseconds and UTC, if it is not one."""
         schema = inputs[0]
         given = field_of(schema, self._column).type
         if not pa.types.is_timestamp(given) and not pa.types.is_integer(given):
@@ -104,7 +106,7 @@ class AssignTimestamps(Operator):
             self._advance(timestamp_ms)
 
     def on_status(self, *, is_idle: bool) -> None:
-        """The input is idle, or has ended to be."""
+        """The input is idle, or active again."""
         self._silent_since_ms = self.context.now_ms()
         self._tell_idle(is_idle=is_idle)
 
@@ -166,7 +168,7 @@ def _in_event_time(column: pa.Array) -> pa.Array:
 
 
 class KeyedTime:
-    """Guarantee: event time goes back for no key, even if subtasks are restored or rescaled."""
+    """Guarantee: event time never goes back for any key, even after a restore or a rescale."""
 
     def __init__(self, context: OperatorContext, keys: tuple[str, ...]) -> None:
         self.watermark_ms = context.restored_watermark_ms
@@ -174,23 +176,26 @@ class KeyedTime:
         self._restored = context.restored_times_ms
 
     def advance(self, watermark_ms: int) -> None:
-        """Results that this makes due still use the restored times; then they are forgotten."""
+        """Advances event time.
+
+        Results that this makes due still use the restored times; then they are forgotten.
+        """
         if self._restored is not None and self.watermark_ms >= self._restored.max():
             self._restored = None
         self.watermark_ms = watermark_ms
 
     @property
     def newest_ms(self) -> int:
-        """The time that no key has passed."""
+        """The newest time of any key."""
         restored = self._restored
         return self.watermark_ms if restored is None else max(self.watermark_ms, restored.max())
 
     def of(self, rows: pa.RecordBatch) -> Longs:
-        """One time per row, or a single time for all rows."""
+        """Returns one time per row, or a single time for all rows."""
         return np.maximum(self.restored_of(rows), np.int64(self.watermark_ms))
 
     def restored_of(self, rows: pa.RecordBatch) -> Longs:
-        """How far the key of each row had come at the cut; matters only until others catch up."""
+        """Returns the time of each row's key at the cut; it matters only until others catch up."""
         restored = self._restored
         if restored is None:
             return _NEVER

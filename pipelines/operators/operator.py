@@ -5,9 +5,9 @@ One thread calls an operator, so it needs no locks. Operators of a chain call ea
 output is a named second output, with a schema and an event time of its own.
 
 An operator may say from which input rows an emitted batch descends (`Lineage`). Only a run that
-follows every record uses this. If an operator does not say, all that it emits is taken to descend
-from all of its input. That is right for any operator but costs more, because each record is then
-followed into every part of the output.
+follows every record uses this. If an operator does not say, the run assumes that the whole output
+descends from the whole input. That is right for any operator but costs more, because each record is
+then followed into every part of the output.
 """
 
 from abc import abstractmethod
@@ -36,14 +36,14 @@ from pipelines.state.operator_states import OperatorStates
 
 @dataclass(frozen=True, slots=True)
 class SideOutput:
-    """Source: Flink's `OutputTag`. `time_column` None: its records have no event time."""
+    """If `time_column` is None, its records have no event time. Source: Flink's `OutputTag`."""
 
     schema: pa.Schema
     time_column: str | None = None
 
 
 class Lineage:
-    """Set before a batch is emitted; applies to that batch only."""
+    """The origin of the next batch. Set it before you emit; it applies to that batch only."""
 
     def __init__(self) -> None:
         self._parents: Longs | None = None
@@ -53,7 +53,7 @@ class Lineage:
         self._parents = parents
 
     def take(self) -> Longs | None:
-        """None: the batch descends from all rows."""
+        """Returns the parents, or None if the batch descends from all rows."""
         parents, self._parents = self._parents, None
         return parents
 
@@ -70,14 +70,14 @@ MarkCollector = Callable[[Watermark | WatermarkStatus], None]
 
 
 class WorkInHand:
-    """The batch that a chain works on. By default nothing is known of where it came from."""
+    """The batch that a chain works on. By default its origin is unknown."""
 
     def parts(self, batch: pa.RecordBatch) -> Sequence[Part]:
-        """The parts of the batch that an operator at the head was just given, in order."""
+        """Returns the parts of the batch that the head of the chain just got, in order."""
         return (((), batch.num_rows),)
 
     def resume(self, rows: pa.RecordBatch, origins: Origins) -> None:
-        """What is emitted next was made of these rows, which came earlier."""
+        """Notes that the next output was made from these rows, which arrived earlier."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,13 +101,13 @@ class OperatorContext:
     # Event time at the restored cut: records that were late before a failure are late after it. For
     # an operator that assigns event time, the time that it had assigned.
     restored_watermark_ms: int = MIN_WATERMARK_MS
-    # By key group, if subtasks had come unequally far at the cut; see `event_time`.
+    # Times by key group, if the subtasks were at different times at the cut; see `event_time`.
     restored_times_ms: Longs | None = None
-    # Where the operator says from which rows a batch descends; None: the run does not need it.
+    # The operator says here from which rows a batch descends. None: the run does not need it.
     lineage: Lineage | None = None
     # For operators whose results come later. Set once the chain is built.
     work: WorkInHand = field(default_factory=WorkInHand)
-    # From any thread: the subtask looks for results.
+    # Makes the subtask look for results; any thread may call it.
     wake: Callable[[], None] = lambda: None
 
     def count(self, name: str, increment: int) -> None:
@@ -121,11 +121,11 @@ class Operator:
     before anything runs.
     """
 
-    # True: watermarks of its input end here, and what follows gets those of `context.mark`.
+    # True: its input's watermarks end here; the operators after it get those of `context.mark`.
     assigns_event_time: ClassVar[bool] = False
-    # True: of rows that replace older ones, such as running totals, it makes rows that do so, too.
+    # True: if its input rows replace older ones, as running totals do, so do its output rows.
     passes_updates: ClassVar[bool] = False
-    # True: it is the head of its subtask. Source: Flink's `ChainingStrategy.HEAD`.
+    # True: it must be the head of its subtask. Source: Flink's `ChainingStrategy.HEAD`.
     starts_chain: ClassVar[bool] = False
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
@@ -133,9 +133,10 @@ class Operator:
         raise NotImplementedError
 
     def emits_changes(self, inputs: list[bool]) -> bool:
-        """True if the output is a changelog (`operators.changelog`); `inputs` says it of each.
+        """True if the output is a changelog (`operators.changelog`); `inputs` flags such inputs.
 
-        Raises Rejected for an input that the operator cannot read right: here, for any changelog.
+        Raises Rejected for an input that the operator cannot read correctly. This default refuses
+        any changelog.
         """
         return refuse_changelogs(inputs)
 
@@ -144,38 +145,40 @@ class Operator:
         return {}
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
-        """Declare states; restored rows are loaded after this call and before the first element."""
+        """Declares states; restored rows are loaded after this call, before the first element."""
         self.context = context
 
     def on_restored(self) -> None:
-        """All restored rows are loaded, if any; the operator must not emit yet."""
+        """Called when all restored rows, if any, are loaded; the operator must not emit yet."""
 
     def on_cut(self, checkpoint_id: CheckpointId) -> None:
-        """State is cut right after this call; the operator must not emit."""
+        """Called right before the state is cut; the operator must not emit."""
 
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
         """Called at most once per checkpoint, in order; the operator must not emit."""
 
     def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
-        """The checkpoint will never complete, cut here or not; the operator must not emit."""
+        """The checkpoint will never complete, even if cut here; the operator must not emit."""
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         """`port` is the number of a join's input; otherwise 0."""
         raise NotImplementedError
 
     def failing_row(self, batch: pa.RecordBatch) -> int:
-        """Called once, after `on_batch` has raised: the row at fault, -1 if unknown."""
+        """Called once, after `on_batch` has raised; returns the row at fault, or -1 if unknown."""
         return -1
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Event time has reached `timestamp_ms`; it never goes back. The runtime forwards it."""
 
     def on_status(self, *, is_idle: bool) -> None:
-        """The input is idle, or active again; matters only to one that assigns event time."""
+        """The input is idle, or active again. Only operators that assign event time need this."""
 
     def firing(self) -> Firing | None:
-        """Called once, after `on_watermark` or `on_processing_time` has raised: the timers that
-        were firing; None if there were none, or if that is unknown."""
+        """Called once, after `on_watermark` or `on_processing_time` has raised.
+
+        Returns the timers that were firing, or None if there were none or they are unknown.
+        """
         return None
 
     @property
@@ -184,37 +187,40 @@ class Operator:
         return False
 
     def on_processing_time(self, now_ms: int) -> None:
-        """Called every few milliseconds while `awaits_processing_time`."""
+        """Called every few milliseconds while `awaits_processing_time` is True."""
 
     def on_end(self) -> None:
         """All inputs have ended; the watermark has already been set to its maximum."""
 
     def close(self) -> None:
-        """The subtask has ended: let go of what is not memory. Not called when a process dies."""
+        """The subtask has ended: release everything but memory. Not called when a process dies."""
 
 
 class AsyncOperator(Operator):
-    """Its results come later than its input, so it decides when event time goes on behind it: by
-    `context.mark`, after the results of all earlier rows. It is the head of its chain."""
+    """An operator whose results come later than its input; it is the head of its chain.
+
+    It decides when the operators after it see event time advance: it calls `context.mark` after the
+    results of all earlier rows.
+    """
 
     assigns_event_time: ClassVar[bool] = True
     starts_chain: ClassVar[bool] = True
 
     @abstractmethod
     def on_results(self) -> None:
-        """Emit the results that have come. Called before each element, and after `context.wake`."""
+        """Emits results that have arrived. Called before each element and after `context.wake`."""
 
     @property
     @abstractmethod
     def is_full(self) -> bool:
-        """True: it must get no further input now."""
+        """True if the operator must get no further input now."""
 
     @property
     @abstractmethod
     def awaits_results(self) -> bool:
-        """True while anything is under way."""
+        """True while any result is still to come."""
 
 
 def knows_processing_time(operator: Operator) -> bool:
-    """False: it never awaits processing time, so its chain need not ask."""
+    """Returns False if the operator never awaits processing time, so its chain need not ask."""
     return type(operator).awaits_processing_time is not Operator.awaits_processing_time

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 1_024
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Every row of a batch, in order, with the values that `to_pylist` gives."""
+    """Yields every row of a batch, in order, with the values that `to_pylist` gives."""
     names = batch.schema.names
     if not names:
         yield from ({} for _ in range(batch.num_rows))
@@ -61,7 +61,7 @@ def _epoch(unit: str) -> datetime:
 
 
 class RowOutput:
-    """Gathers what a row function emits and passes it on in batches of `schema`.
+    """Gathers the rows that a row function emits and passes them on in batches of `schema`.
 
     Copies values out of a row at once, so that the function may reuse the row, as in Flink.
     """
@@ -133,7 +133,7 @@ def row_list(
     *,
     stays_in_memory: bool = False,
 ) -> BatchListDescriptor:
-    """A column that the input has gained since is null in older rows."""
+    """Describes the list; a column that the input has gained later is null in older rows."""
     gained = [column for column in schema.names if column not in (*keys, time_column)]
     return BatchListDescriptor(
         name=name,

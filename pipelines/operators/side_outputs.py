@@ -1,8 +1,8 @@
-"""What an author's function emits apart from its result: by name, each with a schema of its own.
+"""Side outputs: named outputs of an author's function beside its result, each with its own schema.
 
-Refuses a name or a schema that the function has not declared. Rows and batches leave in order of
-each side output; its order to the result is not defined. A side output that no stream reads is
-dropped by the runtime.
+Refuses a name or a schema that the function has not declared. Each side output keeps the order of
+its rows and batches; their order relative to the result is not defined. The runtime drops a side
+output that no stream reads.
 
 Source: Flink's `OutputTag`.
 """
@@ -29,8 +29,10 @@ class BatchSides:
         self._collect = collect
 
     def output(self, name: str, batch: pa.RecordBatch) -> None:
-        """Emits a batch into a side output. Raises Rejected unless its name and columns are
-        declared."""
+        """Emits a batch into a side output.
+
+        Raises Rejected unless its name and columns are declared.
+        """
         schema = _declared(self._uid, self._declared, name).schema
         if not batch.schema.equals(schema):
             raise Rejected(
@@ -56,13 +58,15 @@ class RowSides:
         }
 
     def output(self, name: str, row: Row) -> None:
-        """Emits a row into a side output. Raises Rejected unless its name and columns are
-        declared."""
+        """Emits a row into a side output.
+
+        Raises Rejected unless its name and columns are declared.
+        """
         _declared(self._uid, self._declared, name)
         self._outputs[name].add([row])
 
     def flush(self) -> None:
-        """Called by the operator, after each batch."""
+        """The operator calls this after each batch."""
         for output in self._outputs.values():
             output.flush()
 

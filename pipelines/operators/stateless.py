@@ -1,12 +1,12 @@
-"""Functions without state: of one row (map, flat map, filter) or of a batch, with declared output.
+"""Stateless functions of one row (map, flat map, filter) or of a batch, with declared output.
 
 Functions of one row are convenient, but slower than functions of batches. A batch that a function
 of batches returns must have the schema that it promised. If a function fails on a batch, the row at
 fault is found by halving the batch: one of 65,536 rows costs 17 calls on at most twice its rows,
 once, in an attempt that is over anyway. A filter counts null as false, as in SQL.
 
-Functions of pandas DataFrames are functions of batches too. pandas is imported when such a function
-is added to a pipeline, and by nothing else of the engine.
+Functions of pandas DataFrames are functions of batches too. The engine imports pandas only when
+such a function is added to a pipeline.
 
 Source: Flink's `MapFunction`, `FlatMapFunction` and `FilterFunction`.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def first_failing_row(function: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> int:
-    """A row that fails by itself; -1: no row does, so the failure is not that of one row."""
+    """Returns a row that fails by itself, or -1 if no single row causes the failure."""
     low, high = 0, batch.num_rows
     while high - low > 1:
         middle = (low + high) // 2
@@ -54,7 +54,7 @@ def _fails(function: Callable[[pa.RecordBatch], object], rows: pa.RecordBatch) -
 
 
 BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Arrow in, Arrow out. Pure: after a recovery it sees records again."""
+"""Arrow in, Arrow out. It must be pure, because after a recovery it sees records again."""
 
 BatchMappingWithSides = Callable[[pa.RecordBatch, BatchSides], pa.RecordBatch]
 
@@ -69,7 +69,7 @@ class BatchFunction(Operator):
         self._schema = schema
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        """Does not try the function: it may not cope with a batch without rows."""
+        """Does not try the function, which may not cope with a batch without rows."""
         return self._schema
 
     def emits_changes(self, inputs: list[bool]) -> bool:
@@ -86,7 +86,7 @@ class BatchFunction(Operator):
 
 
 class BatchFunctionWithSides(BatchFunction):
-    """Its function gets the side outputs, too."""
+    """A `BatchFunction` whose function also gets the side outputs."""
 
     def __init__(
         self, function: BatchMappingWithSides, schema: pa.Schema, sides: Mapping[str, SideOutput]
@@ -112,7 +112,7 @@ class BatchFunctionWithSides(BatchFunction):
 
 
 class ConnectedFunctions(Operator):
-    """One function per input, both with the same schema. Source: Flink's `CoMapFunction`."""
+    """One function per input, both with the same output schema. Source: Flink's `CoMapFunction`."""
 
     def __init__(self, first: BatchMapping, second: BatchMapping, schema: pa.Schema) -> None:
         self._schema = schema
@@ -131,7 +131,7 @@ class ConnectedFunctions(Operator):
 
 
 def check_declared(uid: Uid, returned: pa.Schema, declared: pa.Schema) -> None:
-    """Raises Rejected if an author's function did not keep its promise."""
+    """Raises Rejected if an author's function did not return the columns that it declared."""
     if not returned.equals(declared):
         raise Rejected(
             f"The function of {uid!r} returned columns ({_columns(returned)})"
@@ -181,7 +181,7 @@ class FlatMapRows(Operator):
 
 
 class FlatMapRowsWithSides(FlatMapRows):
-    """Its function gets the side outputs, too."""
+    """A `FlatMapRows` whose function also gets the side outputs."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class Filter(Operator):
 
 def _evaluator(expression: pc.Expression) -> MaskFunction:
     """Evaluates on the calling thread; the slot's cores belong to its subtasks."""
-    from pyarrow import acero  # it imports pandas, for a third of a second
+    from pyarrow import acero  # it imports pandas, which takes a third of a second
 
     def evaluate(batch: pa.RecordBatch) -> pa.BooleanArray:
         rows = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
@@ -355,7 +355,7 @@ class CheckKeys(Operator):
 
 
 class PassOn(Operator):
-    """Source: Flink's union, which needs no operator; here its inputs end in one gate."""
+    """Unites its inputs, which end in one gate. Source: Flink's union, which needs no operator."""
 
     passes_updates = True
 
@@ -386,7 +386,7 @@ class PassOn(Operator):
 class AsRecords(PassOn):
     """Reads each change of a changelog as a record; `row_kind` is then a column like any other.
 
-    Of running totals, it reads each update as a record.
+    If the input is running totals, it reads each update as a record.
     """
 
     passes_updates = False
@@ -406,7 +406,7 @@ class PandasFunction(BatchFunction):
         super().__init__(lambda batch: _mapped(function, batch, schema), schema)
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        """Raises Rejected where pandas is missing."""
+        """Raises Rejected if pandas is missing."""
         try:
             import pandas  # noqa: F401 - only authors of such functions need it
         except ImportError as error:

@@ -1,8 +1,8 @@
 """Metrics that an author's function keeps: counters, gauges and histograms of one subtask.
 
 The function only adds to Python numbers. The slot's sampler reads them twice a second, on a thread
-of its own. They are no part of a snapshot: each attempt begins at zero. `context.count` is the
-counter that snapshots hold.
+of its own. They are not part of a snapshot: each attempt begins at zero. `context.count` is the
+counter that snapshots contain.
 
 Source: Flink, `MetricGroup`, `Counter`, `Gauge`, `Histogram` and `DescriptiveStatisticsHistogram`.
 """
@@ -20,9 +20,9 @@ from pipelines.domain.events import MetricKind, MetricSample, MetricSpread
 from pipelines.domain.ids import Uid
 
 METRICS_MAX = 30
-"""Per operator: each is sent, stored and served for every subtask, once a second."""
+"""The most metrics per operator. Each is sent, stored and served for every subtask each second."""
 HISTOGRAM_VALUES = 1_000
-"""How many of its newest values a histogram describes."""
+"""A histogram describes this many of its newest values."""
 PROBLEM_CHARS_MAX = 200
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,79}")
 
@@ -42,14 +42,14 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """`read` is called on another thread than the function; it should be quick."""
+    """`read` runs on another thread than the function and should be quick."""
 
     read: Callable[[], float]
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Describes its newest values."""
+    """Describes the distribution of its newest values."""
 
     count: int = 0
     _newest: list[float] = field(default_factory=list)
@@ -77,14 +77,14 @@ class OperatorMetrics:
     """The metrics of one operator in one subtask, by name.
 
     Asking for a counter or a histogram again returns the same one. Guarantee: no more than
-    `METRICS_MAX`, so that names made from data cannot flood what stores them.
+    `METRICS_MAX`, so that names made from data cannot flood the store of metrics.
     """
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
 
     def counter(self, name: str) -> Counter:
-        """Raises Rejected, like those below, for a name that cannot be used."""
+        """Raises Rejected for a name that cannot be used, like the methods below."""
         return self._existing_or_new(name, Counter)
 
     def gauge(self, name: str, read: Callable[[], float]) -> Gauge:
@@ -98,7 +98,7 @@ class OperatorMetrics:
         return self._existing_or_new(name, Histogram)
 
     def samples(self, operator: Uid) -> list[MetricSample]:
-        """Their present values. From any thread."""
+        """Returns the present values. Any thread may call this."""
         metrics = list(self._metrics.items())  # copied in one step
         return [_sample(operator, name, metric) for name, metric in metrics]
 
@@ -163,13 +163,13 @@ def _told(
 def _read(read: Callable[[], float]) -> tuple[float | None, str]:
     try:
         value = read()
-    except Exception as error:  # an author's code; the page shows it in place of the value
+    except Exception as error:  # an author's code; the page shows the error instead of the value
         return None, f"{type(error).__name__}: {error}"
     return _number(value)
 
 
 def _number(value: object) -> tuple[float | None, str]:
-    """The value as JSON can hold it, or why it cannot."""
+    """Returns the value as a number that JSON can represent, or None and the reason."""
     if isinstance(value, Integral):
         return int(value), ""
     try:
@@ -180,7 +180,7 @@ def _number(value: object) -> tuple[float | None, str]:
 
 
 def _spread(newest: list[float]) -> tuple[MetricSpread | None, str]:
-    """None: there is no value."""
+    """Returns the spread, or None if there is no value; and the problem, if any."""
     try:
         values = np.asarray(newest, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -1,5 +1,6 @@
-"""Packages that ftdash sends to drivers and slots without installing them there: those of authors,
-and its own engine.
+"""Packages that ftdash sends to drivers and slots without installing them there.
+
+These are the packages of authors, and ftdash's own engine.
 
 Decides what a package may be, where an installation keeps it, and which code a process imports.
 """

@@ -1,10 +1,10 @@
-"""Imports a shipped package in this process, and no other package under its names.
+"""Imports a shipped package in this process, instead of any other package under its names.
 
 A driver and a slot belong to one run: they `activate` its code for good. A process of the control
 plane works for many runs, whose packages may have the same names and different versions. It imports
-each of them by itself (`LoadedCode.in_use`).
+each of them separately (`LoadedCode.in_use`).
 
-Of a module that was installed it says where it is, with which digest, and of which commit.
+`described` says where an imported module is, and gives its digest and commit.
 """
 
 import hashlib
@@ -25,24 +25,24 @@ from pipelines.domain.run import DIGITS_SHOWN, ShippedCode
 from pipelines.packages.wheel import Wheel, digest_of, read_wheel
 
 LOADED_MAX = 16
-"""Packages that one process of the control plane keeps imported."""
+"""How many packages one process of the control plane keeps imported."""
 
 _switching = threading.RLock()
-_in_use: list["LoadedCode"] = []  # the one that imports go to is the last
+_in_use: list["LoadedCode"] = []  # imports go to the last one
 
 
 class LoadedCode:
     """A finder for the modules of one wheel.
 
     Guarantee: while it is in use, each name that the wheel has at its top level means the module in
-    the wheel, also if a package of that name is installed or was imported before. No other name is
+    the wheel, even if a package of that name is installed or was imported before. No other name is
     affected.
     """
 
     def __init__(self, wheel: Wheel) -> None:
         self.wheel = wheel
         self._entry = str(wheel.path if wheel.is_pure else _unpacked(wheel.path))
-        self._modules: dict[str, ModuleType] = {}  # imported, while not in use
+        self._modules: dict[str, ModuleType] = {}  # those imported, while it is not in use
 
     @property
     def code(self) -> ShippedCode:
@@ -50,7 +50,7 @@ class LoadedCode:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Imports within it go to the wheel; afterwards the names mean what they meant before."""
+        """Imports in the block go to the wheel; after it, the names mean what they meant before."""
         with _switching:
             if _in_use and _in_use[-1] is self:
                 yield
@@ -80,7 +80,7 @@ class LoadedCode:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """What `sys.meta_path` asks; a package finds its own modules."""
+        """Answers imports through `sys.meta_path`; a package finds its own modules."""
         if path is not None or fullname not in self.wheel.modules:
             return None
         return PathFinder.find_spec(fullname, [self._entry], target)
@@ -88,7 +88,7 @@ class LoadedCode:
 
 @lru_cache(LOADED_MAX)
 def load(code: ShippedCode, directory: Path) -> LoadedCode:
-    """The wheel of that digest in `directory`. Raises Rejected if there is no such wheel."""
+    """Loads that wheel from `directory`. Raises Rejected if there is no such wheel."""
     file = directory / code.file
     if not file.is_file():
         raise Rejected(
@@ -106,7 +106,7 @@ def load(code: ShippedCode, directory: Path) -> LoadedCode:
 
 
 def activate(code: ShippedCode, directory: Path) -> LoadedCode:
-    """From now on the process runs this code. Raises Rejected, see `load`."""
+    """Makes this process run the code from now on. Raises Rejected, see `load`."""
     with _switching:
         if _in_use and _in_use[-1].code == code:
             return _in_use[-1]
@@ -117,14 +117,17 @@ def activate(code: ShippedCode, directory: Path) -> LoadedCode:
 
 
 def _taken(names: Iterable[str]) -> dict[str, ModuleType]:
-    """Takes the modules of these names, and those within them, out of what is imported."""
+    """Removes the modules of these names, and those within them, from the imported modules."""
     top = frozenset(names)
     found = {name for name in sys.modules if name.partition(".")[0] in top}
     return {name: sys.modules.pop(name) for name in found}
 
 
 def _unpacked(wheel: Path) -> Path:
-    """Compiled modules cannot be imported from an archive. Another process may do the same."""
+    """Unpacks a wheel: compiled modules cannot be imported from an archive.
+
+    Another process may do the same at the same time.
+    """
     place = wheel.with_name(f"{wheel.name}.unpacked")
     if place.is_dir():
         return place
@@ -145,7 +148,7 @@ GIT_TIMEOUT_S = 5.0
 
 
 def described(module: str) -> str:
-    """`module` was imported. The digest is that of all modules of its package."""
+    """Describes an imported module. The digest is that of all modules of its package."""
     file = getattr(sys.modules[module], "__file__", None)
     if file is None:
         return module
@@ -155,7 +158,7 @@ def described(module: str) -> str:
 
 
 def _top(file: Path, module: str) -> Path:
-    """The directory of the topmost package; of a module without one, its file."""
+    """Returns the directory of the topmost package, or the file of a module without one."""
     place = file.parent if file.name == "__init__.py" else file
     for _ in range(module.count(".")):
         place = place.parent
@@ -172,7 +175,7 @@ def _digest(top: Path) -> str:
 
 
 def _commit(top: Path) -> Iterator[str]:
-    """Nothing where no Git repository holds it."""
+    """Yields nothing if no Git repository has it."""
     commit = _git(top, "log", "-1", "--format=%h", "--", ".")
     if commit:
         changes = _git(top, "status", "--porcelain", "--", ".")

@@ -1,7 +1,7 @@
 """Keeps the wheels of an installation under their digests, below the directory of all jobs.
 
-A wheel that is in the store never changes, so a run can be started again from what it was started
-with. `<jobs root>/.code/<sha256>/<file name>`; no pipeline's name begins with a dot.
+A wheel in the store never changes, so a run can be started again with the code that it was started
+with. Its path is `<jobs root>/.code/<sha256>/<file name>`; no pipeline's name begins with a dot.
 """
 
 import re
@@ -35,7 +35,7 @@ class CodeStore:
             return self._add(pack(given, Path(place)))
 
     def place_of(self, code: ShippedCode) -> Path:
-        """The directory that holds the wheel, and nothing but it."""
+        """Returns the directory that holds the wheel, and nothing else."""
         return self._directory / code.sha256
 
     def file_of(self, code: ShippedCode) -> Path:
@@ -45,22 +45,28 @@ class CodeStore:
         return read_wheel(self.file_of(code))
 
     def listed(self) -> Iterator[ShippedCode]:
-        """By name and version. Reads no wheel, so one that this Python cannot run any more is among
-        them. Leaves out a directory that is not of the store."""
+        """Yields the packages in the store, by name and version.
+
+        Reads no wheel, so it includes those that this Python can no longer run. Leaves out a
+        directory that does not belong to the store.
+        """
         digests = [each for each in entries_of(self._directory) if _DIGEST.fullmatch(each.name)]
         wheels = [file for each in digests for file in entries_of(each) if file.suffix == ".whl"]
         found = [code_named(file, file.parent.name) for file in wheels]
         yield from sorted(found, key=lambda code: (code.package, code.version, code.sha256))
 
     def find(self, given: str) -> ShippedCode:
-        """What people write: the path of a wheel or folder, which is added, or how a digest in the
-        store begins. Raises Rejected."""
+        """Returns the package that a person names. Raises Rejected.
+
+        `given` is the path of a wheel or folder, which is added, or the beginning of a digest in
+        the store.
+        """
         if _START_OF_DIGEST.fullmatch(given) and not Path(given).exists():
             return self.known(given)
         return self.add(Path(given).expanduser())
 
     def known(self, given: str) -> ShippedCode:
-        """By how its digest begins. Raises Rejected if that names no package, or several."""
+        """Finds a package by how its digest begins. Raises Rejected unless exactly one matches."""
         known = [code for code in self.listed() if code.sha256.startswith(given)]
         if not _START_OF_DIGEST.fullmatch(given) or len(known) != 1:
             how_many = "no package" if not known else f"{len(known)} packages"
@@ -68,11 +74,11 @@ class CodeStore:
         return known[0]
 
     def added_s(self, code: ShippedCode) -> float:
-        """When it was added first, in seconds since the epoch."""
+        """When it was first added, in seconds since the epoch."""
         return self.file_of(code).stat().st_mtime
 
     def remove(self, code: ShippedCode) -> None:
-        """It is gone at once, or not at all. You decide that nothing needs it."""
+        """Removes it at once, or not at all. First make sure that nothing needs it."""
         place = self.place_of(code)
         if not place.is_dir():
             return
@@ -90,5 +96,5 @@ class CodeStore:
 
 
 def stored_code(code: ShippedCode | None, jobs_root: Path) -> LoadedCode | None:
-    """To build a pipeline here. None: an installed package has it. Raises Rejected, see `load`."""
+    """Loads code to build a pipeline here, unless it is installed. Raises Rejected, see `load`."""
     return None if code is None else load(code, CodeStore(jobs_root).place_of(code))

@@ -1,12 +1,12 @@
 """Wheels of authors' packages: reads one, and packs the folder of a package into one.
 
-Reading imports nothing of it. A folder is a project with a `pyproject.toml`, whose packages lie in
-it or in `src`, or it is the package itself. The same files give the same bytes. No build backend
-runs: code that has to be compiled needs a wheel.
+Reading a wheel imports nothing from it. A folder is a project with a `pyproject.toml`, whose
+packages lie in it or in `src`, or it is the package itself. The same files give the same bytes. No
+build backend runs: code that has to be compiled needs a wheel.
 
-Packs the engine that runs here, too, for the machines of a cluster. They need the libraries that it
-imports, and not the engine: the slots of a run have their driver's version, whatever is installed
-where they run. The archive declares the pipelines that ship with the engine.
+Also packs the engine that runs here, for the machines of a cluster. They need the libraries that it
+imports, but not the engine: the slots of a run use their driver's version, whatever is installed on
+their machines. The archive declares the pipelines that ship with the engine.
 
 Source: PEP 427 (wheels), PEP 425 (tags), PEP 345 (Requires-Python).
 """
@@ -50,8 +50,7 @@ class Wheel:
 
 
 def read_wheel(path: Path) -> Wheel:
-    """Raises Rejected: there is no such file, it is no wheel, or it was built for another Python or
-    another platform."""
+    """Raises Rejected if the file is missing, is no wheel, or is for another Python or platform."""
     _, _, tags = _named(path)
     _check_tags(path, tags)
     try:
@@ -70,7 +69,7 @@ def read_wheel(path: Path) -> Wheel:
 
 
 def code_named(path: Path, sha256: str) -> ShippedCode:
-    """What the file's name says of a wheel with that digest."""
+    """Reads package and version from the file name of a wheel with that digest."""
     package, version, _ = _named(path)
     return ShippedCode(package=package, version=version, file=path.name, sha256=sha256)
 
@@ -111,7 +110,7 @@ def _check_python(path: Path, required: str) -> None:
 
 
 def _text(archive: zipfile.ZipFile, names: Iterable[str], file: str) -> str:
-    """A file of the wheel's metadata; empty if it has none."""
+    """Returns a file of the wheel's metadata, or an empty text if it has none."""
     for name in names:
         parts = PurePosixPath(name).parts
         if len(parts) == 2 and parts[0].endswith(".dist-info") and parts[1] == file:
@@ -163,8 +162,10 @@ class _Project:
 
 
 def pack(folder: Path, into: Path) -> Path:
-    """The wheel, in the directory `into`. Raises Rejected: there is no package in the folder, or
-    its `pyproject.toml` cannot be read."""
+    """Packs the folder into a wheel in the directory `into`.
+
+    Raises Rejected if there is no package in the folder, or its `pyproject.toml` cannot be read.
+    """
     folder = folder.absolute()
     is_package = (folder / "__init__.py").is_file()
     root = folder.parent if is_package else _root_of(folder)
@@ -186,7 +187,7 @@ def pack(folder: Path, into: Path) -> Path:
 
 
 def files_in(top: Path) -> Iterator[Path]:
-    """Of a package or a module, without what Python makes of them and without hidden ones."""
+    """Yields the files of a package or module, without hidden ones and those that Python makes."""
     if top.is_file():
         yield top
         return
@@ -198,7 +199,7 @@ def files_in(top: Path) -> Iterator[Path]:
 
 
 def add_file(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Without the time of day and the owner, which say nothing about the code."""
+    """Adds a file without its time and owner, which say nothing about the code."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
@@ -253,13 +254,15 @@ def _metadata(project: _Project) -> Iterator[tuple[str, str]]:
 ENGINE = Path(__file__).parents[1]
 FILE = "ftdash-engine.zip"
 METADATA = f"ftdash-{__version__}.dist-info"
-"""Python finds entry points by it. It hides those of an ftdash that is installed there."""
+"""Python finds entry points with it. It hides those of an ftdash installed on that machine."""
 HEAD = f"Metadata-Version: 2.1\nName: ftdash\nVersion: {__version__}\n"
 
 
 def pack_engine(into: Path, flows: dict[str, str]) -> Path:
-    """The archive, in the directory `into`. `flows`: {name: `package.module:NAME`}, those that the
-    archive does not hold are left out."""
+    """Packs the engine into an archive in the directory `into`.
+
+    `flows` is {name: `package.module:NAME`}; those that the archive does not hold are left out.
+    """
     archive = into / FILE
     names = [f"{name} = {flow}" for name, flow in flows.items() if flow.startswith("pipelines.")]
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:

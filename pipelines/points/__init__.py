@@ -1,1 +1,1 @@
-"""What you can learn about a recovery point, and do with it, without a running pipeline."""
+"""Inspects, compares, checks and deletes recovery points without a running pipeline."""

@@ -2,8 +2,8 @@
 
 Rows come in the order in which they are stored, subtask by subtask. A page ends when it is full or
 its time is up, and says where the next one begins. Values become text for people; nothing stored is
-ever executed. A page refuses a state that is too large for it: read that one with Spark, by
-`pipelines.spark.read_state`.
+ever executed. A page refuses a state that is too large for it; read such a state with Spark
+(`pipelines.spark.read_state`).
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -48,10 +48,9 @@ def rows_of(
     state: StateHandle,
     key_groups: KeyGroupRange | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """All rows of one subtask's state, or at least those of some key groups; but no more than its
-    handle says.
+    """Yields all rows of one subtask's state, or at least those in `key_groups`.
 
-    Raises CorruptSnapshot, naming the file.
+    Never yields more rows than the handle says. Raises CorruptSnapshot, naming the file.
     """
     own = state.key_group_range
     groups = key_groups or own
@@ -78,7 +77,7 @@ def rows_of(
 
 
 PART_BYTES_MAX = 256 << 20
-"""For one subtask's files of a state: all their digests are verified before the first row shows."""
+"""The limit for one subtask's files of a state: all are verified before a page shows a row."""
 
 
 def rows_page(
@@ -88,11 +87,11 @@ def rows_page(
     question: RowsQuestion,
     is_time_up: Callable[[], bool],
 ) -> RowsPage:
-    """Looks at at least one batch, so that every page gets further than the one before.
+    """Reads at least one batch, so that every page gets further than the one before.
 
     Raises:
-        Rejected: there is no such state or column, a value that is none of its type, or a part
-            that is too large.
+        Rejected: there is no such state or column, the wanted value does not fit the column's
+            type, or a part is too large.
         CorruptSnapshot: a file is damaged; the message names it.
         Retryable: the storage does not answer.
     """
@@ -151,7 +150,7 @@ def _check_size(handle: StateHandle) -> None:
 
 
 def _matching(batch: pa.RecordBatch, wanted: Wanted | None) -> pa.Array:
-    """Row numbers within the batch."""
+    """Returns the numbers of the matching rows within the batch."""
     if wanted is None:
         return pa.array(range(batch.num_rows), pa.int64())
     column = batch.column(wanted.column)
@@ -165,7 +164,7 @@ def _matching(batch: pa.RecordBatch, wanted: Wanted | None) -> pa.Array:
 
 
 def _normal(place: Place | None, handles: list[StateHandle]) -> Place | None:
-    """Turns a place behind a part's last row into the start of the next part; None: the end."""
+    """Turns a place behind a part's last row into the start of the next part; None is the end."""
     if place is None or place.row < handles[place.part].rows:
         return place
     return Place(place.part + 1) if place.part + 1 < len(handles) else None

@@ -1,12 +1,12 @@
 """Questions about an author's code, answered by a process that imports it afresh.
 
-A web server or a worker lives for weeks. If a file changes, what the server once imported is not
-what the next driver runs. So it asks a process of its own, and gets the answer for the code that
-would run now. Code that hangs or ends that process does no harm. A process that has just begun,
-such as a command, calls `answered` by itself.
+A web server or a worker lives for weeks. If a file changes, the next driver runs other code than
+the server once imported. So the server starts a process for each question, and gets the answer for
+the code that would run now. Code that hangs or ends that process does no harm. A process that has
+just started, such as a command, calls `answered` itself.
 
-The question comes as JSON on standard input; the answer goes to standard output. What the author's
-code prints goes to standard error.
+The question comes as JSON on standard input; the answer goes to standard output. Anything that the
+author's code prints goes to standard error.
 """
 
 import os
@@ -33,7 +33,7 @@ from pipelines.points.verdict import Verdict
 from pipelines.storage.stores import CheckpointStores
 
 TIMEOUT_S = 120.0
-"""Code that has not answered by then is ended."""
+"""A process whose code has not answered by then is killed."""
 
 AT_ONCE_MAX = 4
 LAST_WORDS = 300
@@ -44,19 +44,19 @@ _places = threading.BoundedSemaphore(AT_ONCE_MAX)
 
 
 class AboutCode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """`code` None: an installed package holds the flow."""
+    """If `code` is None, an installed package holds the flow."""
 
     flow: str
     jobs_root: str
     code: ShippedCode | None = None
 
     def found(self) -> Flow:
-        """Raises Rejected."""
+        """Raises Rejected if the flow cannot be found."""
         return find_flow(self.flow, stored_code(self.code, Path(self.jobs_root)))
 
 
 class MayStart(AboutCode, frozen=True, kw_only=True):
-    """May it start with these values? The answer is what is guaranteed."""
+    """May the flow start with these values? The answer is the guarantee that it gives."""
 
     parameters: dict[str, str]
     settings: dict[str, str]
@@ -71,7 +71,7 @@ class MayStart(AboutCode, frozen=True, kw_only=True):
 
 
 class MayRead(AboutCode, frozen=True, kw_only=True):
-    """Are its sources there, as it needs them?"""
+    """Are the flow's sources there, as it needs them?"""
 
     parameters: dict[str, str]
     settings: dict[str, str]
@@ -82,11 +82,11 @@ class MayRead(AboutCode, frozen=True, kw_only=True):
 
 
 class OutputNotes(AboutCode, frozen=True, kw_only=True):
-    """What a start from nothing does to output that is there, in sentences."""
+    """What would a start from nothing do to existing output? The answer is in sentences."""
 
     parameters: dict[str, str]
     installation: str
-    newest_run: str  # the directory of the pipeline's newest run; empty: there is none
+    newest_run: str  # the directory of the pipeline's newest run; empty if there is none
 
     def answered(self) -> list[str]:
         pipeline = self.found().build(self.parameters)
@@ -95,7 +95,7 @@ class OutputNotes(AboutCode, frozen=True, kw_only=True):
 
 
 class MayRestore(AboutCode, frozen=True, kw_only=True):
-    """`question` is without its code."""
+    """May the run be restored? `question` comes without its code."""
 
     question: RestoreQuestion
     roots: list[str]
@@ -107,7 +107,7 @@ class MayRestore(AboutCode, frozen=True, kw_only=True):
 
 
 class MayReplay(AboutCode, frozen=True, kw_only=True):
-    """How many records of the quarantine would each source give again?"""
+    """How many records of the quarantine would each source replay?"""
 
     parameters: dict[str, str]
     settings: dict[str, str]
@@ -136,7 +136,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """What `answered` has raised."""
+    """The error that `answered` raised."""
 
     text: str
     traceback: str = ""  # of the author's code
@@ -151,11 +151,12 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 def answer_afresh(
     question: Question, kind: type[T], directory: Path, environment: dict[str, str] | None = None
 ) -> T:
-    """The answer of a new process, which runs in `directory`; `kind` is the type of the answer.
-    `environment`: all that the process gets; None: that of this one.
+    """Lets a new process in `directory` answer; `kind` is the type of the answer.
 
-    Raises what answering raises: Rejected, BrokenCode or Retryable. Raises Rejected, too, when the
-    author's code ends the process or hangs, or when too many processes answer already.
+    The process gets exactly `environment`; None means the environment of this process.
+
+    Raises the error that answering raised: Rejected, BrokenCode or Retryable. Raises Rejected, too,
+    if the author's code ends the process or hangs, or if too many processes are answering already.
     """
     if not _places.acquire(timeout=TIMEOUT_S):
         raise Rejected("Too many questions about code are being answered; ask again in a minute.")

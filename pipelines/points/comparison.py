@@ -1,13 +1,13 @@
-"""Compares what two points hold, part by part, in bounded memory; reads or deletes one in steps.
+"""Compares two points part by part, in bounded memory; also reads a point in steps, or deletes it.
 
 A part is some key groups of one state, small enough to be held in memory. It is the whole state if
 the two points have different numbers of key groups, or the state has none. Rows are matched by the
-key that the operator declares, and without one compared as a whole, a column at a time. They become
-numbers that are equal where the rows are, so nothing is hashed and nothing can collide. Null equals
-null, and NaN equals NaN. A part that is too large is reported, with its rows counted.
+key that the operator declares, or compared as a whole if it declares none, one column at a time.
+Equal rows become equal numbers, so nothing is hashed and nothing can collide. Null equals null, and
+NaN equals NaN. A part that is too large is reported, with its rows counted.
 
 No caller waits until every byte of a point has been read. A step begins at a file and reads until
-its time is up; the caller keeps how far it has come. Files are immutable, so steps may be repeated
+its time is up; the caller remembers how far it got. Files are immutable, so steps may be repeated
 and may be far apart. A caller that deletes a savepoint must know that no run still needs it.
 """
 
@@ -42,12 +42,15 @@ from pipelines.storage.store import CheckpointStore
 Numbers = npt.NDArray[np.int64]
 
 NULL = -1
-"""Values have numbers from 0 on."""
+"""The number of null; values have numbers from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifferences:
-    """Row numbers: of the right table, the left one, and both. `changed` None: there is no key."""
+    """Row numbers: `added` in the right table, `removed` in the left one, `changed` in both.
+
+    `changed` is None if rows have no key.
+    """
 
     added: Numbers
     removed: Numbers
@@ -57,7 +60,7 @@ class RowDifferences:
 def by_key(
     left: pa.Table, right: pa.Table, key: Sequence[str], columns: Sequence[str]
 ) -> RowDifferences | None:
-    """None: the key is not unique."""
+    """Returns None if the key is not unique."""
     left_keys, right_keys = _numbered(left, right, key)
     if _repeats(left_keys) or _repeats(right_keys):
         return None
@@ -74,7 +77,7 @@ def by_key(
 
 
 def by_row(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> RowDifferences:
-    """A row that was there once and is there twice counts as one new row."""
+    """Compares whole rows: one that occurs once on the left and twice on the right adds one row."""
     left_rows, right_rows = _numbered(left, right, columns)
     return RowDifferences(
         added=_surplus(right_rows, left_rows), removed=_surplus(left_rows, right_rows), changed=None
@@ -82,7 +85,7 @@ def by_row(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> RowDiffer
 
 
 def _surplus(these: Numbers, those: Numbers) -> Numbers:
-    """For each row that `these` have more often than `those`: the surplus ones, from the last."""
+    """Returns the rows that occur more often in `these` than in `those`: the last ones of each."""
     size = int(max(these.max(initial=-1), those.max(initial=-1))) + 1
     there = np.bincount(those, minlength=size)
     order = np.argsort(these, kind="stable")
@@ -93,7 +96,7 @@ def _surplus(these: Numbers, those: Numbers) -> Numbers:
 
 
 def _numbered(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
-    """Numbers that are equal where rows are equal in these columns, and below the row count."""
+    """Numbers the rows: equal where rows are equal in these columns, and below the row count."""
     numbers = np.zeros(left.num_rows + right.num_rows, np.int64)
     for name in columns:
         codes = _codes(left.column(name), right.column(name))
@@ -103,7 +106,7 @@ def _numbered(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[
 
 
 def _codes(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Numbers:
-    """A number per value, the same for equal ones."""
+    """Returns a number for each value; equal values have equal numbers."""
     if left.type != right.type:
         left = left.cast(right.type)
     both = pa.chunked_array([*left.chunks, *right.chunks], right.type).combine_chunks()
@@ -123,13 +126,13 @@ KEY_GROUP = "__key_group"
 NAMESPACE = "__namespace"
 PART_ROWS = 500_000
 PART_BYTES_MAX = 256 << 20
-"""In memory, on each side."""
+"""The limit for a part in memory, on each side."""
 
 STATE_BYTES_MAX = 1 << 30
-"""In files, on each side: each part of a state reads those of its subtasks again."""
+"""The limit for a state's files, on each side: every part reads its subtasks' files again."""
 
 Keys = Mapping[tuple[str, str], Sequence[str]]
-"""By operator and state, the columns that identify a row."""
+"""Maps operator and state to the columns that identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ class Point:
     manifest: Manifest
 
     def handles(self, uid: str, state: str) -> list[StateHandle]:
-        """A broadcast state has the same rows in every subtask, so the first handle is enough."""
+        """Returns one handle of a broadcast state, because every subtask holds the same rows."""
         found = [
             handle
             for subtask in self.manifest.subtasks
@@ -160,7 +163,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`groups` None: all rows of the state."""
+    """All rows of the state if `groups` is None."""
 
     uid: str
     state: str
@@ -168,7 +171,7 @@ class Part:
 
 
 def keys_of(flow_name: str, parameters: Mapping[str, str], code: LoadedCode | None = None) -> Keys:
-    """The keys that the pipeline declares now; empty if it can no longer be built."""
+    """Returns the keys that the pipeline declares now, or none if it can no longer be built."""
     try:
         declared = declared_states(find_flow(flow_name, code).build(parameters))
     except Rejected:
@@ -182,7 +185,7 @@ def keys_of(flow_name: str, parameters: Mapping[str, str], code: LoadedCode | No
 
 
 def parts_of(left: Point, right: Point) -> list[Part]:
-    """In the order of the right point; the same for the same points."""
+    """Returns the parts in the order of the right point; the same points give the same parts."""
     states = right.states() | left.states()
     return [part for uid, state in states for part in _parts(left, right, uid, state)]
 
@@ -190,7 +193,7 @@ def parts_of(left: Point, right: Point) -> list[Part]:
 def difference_of(
     store: CheckpointStore, left: Point, right: Point, part: Part, keys: Keys
 ) -> StateDifference:
-    """Raises CorruptSnapshot, naming a damaged file, and Retryable."""
+    """Raises CorruptSnapshot, naming a damaged file, or Retryable."""
     ours, theirs = left.handles(part.uid, part.state), right.handles(part.uid, part.state)
     counted = StateDifference(
         uid=part.uid,
@@ -218,7 +221,7 @@ def difference_of(
 
 
 class _TooLarge(Exception):
-    """A part is larger than what may be held in memory."""
+    """The part takes more memory than allowed."""
 
 
 def _parts(left: Point, right: Point, uid: str, state: str) -> Iterator[Part]:
@@ -251,7 +254,7 @@ def _table(
     handles: Sequence[StateHandle],
     groups: KeyGroupRange | None,
 ) -> pa.Table | None:
-    """None: there are no rows. Raises _TooLarge."""
+    """Returns None if there are no rows. Raises _TooLarge."""
     found: list[pa.RecordBatch] = []
     held = 0
     for handle in handles:
@@ -311,7 +314,7 @@ def _examples(table: pa.Table, columns: Sequence[str], rows: Numbers) -> list[li
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """How far the reading has come, in files and bytes; `problem` ends it."""
+    """How far the reading has come, in files and bytes; a `problem` ends it."""
 
     files_read: int
     files: int
@@ -352,7 +355,7 @@ def dispose(location: str, store: CheckpointStore) -> None:
 
     Raises:
         Rejected: `location` lies outside the storage or holds no savepoint.
-        Retryable: the storage failed; then the savepoint is whole, or its manifest is gone.
+        Retryable: the storage failed; the savepoint is still whole, or its manifest is gone.
     """
     manifest = store.manifest(location)
     if manifest.kind is not CheckpointKind.SAVEPOINT:

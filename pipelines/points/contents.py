@@ -1,6 +1,6 @@
-"""What a point holds, operator by operator, as values and text for people.
+"""The contents of a point, operator by operator, as values and text for people.
 
-Listing it reads only the manifest. Rows become text; nothing stored is ever executed. The values
+Listing them reads only the manifest. Rows become text; nothing stored is ever executed. The values
 here also say how two points differ, state by state (counts, and a few example rows of each kind),
 and how long a point can be restored, as far as that can be known.
 """
@@ -25,7 +25,7 @@ class StateInside:
     rows: int
     bytes: int
     subtasks: int  # those that hold rows
-    columns: dict[str, str]  # to Arrow type names, those of the first subtask that holds rows
+    columns: dict[str, str]  # names to Arrow types, from the first subtask that holds rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class OperatorInside:
     uid: str
     states: list[StateInside]
     is_source: bool  # it holds positions
-    records_read: int | None  # by a source, since the first run
-    pending_outputs: int  # prepared by a sink, to be committed
+    records_read: int | None  # since the first run, if it is a source
+    pending_outputs: int  # those that a sink prepared and that are still to be committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Only rows with this value in that column; `value` is written as the column's type is."""
+    """Selects the rows with this value in this column; `value` is text in the form of its type."""
 
     column: str
     value: str
@@ -64,7 +64,7 @@ class RowsQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """None: null. `length` is that of the whole text; `text` may be only its beginning."""
+    """A `text` of None is null. `length` is that of the whole text, `text` may be its beginning."""
 
     text: str | None
     length: int
@@ -78,7 +78,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class RowsPage:
-    """`searched` rows of the state's `total` lie before `next`; None: there are no more."""
+    """`searched` of the state's `total` rows come before `next`, which is None on the last page."""
 
     columns: list[Column]
     rows: list[list[Value]]
@@ -88,12 +88,12 @@ class RowsPage:
 
 
 EXAMPLES_MAX = 10
-"""Per kind of difference and state."""
+"""The limit for each kind of difference in each state."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """A key whose values differ, in the order of the columns."""
+    """The two rows of a key whose values differ, in the order of the columns."""
 
     left: list[Value]
     right: list[Value]
@@ -101,10 +101,10 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """From the left point to the right one. `changed` None: rows have no key, so a row whose value
-    changed counts as one removed and one added.
+    """The changes of a state from the left point to the right one.
 
-    `problem`: why rows were not compared; then only `left_rows` and `right_rows` are known.
+    If `changed` is None, rows have no key: a row whose value changed counts as removed and added.
+    `problem` says why rows were not compared; then only `left_rows` and `right_rows` are known.
     """
 
     uid: str
@@ -152,9 +152,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class ShelfLife:
-    """`problems`: why it cannot be restored now, one sentence each. `limits`: soonest first.
+    """`problems` says why the point cannot be restored now; the soonest of the `limits` is first.
 
-    `unknown`: what could not be determined, one sentence each.
+    `unknown` says what could not be determined. Both use one sentence for each fact.
     """
 
     problems: list[str]
@@ -163,7 +163,7 @@ class ShelfLife:
 
 
 def contents(manifest: Manifest) -> list[OperatorInside]:
-    """In the order in which operators stand in the pipeline."""
+    """Returns the operators in their order in the manifest."""
     found: dict[Uid, list[OperatorSnapshot]] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
@@ -172,7 +172,7 @@ def contents(manifest: Manifest) -> list[OperatorInside]:
 
 
 def handles_of(manifest: Manifest, uid: str, state: str) -> list[StateHandle]:
-    """The handles of all subtasks that hold rows, in order. Raises Rejected if there is none."""
+    """Returns the handles of all subtasks that hold rows, in order. Raises Rejected if none."""
     found = [
         handle
         for subtask in manifest.subtasks
@@ -200,7 +200,7 @@ def pending_commits(manifest: Manifest) -> dict[Uid, int]:
 
 
 def counters_of(manifest: Manifest) -> dict[str, int]:
-    """Operator counters at the cut, summed over subtasks."""
+    """Returns the operators' counters at the point, summed over the subtasks."""
     totals: dict[str, int] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
@@ -254,7 +254,7 @@ def shown_rows(batch: pa.RecordBatch | pa.Table) -> list[list[Value]]:
 
 
 def texts_of(column: pa.Array) -> list[str | None]:
-    """Binary as hexadecimal digits; the rest as Arrow writes it, or else as Python does."""
+    """Writes binary values in hexadecimal, others as Arrow does, or as Python does if it cannot."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return [None if value is None else value.hex() for value in column.to_pylist()]
     try:

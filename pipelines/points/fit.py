@@ -1,10 +1,10 @@
-"""Holds a point against a pipeline: operators, states, what its sources can give, and for how long.
+"""Checks a point against a pipeline: operators, states, the input that sources can give, time left.
 
-An operator declares its states only when it is opened. So it is opened over an empty backend that
-is thrown away. No record is processed and nothing is written.
+An operator declares its states only when it is opened. So this module opens it over an empty
+backend, which it throws away. It processes no record and writes nothing.
 
-How long a point can be restored depends on how long sources keep their records, and targets the
-transactions that sinks had prepared. Asking them changes nothing.
+How long a point can be restored depends on how long the sources keep their records, and on how long
+the targets keep the transactions that sinks had prepared. Asking them changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,9 +52,9 @@ class PointFit:
     """Decides whether a point fits the run: operators, columns, and what its sources can give."""
 
     target: Target
-    sources: Mapping[Uid, AnySource]  # the sources that are to be read on
+    sources: Mapping[Uid, AnySource]  # those that the run continues to read
     gapped: str | None = None  # the point behind which a person accepted gaps
-    accepted: tuple[str, ...] = ()  # their texts
+    accepted: tuple[str, ...] = ()  # the texts of these gaps
 
     @classmethod
     def of(cls, spec: RunSpec, pipeline: Pipeline, *, reads_on: bool = True) -> "PointFit":
@@ -70,14 +70,18 @@ class PointFit:
         return cls(target, sources, spec.restore_from, tuple(spec.accepted_gaps))
 
     def past_gaps(self, manifest: Manifest, location: str) -> tuple[Manifest, tuple[Gap, ...]]:
-        """The point as its run reads it, and the gaps that were accepted and are there. Raises
-        Retryable: a source is away, so it is not known."""
+        """Returns the point as its run reads it, and the accepted gaps that exist.
+
+        Raises Retryable if a source is away, because then the gaps are not known.
+        """
         accepted = self.accepted if location == self.gapped else ()
         return past_accepted(manifest, self.sources, accepted)
 
     def check(self, manifest: Manifest, location: str) -> Compatibility:
-        """Raises StateUnmatched or InputLost with the first problem, in a sentence; Retryable: a
-        source with an accepted gap is away."""
+        """Raises StateUnmatched or InputLost with the first problem, in a sentence.
+
+        Raises Retryable if a source with an accepted gap is away.
+        """
         manifest, _ = self.past_gaps(manifest, location)
         found = compare(manifest, self.target)
         if found.problems:
@@ -89,7 +93,7 @@ class PointFit:
 
 
 def unreachable(manifest: Manifest, sources: Mapping[Uid, AnySource], *, ahead: bool) -> list[str]:
-    """What the sources can no longer give, one sentence each."""
+    """Returns what the sources can no longer give, one sentence each."""
     problems: list[str] = []
     for uid, source in sources.items():
         stored = [
@@ -141,7 +145,7 @@ def shelf_life(
     is_committed: bool,
     code: LoadedCode | None = None,
 ) -> ShelfLife:
-    """`is_committed`: all output that its sinks had prepared is known to be committed.
+    """`is_committed` says that all output the point's sinks had prepared is known to be committed.
 
     Raises Rejected if the flow cannot be built with these parameters.
     """
@@ -165,7 +169,7 @@ def shelf_life_in(manifest: Manifest, pipeline: Pipeline, *, is_committed: bool)
 
 
 def source_limits(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[Limit | str]:
-    """A text where a source cannot say now."""
+    """Yields a text instead of a limit for a source that cannot give one now."""
     for uid, source in sources.items():
         if not isinstance(source, ForgetsRecords):
             continue
@@ -185,7 +189,7 @@ def source_limits(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Itera
 def sink_limits(
     manifest: Manifest, sinks: Mapping[Uid, Sink], prepared: Mapping[Uid, int]
 ) -> Iterator[Limit]:
-    """`prepared`: how many outputs of each sink are prepared and not known to be committed."""
+    """`prepared` counts each sink's outputs that are prepared and not known to be committed."""
     for uid, sink in sinks.items():
         if prepared.get(uid) and isinstance(sink, HoldsTransactions):
             yield Limit(
@@ -196,7 +200,7 @@ def sink_limits(
 
 
 def _unread(manifest: Manifest, uid: Uid) -> Sequence[SplitProgress]:
-    """Raises Rejected when the positions make no sense."""
+    """Raises Rejected if the positions make no sense."""
     stored = [
         operator.positions
         for subtask in manifest.subtasks

@@ -1,12 +1,12 @@
-"""The input that a restore passes over, because it is gone, or gives to the operators again.
+"""The input that a restore skips because it is gone, and the input that it replays.
 
 A gap is the range between the position of a point and the first record that its source still has.
-A start goes past exactly those gaps that a person has accepted. The sources find the gap each time
-that they are asked, so a range that has grown since is another one.
+A start skips exactly those gaps that a person has accepted. The sources determine a gap each time
+they are asked, so a range that has grown since then is a different gap.
 
-Quarantined records may be given to the operators again: the lines of the files that belong to a
-point and that it has not read again yet are counted here, and `connectors.files.quarantine` reads
-them. Nothing is touched.
+A restore may replay quarantined records. This module counts the records in the files that belong to
+a point and that the point has not replayed yet; `connectors.files.quarantine` reads them. It
+changes nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -32,14 +32,14 @@ from pipelines.stream import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """`at`: the position behind the gap."""
+    """`at` is the position behind the gap."""
 
     gap: Gap
     at: SplitProgress
 
 
 def passages(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[Passage]:
-    """Every gap that can be accepted. Changes nothing. Raises Retryable: a source is away."""
+    """Yields every gap that a person can accept. Raises Retryable if a source is away."""
     for operator in _operators(manifest):
         source = sources.get(operator.uid)
         if not isinstance(source, ReadsPastGaps):
@@ -48,7 +48,7 @@ def passages(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[P
             try:
                 past = None if split.is_finished else source.past_gap(split)
             except Rejected:
-                continue  # another split has its name, which `fit.unreachable` says
+                continue  # another split has its name; `fit.unreachable` reports that
             if past is not None:
                 gap = Gap(
                     source=operator.uid,
@@ -63,13 +63,13 @@ def passages(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[P
 def past_accepted(
     manifest: Manifest, sources: Mapping[Uid, AnySource], accepted: Collection[str]
 ) -> tuple[Manifest, tuple[Gap, ...]]:
-    """The same point with positions behind the accepted gaps, and those gaps.
+    """Returns the same point with positions behind the accepted gaps, and those gaps.
 
     1. Find the gaps as they are now.
     2. Keep those whose text was accepted: a gap that has grown has another text.
-    3. Move these splits, and no other one.
+    3. Move these splits, and no others.
 
-    Raises Retryable: a source is away.
+    Raises Retryable if a source is away.
     """
     if not accepted:
         return manifest, ()
@@ -104,7 +104,7 @@ def _operators(manifest: Manifest) -> Iterator[OperatorSnapshot]:
 
 
 def _splits(positions: Json) -> tuple[SplitProgress, ...]:
-    """Without those of positions that make no sense, which `fit.unreachable` says."""
+    """Returns no splits for positions that make no sense; `fit.unreachable` reports those."""
     try:
         return () if positions is None else NamedPositions.from_json(positions).splits
     except (msgspec.ValidationError, InvariantViolated):
@@ -123,7 +123,7 @@ class SetAside:
 
 
 def set_aside(manifest: Manifest, home: str, sources: Collection[Uid]) -> dict[Uid, SetAside]:
-    """By source that has a quarantine; `home` is the directory of all quarantines.
+    """Returns the counts for each source with a quarantine; `home` is the directory of all of them.
 
     Raises Rejected if one cannot be read now.
     """
@@ -152,9 +152,9 @@ def check_replayable(
     home: str,
     only: Collection[str] = (),
 ) -> dict[Uid, int]:
-    """How many records each source would give again; `only` names sources, empty means all.
+    """Returns how many records each source would replay; `only` names sources, empty means all.
 
-    Raises Rejected.
+    Raises Rejected if nothing can be replayed.
     """
     mode = settings.barriers.mode
     if mode not in EXACT_MODES:
@@ -193,7 +193,7 @@ def _of(manifest: Manifest, uid: Uid) -> list[OperatorSnapshot]:
 def _prepared(
     snapshots: list[OperatorSnapshot], directory: Path, visible: Mapping[str, Path]
 ) -> Iterator[tuple[str, Path]]:
-    """The files that a restore commits before it reads anything."""
+    """Yields the files that a restore commits before it reads anything."""
     for prepared in quarantined_of(snapshots):
         for file in msgspec.convert(list(prepared.committables), list[Committable]):
             if file.final not in visible and (directory / file.temporary).exists():
@@ -201,7 +201,7 @@ def _prepared(
 
 
 def _progress(snapshots: list[OperatorSnapshot]) -> dict[str, SplitProgress]:
-    """By the name of the file."""
+    """Returns the progress by name of the file."""
     positions = [NamedPositions.from_json(s.replayed) for s in snapshots if s.replayed is not None]
     splits = [split for each in positions for split in each.every()]
     return {split.name.removeprefix(REPLAYED_PREFIX): split for split in splits}

@@ -1,11 +1,11 @@
-"""The preflight of a restore: finds all that speaks for or against it, and touches nothing.
+"""The preflight of a restore: finds everything that speaks for or against it, and changes nothing.
 
-Builds the pipeline, reads the manifest, looks at every file, asks the sources, and starts nothing.
-It also asks the targets what a start would do to the existing output, for a restore and at a
-submission. It reads the files or, if a person waits, only checks their lengths: reading takes as
-long as there is state, and can be done in steps (`points.comparison`). The verdict is for a person
-and for the service that restores. The driver holds the point against the same rules again when it
-starts, because time passes in between.
+It builds the pipeline, reads the manifest, looks at every file, asks the sources, and starts
+nothing. It also asks the targets what a start would do to the existing output, both for a restore
+and for a submission. It reads the files or, if a person waits, only checks their lengths: reading
+takes longer the larger the state is, and can be done in steps (`points.comparison`). The verdict is
+for a person and for the service that restores. The driver checks the point against the same rules
+again when it starts, because time passes in between.
 """
 
 import sys
@@ -44,8 +44,11 @@ from pipelines.stream import Pipeline
 
 
 def takeovers(pipeline: Pipeline, installation: str) -> Iterator[str]:
-    """A sentence for each target that a run of another installation holds, or that cannot say which
-    run holds it. Runs of `installation` itself follow each other without a sentence."""
+    """Yields a sentence for each target that a run of another installation holds.
+
+    Yields one, too, for each target that cannot say which run holds it. A target that a run of
+    `installation` holds gets no sentence.
+    """
     for uid, sink in pipeline.sinks.items():
         if not isinstance(sink, HoldsTarget):
             continue
@@ -64,10 +67,10 @@ def takeovers(pipeline: Pipeline, installation: str) -> Iterator[str]:
 
 
 def repeated(pipeline: Pipeline, newest_run: str, manifest: Manifest | None) -> Iterator[str]:
-    """A sentence for each target that shows its readers records that they have already seen.
+    """Yields a sentence for each target that shows its readers records that they have already seen.
 
-    `newest_run`: the directory of the newest run of the pipeline; empty: there is none. `manifest`
-    None: the new run starts from nothing.
+    `newest_run` is the directory of the pipeline's newest run, or empty if there is none. If
+    `manifest` is None, the new run starts from nothing.
     """
     if not newest_run:
         return
@@ -80,14 +83,14 @@ def repeated(pipeline: Pipeline, newest_run: str, manifest: Manifest | None) -> 
 
 DAMAGES_NAMED_MAX = 3
 OTHER_POINTS_MAX = 10
-"""So many are asked about, when the sources do not reach the chosen one."""
+"""How many other points the preflight tries if the sources do not reach back to the chosen one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreQuestion:
-    """May `flow` start from the point at `path`? `parameters`, `settings`: of the new run.
+    """May `flow` start from the point at `path`, with the new run's `parameters` and `settings`?
 
-    `reads_files`: byte for byte; otherwise it only checks that they are there, whole.
+    With `reads_files`, every byte of the files is read. Otherwise only their lengths are checked.
     """
 
     path: str
@@ -101,17 +104,17 @@ class RestoreQuestion:
     settings: Mapping[str, str] = field(default_factory=dict)
     changed_settings: Mapping[str, str] = field(default_factory=dict)  # among `settings`
     changed_parameters: Mapping[str, str] = field(default_factory=dict)  # among `parameters`
-    refused_before: str = ""  # why an earlier start there was refused; empty: it was not
+    refused_before: str = ""  # why an earlier start from the point was refused; empty if none was
     installation: str = ""  # of the new run
-    newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
+    newest_run: str = ""  # the directory of the pipeline's newest run; empty if there is none
     new_names: Mapping[Uid, Uid] = field(default_factory=dict)  # of operators in the point
     accepted_gaps: tuple[str, ...] = ()  # texts of `domain.gaps`
-    other_points: tuple[str, ...] = ()  # newest first; one that reaches is named if this does not
-    code: LoadedCode | None = None  # that holds `flow`; None: an installed package does
+    other_points: tuple[str, ...] = ()  # newest first; tried if sources no longer reach this one
+    code: LoadedCode | None = None  # holds `flow`; None if an installed package does
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
-    """Raises Rejected if `path` lies outside the storage; all else is in the verdict."""
+    """Raises Rejected if `path` lies outside the storage; the verdict says everything else."""
     try:
         stored = store.manifest(question.path)
     except CorruptSnapshot as error:
@@ -204,14 +207,14 @@ def _manifest_finding(manifest: Manifest) -> Finding:
 
 
 def _refused_before(question: RestoreQuestion) -> Iterator[Finding]:
-    """The problem may have been solved since."""
+    """Only a note, because the problem may have been solved since."""
     if question.refused_before:
         text = f"It was refused before. {question.refused_before}"
         yield Finding(Check.MANIFEST, Outcome.NOTE, text)
 
 
 def _code(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
-    """What is installed now cannot be compared: no point names a digest of it."""
+    """Compares shipped code only: no point contains a digest of an installed package."""
     then, now = manifest.code, question.code.code if question.code else None
     if then is None and now is None:
         if (installed := installed_module(question.flow)) in sys.modules:
@@ -278,7 +281,7 @@ def _guessed(likely: Mapping[Uid, Uid]) -> Iterator[Finding]:
 
 
 def _left(stored: Manifest, found: Compatibility, question: RestoreQuestion) -> Iterator[Finding]:
-    """What the run would begin without, in rows and bytes."""
+    """Yields the state that the run would begin without, in rows and bytes."""
     if found.problems:
         return
     former = {new: old for old, new in question.new_names.items()}
@@ -319,7 +322,7 @@ def _files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
-    """What the sources can still give from the point on."""
+    """The input that the sources can still give from the point on, and its gaps."""
 
     problems: list[str]
     gaps: tuple[Gap, ...] = ()
@@ -334,7 +337,7 @@ def _look_at_sources(
         passed, accepted = past_accepted(manifest, pipeline.sources, question.accepted_gaps)
         gaps = tuple(each.gap for each in passages(passed, pipeline.sources))
     except Retryable:
-        passed, accepted, gaps = manifest, (), ()  # which source is away is among the problems
+        passed, accepted, gaps = manifest, (), ()  # the problems say which source is away
     return _Looked(
         problems=unreachable(passed, pipeline.sources, ahead=True),
         gaps=gaps,
@@ -344,7 +347,7 @@ def _look_at_sources(
 
 
 def _reaching(pipeline: Pipeline, question: RestoreQuestion, store: CheckpointStore) -> str:
-    """The newest other point whose sources still have everything; empty: none of them."""
+    """Returns the newest other point from which the sources still have everything, or ""."""
     for path in question.other_points[:OTHER_POINTS_MAX]:
         try:
             manifest = store.manifest(path)

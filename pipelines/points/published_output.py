@@ -1,8 +1,8 @@
-"""Counts what a start publishes a second time, at targets that take nothing back.
+"""Counts the records that a start publishes a second time, at targets that take nothing back.
 
-The counters of the newest checkpoint that a run of the pipeline has completed say how much each
-sink had been given; those of the starting point say the same of it. The output between the two is
-published already and comes again. Reads journals; changes nothing.
+Counters say how many records each sink had received: at the newest checkpoint that a run of the
+pipeline has completed, and at the starting point. The output between the two is published already
+and comes again. This module reads journals and changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +35,11 @@ Lineage = Sequence[tuple[RunId, CheckpointId]]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The newest checkpoint of a run, whose output is at the target. `checkpoint_id` None: it is
-    not known which one. `is_at_most`: it is not known whether its sinks have committed it."""
+    """The newest checkpoint of a run whose output is at the target.
+
+    `checkpoint_id` is None if it is not known which checkpoint that is. `is_at_most` says that it
+    is not known whether the sinks have committed it.
+    """
 
     run_id: RunId
     checkpoint_id: CheckpointId | None = None
@@ -47,8 +50,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`lineage` ends with the point itself; empty: the start has no point. `counters` as in
-    `Published`; `sinks`: those that the point knows."""
+    """`lineage` ends with the point itself, and is empty if the run starts from nothing.
+
+    `counters` are like those in `Published`; `sinks` are the operators that the point knows.
+    """
 
     lineage: Lineage = ()
     counters: Mapping[str, int] | None = None
@@ -74,9 +79,9 @@ class Start:
 
 
 def newest_published(run: RunDirectory, follows: RunId | None) -> Published | None:
-    """The newest checkpoint of the run itself, or of the last run before it that completed one.
+    """Returns the newest checkpoint of this run, or of the last run before it that completed one.
 
-    `follows`: the run before it. None: nothing was ever published.
+    `follows` is the run before this one. Returns None if nothing was ever published.
     """
     directory, seen = run, {run.run_id}
     while (found := _newest_completed(directory)) is None:
@@ -93,7 +98,7 @@ def newest_published(run: RunDirectory, follows: RunId | None) -> Published | No
 
 
 def published_up_to(run: RunDirectory) -> Published | None:
-    """Like `newest_published`, for a run that was started before."""
+    """Does the same as `newest_published`, for a run that was started before."""
     spec = _spec_of(run)
     return Published(run.run_id) if spec is None else newest_published(run, spec.follows)
 
@@ -104,7 +109,10 @@ def repeats(
     start: Start,
     published: Callable[[Uid], Published | None],
 ) -> Iterator[OutputPublishedAgain]:
-    """One for each sink that publishes something again, or may. `published`: per sink."""
+    """Yields one event for each sink that publishes records again, or may.
+
+    `published` returns the newest checkpoint whose output is at the target of a sink.
+    """
     for uid, sink in sinks.items():
         if not isinstance(sink, TakesNothingBack):
             continue
@@ -127,7 +135,10 @@ def repeats(
 
 
 def _between(run: RunDirectory, uid: Uid, start: Start, newest: Published) -> int | None:
-    """What `newest` has published since the last point that both share. None: not known."""
+    """Returns how much `newest` has published since the last point that both share.
+
+    None means not known.
+    """
     if newest.checkpoint_id is None or newest.counters is None:
         return None
     line = {**newest.lineage, newest.run_id: newest.checkpoint_id}
@@ -145,7 +156,7 @@ def _between(run: RunDirectory, uid: Uid, start: Start, newest: Published) -> in
 def _common(
     line: Mapping[RunId, CheckpointId], lineage: Lineage
 ) -> tuple[RunId, CheckpointId] | None:
-    """The last point that two lineages share."""
+    """Returns the last point that the two lineages share."""
     shared = [(run_id, min(until, line[run_id])) for run_id, until in lineage if run_id in line]
     return shared[-1] if shared else None
 
@@ -162,7 +173,7 @@ def _written_at(directory: RunDirectory, id_: CheckpointId, uid: Uid) -> Written
 
 
 def _newest_completed(directory: RunDirectory) -> Published | None:
-    """None: the run has published nothing."""
+    """Returns None if the run has published nothing."""
     journal, run_id = directory.journal_file, directory.run_id
     try:
         if last_event(journal) is None:
@@ -187,4 +198,4 @@ def _spec_of(directory: RunDirectory) -> RunSpec | None:
     try:
         return msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
     except (OSError, *UNDECODABLE):
-        return None  # what it has published is not known, and the event says so
+        return None  # its published output is not known, and the event says so

@@ -1,6 +1,6 @@
-"""The stored form of what sinks had prepared: plain JSON, and segments of records as files.
+"""The stored form of the output that sinks had prepared: JSON, and segments of records as files.
 
-Converts to it and back. The commit log decides when output is committed.
+This module converts to it and back. The commit log decides when output is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ def segments_of(prepared: Iterable[Prepared]) -> Iterator[tuple[CheckpointId, Se
 
 
 def prepared_of(snapshots: Iterable[OperatorSnapshot], read: ReadBatches) -> tuple[Prepared, ...]:
-    """Oldest first. A segment stays whole, whichever subtask gets it; its file is read on use."""
+    """Returns the oldest first. A segment is never divided between subtasks, and is read on use."""
     found: list[Prepared] = []
     for snapshot in snapshots:
         found += _plain(snapshot.committables)
@@ -53,7 +53,7 @@ def prepared_of(snapshots: Iterable[OperatorSnapshot], read: ReadBatches) -> tup
 
 
 def quarantined_of(snapshots: Iterable[OperatorSnapshot]) -> tuple[Prepared, ...]:
-    """Oldest first."""
+    """Returns the oldest first."""
     found = [prepared for snapshot in snapshots for prepared in _plain(snapshot.quarantined)]
     return tuple(sorted(found, key=lambda prepared: prepared.checkpoint_id))
 

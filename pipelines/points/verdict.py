@@ -1,7 +1,7 @@
-"""The verdict on a restore before anything starts: findings, and which point to restore, and why.
+"""The verdict on a restore before anything starts: findings, which point to restore, and why.
 
-The recommendation judges by what is on record; the restore itself reads every byte of the point
-before anything starts, whatever the recommendation. Pure.
+The recommendation judges by what is on record. The restore itself always reads every byte of the
+point before anything starts. Pure.
 """
 
 import statistics
@@ -17,13 +17,13 @@ class Check(StrEnum):
     """The subjects of the check, in this order."""
 
     MANIFEST = "manifest"
-    CODE = "code"  # what wrote the point, and what would start from it
-    SETTINGS = "settings"  # and parameters that the restore changes
+    CODE = "code"  # the code that wrote the point, and the code that would start from it
+    SETTINGS = "settings"  # the settings and parameters that the restore changes
     PIPELINE = "pipeline"  # the flow can be built with these parameters
     GUARANTEE = "guarantee"  # end to end
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism
-    FILES = "files"  # every one of them
-    SOURCES = "sources"  # still hold what the positions need
+    FILES = "files"  # each of them is there and intact
+    SOURCES = "sources"  # they still hold the records from the positions on
     OUTPUT = "output"  # which run holds it, and what happens to it
     PENDING_COMMITS = "pending commits"
     REPLAY = "replay"
@@ -45,11 +45,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`findings` are in the order of `Check`. What could not be checked has no finding."""
+    """`findings` are in the order of `Check`. A subject that was not checked has no finding."""
 
     path: str
     findings: tuple[Finding, ...]
-    run_id: RunId | None = None  # the run that wrote the point; None: its manifest is unreadable
+    run_id: RunId | None = None  # the run that wrote the point; None if its manifest is unreadable
     checkpoint_id: CheckpointId | None = None
     kind: str = ""
     matched: tuple[Uid, ...] = ()
@@ -62,8 +62,8 @@ class Verdict:
     pending_commits: dict[Uid, int] = field(default_factory=dict)  # per sink
     records_to_replay: int | None = None
     estimated_ms: float | None = None  # until everything that was read before is read again
-    gaps: tuple[Gap, ...] = ()  # input that is gone; a person may accept that
-    accepted_gaps: tuple[Gap, ...] = ()  # and these were accepted
+    gaps: tuple[Gap, ...] = ()  # lost input; a person may accept the loss
+    accepted_gaps: tuple[Gap, ...] = ()  # lost input whose loss a person accepted
     reaching: str = ""  # the newest other point from which all sources still have everything
 
     @property
@@ -72,12 +72,12 @@ class Verdict:
 
     @property
     def is_lossy(self) -> bool:
-        """The run would begin without some of the point's state, or of the input behind it."""
+        """Returns True if the run would begin without some state of the point, or skip input."""
         return bool(self.dropped or self.dropped_states or self.accepted_gaps)
 
     @property
     def with_all_gaps(self) -> str:
-        """The texts of all gaps, one per line: accepted before, or offered now."""
+        """Returns the texts of all gaps, accepted before or offered now, one per line."""
         return "\n".join(gap.text for gap in (*self.accepted_gaps, *self.gaps))
 
     def found(self, check: Check) -> bool:
@@ -97,13 +97,16 @@ class Measured:
     records_per_s: float | None = None
 
     def records_after(self, source_records: int) -> int | None:
-        """The records read after a point at which that many had been read; None: not known."""
+        """Returns how many records were read after a point that had read `source_records`.
+
+        None means not known.
+        """
         return None if self.source_records is None else max(0, self.source_records - source_records)
 
     def until_caught_up_ms(self, records: int | None) -> float | None:
-        """The duration of a recovery, plus that of `records` at the measured speed.
+        """Adds the duration of a recovery and the time for `records` at the measured speed.
 
-        None if one of the three was never measured.
+        Returns None if one of the three is not known.
         """
         if not self.recoveries_ms or records is None or (records and not self.records_per_s):
             return None
@@ -124,29 +127,30 @@ class Fitness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`is_on_line`: of the newest run, or of a run it was restored from, up to that fork.
+    """A point that a run could be restored from.
 
-    Points are ordered within a line only: across runs their ids say nothing.
+    `is_on_line` says that it belongs to the newest run, or to a run that one was restored from, up
+    to that fork. Points are ordered within a line only: across runs their ids say nothing.
     """
 
     name: str  # "checkpoint 12 of run 3"
     completed_ms: int
     is_on_line: bool
     fitness: Fitness
-    records_to_replay: int | None = None  # None: not known
+    records_to_replay: int | None = None  # None if not known
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    index: int | None  # among the candidates; None: none of them is usable
-    reason: str  # sentences
+    index: int | None  # among the candidates; None if none of them is usable
+    reason: str  # one or more sentences
 
 
 def recommended(candidates: Sequence[Candidate]) -> Recommendation:
     """1. Exclude unusable points.
-    2. Prefer points of the line: the others were abandoned when a run was restored to before them,
+    2. Prefer points of the line. The others were abandoned: a run was restored from an older point
        or started afresh.
-    3. Take the newest, from which the least is read again.
+    3. Take the newest, because the run then reads the least again.
     """
     usable = [i for i, each in enumerate(candidates) if each.fitness.is_usable]
     if not usable:

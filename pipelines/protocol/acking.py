@@ -1,20 +1,21 @@
 """Storm's acker, and a source as a spout: which records are in flight, and which are processed.
 
-All that descends from one record of a spout (a source, in this mode), in one try, is a tree. Every
-record that travels between two subtasks is an edge of it and has a random 64-bit id. Two subtasks
-XOR this id into the tree: the one that sends the record and the one that has processed it. So the
-tree's value is 0 when nothing of it is under way, in whatever order the messages come in. A value
-may also be 0 by chance: each message that leaves work under way does this with a probability of
-2**-64. Then a record counts as processed though it is not; Storm accepts this, too.
+A tree is everything that descends from one record of a spout (a source, in this mode) in one try.
+Every record that travels between two subtasks is an edge of the tree and has a random 64-bit id.
+Two subtasks XOR this id into the tree: the one that sends the record and the one that has processed
+it. So the tree's value is 0 when none of its records is under way, whatever the order of the
+messages. A value may also become 0 by chance, with a probability of 2**-64 for each message that
+leaves work under way. The record then counts as processed although it is not; Storm accepts this,
+too.
 
-A tree's id consists of the spout and the tree's number there. A spout numbers its trees without a
-gap, so what is kept of them lies in arrays, 9 bytes for a tree however large it is, and a whole
-message is looked up at once. Only the ids of edges have to be unpredictable. Each try of a record
-is a tree of its own, so that late messages about a try that was given up cannot settle the next
-one. The acker does not report trees that never settle: the spout gives them up itself.
+A tree's id consists of its spout and its number within the spout. A spout numbers its trees without
+gaps, so the machines keep them in arrays: 9 bytes per tree, however large the tree is. They look up
+a whole message at once. Only the ids of edges have to be unpredictable. Each try of a record is a
+tree of its own, so that late messages about a try that was given up cannot settle the next one. The
+acker does not report trees that never settle: the spout gives them up itself.
 
 Pure: no clock, no I/O. Messages are arrays, and one message covers many trees. The host says when a
-timeout has passed; it keeps the batches, and drops one once all of its records were processed.
+timeout has passed. It keeps the batches, and drops each one once all its records are processed.
 
 Source: Storm, `org.apache.storm.daemon.Acker` (JStorm's is the same), `MessageId` (whose root ids
 are drawn at random), `RotatingMap`, `SpoutExecutor` (its pending map;
@@ -60,7 +61,7 @@ def numbers_of(trees: Ids) -> Numbers:
 
 
 def ackers_of(trees: Ids, acker_count: int) -> Numbers:
-    """Which of `acker_count` ackers follows each tree; all subtasks agree on it."""
+    """Returns which of `acker_count` ackers follows each tree; the same in all subtasks."""
     return numbers_of(trees) % acker_count
 
 
@@ -68,21 +69,23 @@ class RotatingTrees:
     """A value and a state for every recent tree of one spout; both begin as 0.
 
     Guarantee: a tree is kept from its first mention through `bucket_count - 1` rotations, or until
-    it and all before it are settled. So it grows old between that many rotations and one more.
-    Needs trees to be first mentioned in order; a skipped one has the age of the next one.
+    it and all before it are settled. So an unsettled tree is dropped by the next rotation after
+    that. Needs trees to be first mentioned in order; a skipped one has the age of the next one.
     """
 
     def __init__(self, bucket_count: int) -> None:
         check(bucket_count >= 2, "a tree outlives a rotation", bucket_count=bucket_count)
         self.base = 0  # the oldest number that is kept
-        self._end = 0  # behind the newest number that was mentioned
+        self._end = 0  # one past the newest number mentioned
         self._ends = deque([0] * (bucket_count - 1), maxlen=bucket_count - 1)  # of the buckets
         self.values = np.zeros(_ROWS_AT_FIRST, np.uint64)
         self.states = np.zeros(_ROWS_AT_FIRST, np.uint8)
 
     def find(self, numbers: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Where `values` and `states` hold the kept ones of `numbers`, until the next call; and
-        which ones are kept."""
+        """Returns the places of those `numbers` that are kept, and a mask that marks them.
+
+        The places index `values` and `states`, and are valid until the next call.
+        """
         self._end = max(self._end, int(numbers.max(initial=-1)) + 1)
         if self._end - self.base > len(self.values):
             self._make_room()
@@ -107,7 +110,7 @@ class RotatingTrees:
         check(kept <= len(self.values), "each tree that is kept has its place", kept=kept)
 
     def _make_room(self) -> None:
-        """Room doubles unless half of it is settled, so a tree is copied only a few times."""
+        """Doubles the room unless half of it is settled, so a tree is copied only a few times."""
         is_open = self.states != SETTLED
         settled = int(is_open.argmax()) if is_open.any() else len(is_open)
         if settled >= len(self.states) // 2:
@@ -130,7 +133,7 @@ class RotatingTrees:
 
 
 BUCKET_COUNT = 3
-"""As in Storm's acker: an unsettled tree is forgotten between two and three rotations later."""
+"""As in Storm's acker, an unsettled tree is forgotten between two and three rotations later."""
 
 _INITIALISED = 1
 _FAILED = 2
@@ -138,7 +141,7 @@ _FAILED = 2
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Which trees of a spout are processed, and which have failed."""
+    """The trees of a spout that are processed, and those that have failed."""
 
     spout: int
     acked: Numbers
@@ -177,7 +180,7 @@ class Acker:
         return self._on_message(trees, edges, _INITIALISED)
 
     def on_ack(self, trees: Ids, edges: Ids) -> list[Settled]:
-        """Records were processed: their own edge, XORed with those that came out of them."""
+        """Records were processed: each has its own edge XORed with those that came out of it."""
         self._ack_count += len(trees)
         return self._on_message(trees, edges, 0)
 
@@ -222,7 +225,7 @@ class Acker:
 
     def _update(self, spout: int, numbers: Numbers, edges: Ids, mark: int) -> Settled:
         kept = self._spouts.setdefault(spout, RotatingTrees(BUCKET_COUNT))
-        places, is_kept = kept.find(numbers // self._count)  # without gaps again
+        places, is_kept = kept.find(numbers // self._count)  # numbered without gaps again
         is_open = kept.states[places] != SETTLED
         places, edges = places[is_open], edges[is_kept][is_open]
         self._late_count += len(numbers) - len(places)
@@ -244,8 +247,6 @@ class Acker:
 
 BatchNumber = NewType("BatchNumber", int)
 """Batches are numbered from 0 in the order of reading."""
-
-"""A try is given up between two and three rotations after it began."""
 
 _IN_FLIGHT = 1
 _ROW_BITS = np.uint64(32)
@@ -301,7 +302,7 @@ class Spout:
         return next(iter(self._open), None)
 
     def on_read(self, record_count: int) -> BatchNumber:
-        """Adds a batch of so many records; `take` says when to emit them."""
+        """Adds a batch of `record_count` records; `take` says when to emit them."""
         check(0 < record_count <= int(_ROW_MASK), "a batch has records", records=record_count)
         batch = BatchNumber(self._batch_count)
         self._batch_count += 1
@@ -310,7 +311,7 @@ class Spout:
         return batch
 
     def take(self) -> Emission | None:
-        """What to emit next, failed records first; None: nothing waits, or enough is in flight."""
+        """Returns what to emit next, failed records first; None if nothing may be emitted now."""
         queue = self._again or self._waiting
         room = self._in_flight_max - self._in_flight_count
         if not queue or not room:
@@ -338,7 +339,7 @@ class Spout:
         self._failed_count += self._repeat(self._places(numbers))
 
     def rotate(self) -> None:
-        """A share of the timeout has passed: repeat what has been in flight for all of it."""
+        """A share of the timeout has passed: repeat the records in flight for all of it."""
         self._timed_out_count += self._repeat(self._kept.oldest_bucket())
         self._kept.rotate()
 
@@ -374,7 +375,7 @@ class Spout:
         return Emission(batch, rows, tree_ids(self._spout, numbers), is_replay)
 
     def _places(self, numbers: Numbers) -> Numbers:
-        """Where these trees are kept; leaves out those that were given up long ago."""
+        """Returns the places of these trees, except those that were given up long ago."""
         check(bool((numbers < self._emitted_count).all()), "what was emitted is settled")
         places, _ = self._kept.find(numbers)
         return np.unique(places)
@@ -394,7 +395,7 @@ class Spout:
 
 
 def _by_batch(records: Ids) -> list[tuple[BatchNumber, Numbers]]:
-    """Batches with their rows, both in the order of reading."""
+    """Returns the batches with their rows, both in the order of reading."""
     if not len(records):
         return []
     ordered = np.unique(records)

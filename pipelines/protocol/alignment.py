@@ -1,21 +1,22 @@
-"""The machines of a subtask's barriers: exactly once, at least once, and barriers that overtake.
+"""The machines that handle a subtask's barriers: exactly once, at least once, and overtaking.
 
 Pure: no clock, no I/O, no threads. The host passes in events in arrival order and carries out the
 returned effects, in order, before it passes in the next event.
 
 `BarrierAligner` decides which inputs wait and when to cut. A cap bounds how much a subtask may hold
-back while it aligns; a setting says what follows when channels exceed it (wait and report,
-overtake, abort). Flink once had the cap for aborting
-(`CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED`) and has none now.
+back while it aligns; a setting says what happens when channels exceed it (wait and report,
+overtake, abort). Flink once had such a cap, which aborted
+(`CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED`), and has none now.
 
-`BarrierTracker` holds nothing back and asks for a snapshot when the last barrier has come. So the
-snapshot may hold records from behind the barriers of faster inputs; a restore reads those again,
-and they count twice.
+`BarrierTracker` holds nothing back and asks for a snapshot when the last barrier has arrived. So
+the snapshot may contain records from after the barriers of faster inputs. After a restore, the
+source reads those again, and they count twice.
 
-`UnalignedBarriers` begins as usual and can leave an alignment at any moment; the end of the time
-for aligning is an event. A barrier is *announced* when it reaches the subtask's queue, long before
-it reaches its head. Leaving an alignment cuts at once. The records that the barriers have
-overtaken, queued or still on their way, are channel state and belong to the cut.
+`UnalignedBarriers` begins aligned and can leave an alignment at any moment; the host reports the
+end of the time for aligning as an event. A barrier is *announced* when it enters the subtask's
+queue, long before it gets to the head of the queue. Leaving an alignment cuts at once. The records
+that the barriers have overtaken, queued or still on their way, are channel state and belong to the
+cut.
 
 Source: Carbone et al. 2015 (arXiv:1506.08603), the algorithm for acyclic graphs; Chandy and Lamport
 1985, the state of a channel; Flink, `CheckpointBarrierTracker`, FLIP-76 and
@@ -43,8 +44,8 @@ from pipelines.protocol.effects import (
 class BarrierAligner:
     """Holds back each input behind its barrier until every open input has sent one.
 
-    Guarantee: at `Snapshot(n)` the subtask has consumed, of each input, exactly the
-    records before barrier n. Needs FIFO inputs and a host that honours `Block`.
+    Guarantee: at `Snapshot(n)` the subtask has consumed from each input exactly the records before
+    barrier n. Needs FIFO inputs and a host that honours `Block`.
     """
 
     def __init__(self, inputs: Iterable[ChannelId]) -> None:
@@ -77,7 +78,7 @@ class BarrierAligner:
     def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
         """The coordinator aborted `checkpoint_id`: stop waiting, and ignore its later barriers.
 
-        An older checkpoint, such as a savepoint, may be aligning at the same time and goes on.
+        An older checkpoint, such as a savepoint, may be aligning at the same time and continues.
         """
         if self._is_over(checkpoint_id):
             return []
@@ -139,7 +140,7 @@ class BarrierAligner:
         return [outcome, resume]
 
     def _pass_on_to(self, checkpoint_id: CheckpointId) -> None:
-        """Some input will deliver nothing older any more."""
+        """Moves on to this checkpoint: some input delivers nothing older from now on."""
         self._current = max(self._current, checkpoint_id)
         self._given_up = {n for n in self._given_up if n >= self._current}
 
@@ -153,8 +154,11 @@ class BarrierAligner:
 
 @dataclass(frozen=True, slots=True)
 class BufferCap:
-    """In bytes; 0: no cap. Whatever you set, a channel holds back at most its capacity and one
-    batch: then its writer waits."""
+    """The caps in bytes; 0 means no cap.
+
+    Even without a cap, a channel holds back at most its capacity and one batch; then its writer
+    waits.
+    """
 
     channel_bytes: int
     subtask_bytes: int
@@ -164,7 +168,7 @@ class BufferCap:
         return bool(self.channel_bytes or self.subtask_bytes)
 
     def exceeded_by(self, held: Mapping[ChannelId, int]) -> frozenset[ChannelId]:
-        """The channels at fault: all that hold anything, if their sum is too much."""
+        """Returns the channels at fault: every one with held data, if their sum is too large."""
         if self.subtask_bytes and sum(held.values()) > self.subtask_bytes:
             return frozenset(channel for channel, size in held.items() if size)
         if not self.channel_bytes:
@@ -173,11 +177,11 @@ class BufferCap:
 
 
 MAX_TRACKED = 50
-"""Checkpoints whose barriers are counted at once; beyond that, the oldest is given up."""
+"""How many checkpoints the tracker counts at once; beyond that, it gives up the oldest."""
 
 
 class BarrierTracker:
-    """Guarantee: at `Snapshot(n)` the subtask has consumed, of each input, at least the records
+    """Guarantee: at `Snapshot(n)` the subtask has consumed from each input at least the records
     before barrier n. Needs FIFO inputs. Never asks for `Block`.
     """
 
@@ -241,7 +245,7 @@ class BarrierTracker:
             check(undecided, "the last barrier decides", checkpoint_id=checkpoint_id)
 
     def _snapshots_due(self) -> list[AlignmentEffect]:
-        """Cuts what every open input has delivered, oldest first; aborts what was passed by."""
+        """Cuts each checkpoint that every open input has delivered; aborts those it passes over."""
         complete = sorted(n for n, arrived in self._arrived.items() if arrived >= self._open)
         effects: list[AlignmentEffect] = []
         for checkpoint_id in complete:
@@ -270,7 +274,7 @@ class UnalignedBarriers:
     recorded until `AllArrived(n)` are together exactly the records before barrier n.
 
     Needs FIFO inputs, a host that honours `Block`, one checkpoint under way at a time, and each
-    overtaking barrier announced before anything behind it is delivered.
+    overtaking barrier announced before anything after it is delivered.
     """
 
     def __init__(self, inputs: Iterable[ChannelId]) -> None:
@@ -303,7 +307,7 @@ class UnalignedBarriers:
         return self._all_arrived()
 
     def on_time_is_up(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """It has aligned for long enough. Raises InvariantViolated before its first barrier."""
+        """The time for aligning is up. Raises InvariantViolated before its first barrier."""
         if checkpoint_id <= self._settled:
             return []
         is_known = any(newest >= checkpoint_id for newest in self._announced.values())
@@ -312,7 +316,7 @@ class UnalignedBarriers:
 
     def on_barrier(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
         if checkpoint_id <= self._settled:
-            return []  # its overtaking has cut already, or it was given up
+            return []  # it was already cut when it overtook, or it was given up
         self._announced[channel] = max(self._announced[channel], checkpoint_id)
         given_up = self._give_up_recording()
         return [*given_up, *self._settle(self._aligner.on_barrier(channel, checkpoint_id))]
@@ -320,7 +324,7 @@ class UnalignedBarriers:
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId
     ) -> list[AlignmentEffect]:
-        """If it is already cut here, drops what was recorded; downstream has its barrier."""
+        """Drops what was recorded if it is already cut here: downstream has its barrier by then."""
         if checkpoint_id == self._recording:
             return self._give_up_recording()
         if checkpoint_id <= self._settled:

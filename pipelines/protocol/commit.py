@@ -1,16 +1,17 @@
-"""Decides which attempt may speak and commit for a run, and when which output may become visible.
+"""Decides which attempt may send and commit for a run, and when output may become visible.
 
-Pure. Attempts are fencing numbers (Kleppmann, "How to do distributed locking", 2016): allocated
-once each, growing. The holder of an older number is a zombie. The fence refuses it, which is a
-normal outcome and is reported.
+Pure. Attempts are fencing numbers (Kleppmann, "How to do distributed locking", 2016): each is
+allocated once, and they only grow. The holder of an older number is a zombie. The fence refuses it,
+which is a normal outcome and is reported.
 
 Output prepared for checkpoint n is committed when n, or any later checkpoint, completes: an aborted
 checkpoint's output lies before the cut of the next one. Every snapshot carries all output that is
 not yet known to be committed, so that a recovery can commit it again.
 
-The rows that the subtask was given for each checkpoint are counted and digested by the same rule:
-every snapshot carries the share of checkpoint n until n or a later checkpoint is known to be
-complete. There a recovery begins empty, since the point it goes back to has all earlier shares.
+The ledger counts and digests the rows that the subtask was given for each checkpoint. It keeps them
+by the same rule: every snapshot carries the share of checkpoint n until n or a later checkpoint is
+known to be complete. A recovery begins with an empty ledger, because the point it goes back to
+contains all earlier shares.
 
 Source: Flink, `CommitterOperator` / `CommittableCollector`; Sink V2.
 """
@@ -43,14 +44,14 @@ class CommitLog:
         self._restored = restored
 
     def take_restored(self) -> tuple[Prepared, ...]:
-        """What the restored checkpoint contains: commit it before anything is written."""
+        """Returns what the restored checkpoint contains: commit it before anything is written."""
         restored, self._restored = self._restored, ()
         return restored
 
     def on_prepared(
         self, checkpoint_id: CheckpointId, committables: list[object]
     ) -> tuple[Prepared, ...]:
-        """Returns all that the snapshot of `checkpoint_id` must carry."""
+        """Returns everything that the snapshot of `checkpoint_id` must carry."""
         check(
             checkpoint_id > self._newest_prepared,
             "checkpoints are prepared in order, each once",
@@ -91,7 +92,7 @@ class OutputLedger:
         self._pending: dict[CheckpointId, OutputShare] = {}
 
     def on_given(self, rows: int, digest: int | None) -> None:
-        """`digest` None: these rows are only counted, and so are all others of their checkpoint."""
+        """A `digest` of None means that all rows of this checkpoint are only counted."""
         self._rows += rows
         known = None not in (self._digest, digest)
         self._digest = ((self._digest or 0) + (digest or 0)) % DIGEST_MODULUS if known else None
@@ -99,7 +100,7 @@ class OutputLedger:
     def on_prepared(
         self, checkpoint_id: CheckpointId, tokens: Sequence[str]
     ) -> tuple[OutputShare, ...]:
-        """Returns all that the snapshot of `checkpoint_id` must carry, oldest first."""
+        """Returns every share that the snapshot of `checkpoint_id` must carry, oldest first."""
         if self._rows or tokens:
             self._pending[checkpoint_id] = OutputShare(
                 checkpoint_id=checkpoint_id,
@@ -111,7 +112,7 @@ class OutputLedger:
         return tuple(self._pending.values())
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        """The completed snapshot has them; repeated completions are harmless."""
+        """Drops the shares in the completed snapshot; repeated completions are harmless."""
         for each in [each for each in self._pending if each <= checkpoint_id]:
             del self._pending[each]
 
@@ -126,7 +127,7 @@ class OutputLedger:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The speaker belongs to an attempt that is over; `is_replaced`: a newer one has begun."""
+    """The sender belongs to an attempt that is over; `is_replaced` if a newer one has begun."""
 
     attempt: Attempt
     is_replaced: bool = True
@@ -162,7 +163,7 @@ class AttemptFence:
         self._is_over = False
 
     def on_ended(self) -> None:
-        """The newest attempt is over, too: every speaker is stale until the next one begins."""
+        """The newest attempt is over, too: every sender is stale until the next one begins."""
         self._is_over = True
 
     def validate_state(self) -> None:
@@ -170,7 +171,7 @@ class AttemptFence:
         check(self._current > 0 or self._is_over, "no attempt runs before the first")
 
     def admit(self, attempt: Attempt) -> Stale | None:
-        """None: the speaker is current. An attempt from the future is a bug."""
+        """Returns None if the sender is current. An attempt from the future is a bug."""
         check(attempt <= self._current, "no message comes from a future attempt", attempt=attempt)
         is_newest = attempt == self._current
         if is_newest and not self._is_over:

@@ -1,17 +1,17 @@
-"""Decides, operator by operator, whether a pipeline can take over what a recovery point holds.
+"""Decides, operator by operator, whether a pipeline can take over the state of a recovery point.
 
 Pure, and reads no rows: state belongs to a uid, so the manifest and the pipeline's declarations
 decide everything. A pipeline of another name with the same uids may take a point over; one that
 shares no uid may not.
 
-Of the changes of a state's columns, a restore accepts an added column that has a default, and a
-type that became wider without losing a value. A key column never changes: its bytes decide the key
-group, so the row would belong to another subtask. Types are known by their Arrow names, as in a
+A restore accepts two changes of a state's columns: an added column that has a default, and a type
+that became wider without losing a value. A key column never changes: its bytes decide the key
+group, so the row would belong to another subtask. Types are compared by their Arrow names, as in a
 manifest, so that a point can be judged without its rows.
 
 Source: Flink, `StateAssignmentOperation.checkStateMappingCompleteness` and
-`Checkpoints.loadAndValidateCheckpoint`; columns are ours: Flink's state schema evolution (POJO and
-Avro), limited to changes at which no value can fail.
+`Checkpoints.loadAndValidateCheckpoint`. The rules for columns are ours: Flink's state schema
+evolution (POJO and Avro), limited to changes at which no value can fail.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ _WIDER = {
     "string": ("large_string",),
     "binary": ("large_binary",),
 }
-"""Every value of the left type is a value of the right ones: doubles hold 53 bits, floats 24."""
+"""Every value of the left type is also one of the right types: doubles hold 53 bits, floats 24."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def is_wider(found: str, declared: str) -> bool:
 
 
 def changes_of(declared: DeclaredColumns, found: Mapping[str, str]) -> tuple[str, ...]:
-    """What a restore would change, one phrase each; empty if the columns are the same.
+    """Returns what a restore would change, one phrase each; empty if the columns are the same.
 
     Raises:
         Rejected: for the first column that does not fit, with the state and both types.
@@ -86,7 +86,7 @@ def _change(declared: DeclaredColumns, name: str, found: str | None) -> str:
 
 
 Declared = Mapping[Uid, Mapping[str, DeclaredColumns]]
-"""Per operator, its states by name."""
+"""Maps each operator to its states by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """`problems` empty: it fits. `dropped_states` stay behind because the run allows that."""
+    """The point fits if `problems` is empty; `dropped_states` then stay behind."""
 
     problems: tuple[str, ...]
     matched: tuple[Uid, ...]  # has state in the point and is in the pipeline
@@ -138,10 +138,10 @@ def compare(manifest: Manifest, target: Target) -> Compatibility:
 
 
 def unfit_names(manifest: Manifest, graph: JobGraph, new_names: NewNames) -> Iterator[str]:
-    """Why these new names cannot be given to operators of the point, one sentence each.
+    """Yields why operators of the point cannot get these new names, one sentence each.
 
-    A sink keeps its name: the ledger of its output and the claim to its target have it. So does a
-    source that has set records aside, because its quarantine is a directory of that name.
+    A sink keeps its name, because the ledger of its output and the claim to its target contain it.
+    So does a source that has set records aside: its quarantine is a directory of that name.
     """
     held, known = _operators_with_state(manifest), {node.uid for node in graph.nodes}
     there = {operator.uid for subtask in manifest.subtasks for operator in subtask.operators}
@@ -164,8 +164,10 @@ def unfit_names(manifest: Manifest, graph: JobGraph, new_names: NewNames) -> Ite
 
 
 def likely_names(manifest: Manifest, target: Target) -> dict[Uid, Uid]:
-    """Operators of the point that seem to have another uid in the pipeline: one that the point does
-    not know, declares the very same states, and is the only one that does."""
+    """Returns operators of the point that seem to have another uid in the pipeline now.
+
+    That uid is one that the point does not know, and the only one with the very same states.
+    """
     held = _operators_with_state(manifest)
     known = {node.uid: node.kind for node in target.graph.nodes}
     gone = [uid for uid in held if uid not in known]
@@ -200,7 +202,7 @@ def _is_alike(
 
 
 def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot]]:
-    """All subtasks' snapshots by uid; operators that hold nothing may come and go."""
+    """Returns all subtasks' snapshots by uid; operators that hold nothing may come and go."""
     held: dict[Uid, list[OperatorSnapshot]] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
@@ -295,7 +297,7 @@ def _undeclared(
 def _states(
     uid: Uid, held: Mapping[Uid, list[OperatorSnapshot]], target: Target
 ) -> Iterator[tuple[str, str]]:
-    """For each declared state that the point holds: a problem or changes, both may be empty."""
+    """Yields a problem and changes, either may be empty, for each declared state in the point."""
     handles: dict[str, StateHandle] = {}
     for snapshot in held[uid]:
         for handle in snapshot.states:

@@ -1,6 +1,6 @@
 """Decides the life of checkpoints between their trigger and their end: the coordinator.
 
-Pure. A checkpoint collects one acknowledgement of every subtask and is then finalized: the host
+Pure. A checkpoint collects one acknowledgement from every subtask and is then finalized: the host
 publishes the manifest, and only a published manifest makes it complete. Anything else aborts it,
 for a named reason. Several may be under way. A completed one subsumes those before it, except
 savepoints, whose requesters wait for them. Manifests are written one after the other, so the
@@ -54,9 +54,9 @@ class AttemptSubtasks:
 
 
 class CheckpointPhase(Enum):
-    """How far a checkpoint is that was triggered."""
+    """How far a triggered checkpoint has got."""
 
-    COLLECTING = auto()  # acknowledgements; those that all subtasks have given may wait for a turn
+    COLLECTING = auto()  # acknowledgements; once it has all, it may wait for its turn
     WRITING = auto()  # its manifest
     COMPLETED = auto()
     ABORTED = auto()
@@ -73,11 +73,10 @@ NEXT_PHASES: dict[CheckpointPhase, frozenset[CheckpointPhase]] = {
 
 @dataclass(slots=True)
 class Checkpoint:
-    """All that the coordinator knows of one checkpoint, from its trigger on. Only the coordinator
-    changes it; the host may read it.
+    """Everything the coordinator knows about one checkpoint, from its trigger on.
 
-    `snapshots` is a list with a place for each subtask: a dictionary that grows with every
-    acknowledgement makes each one dearer the more subtasks there are.
+    Only the coordinator changes it; the host may read it. `snapshots` is a list with a place for
+    each subtask: with a dictionary, each acknowledgement costs more the more subtasks there are.
     """
 
     checkpoint_id: CheckpointId
@@ -94,8 +93,10 @@ class Checkpoint:
         return cls(checkpoint_id, request, [None] * len(subtasks), len(subtasks))
 
     def move_to(self, phase: CheckpointPhase) -> None:
-        """Raises InvariantViolated for a move that is not in the table. Nothing reads the snapshots
-        of a checkpoint that is over."""
+        """Raises InvariantViolated for a move that is not in the table.
+
+        Drops the snapshots of a checkpoint that is over, because nothing reads them.
+        """
         may_follow = phase in NEXT_PHASES[self.phase]
         check(may_follow, "a checkpoint moves on", of=self.checkpoint_id, now=self.phase, to=phase)
         self.phase = phase
@@ -103,7 +104,7 @@ class Checkpoint:
             self.snapshots = []
 
     def take(self, place: int, snapshot: SubtaskSnapshot) -> bool:
-        """True if it is the first snapshot of its subtask."""
+        """Returns True if it is the first snapshot of its subtask."""
         if self.snapshots[place] is not None:
             return False
         self.snapshots[place] = snapshot
@@ -120,7 +121,7 @@ class Checkpoint:
         return not is_savepoint and not self.request.stops_run
 
     def missing(self, subtasks: AttemptSubtasks) -> list[SubtaskId]:
-        """In order. `subtasks` must be those that it was made for."""
+        """Returns them in order. `subtasks` must be those that the checkpoint was made for."""
         answers = zip(subtasks.ordered, self.snapshots, strict=True)
         return [subtask for subtask, snapshot in answers if snapshot is None]
 
@@ -145,7 +146,7 @@ class FailureTolerance:
         is_savepoint: bool,
         by_subtask: bool,
     ) -> bool:
-        """Counts this failure; True, once: more have now failed in a row than is tolerated."""
+        """Counts this failure. Returns True, once, if more failed in a row than is tolerated."""
         if not reason.counts_against_tolerance or checkpoint_id < self._newest_completed:
             return False
         if is_savepoint and not by_subtask:
@@ -173,8 +174,8 @@ class CheckpointCoordinator:
     manifest was published; every `Inject` is followed by exactly one `Complete` or
     `AbortCheckpoint`; ids are never used twice; at most one `Finalize` awaits its outcome.
 
-    Each checkpoint is one object; the fields below are indexes of them. Needs a host that passes in
-    only acknowledgements of the current attempt (see `commit`).
+    Each checkpoint is one object, and the fields below index these objects. Needs a host that
+    passes in only acknowledgements of the current attempt (see `commit`).
     """
 
     def __init__(self, *, first_id: CheckpointId, tolerable_failures: int) -> None:
@@ -187,7 +188,7 @@ class CheckpointCoordinator:
 
     @property
     def next_id(self) -> CheckpointId:
-        """Above every id that was used."""
+        """The id of the next checkpoint, above every id that was used."""
         return self._next_id
 
     def pending(self, checkpoint_id: CheckpointId) -> Checkpoint:
@@ -196,7 +197,7 @@ class CheckpointCoordinator:
         return self._pending[checkpoint_id]
 
     def tolerate(self, failures: int) -> None:
-        """From the next failure on, tolerates so many in a row."""
+        """Tolerates this many failures in a row, from the next failure on."""
         self._tolerance.tolerable = failures
 
     def on_running(self, subtasks: Iterable[SubtaskId]) -> None:
@@ -213,7 +214,7 @@ class CheckpointCoordinator:
         """The attempt is over; `failed` are the subtasks whose loss ended it, if any.
 
         Checkpoints that still needed their acknowledgement end as TASK_FAILURE, the others for
-        `reason`. A manifest that is being written may still become durable: the host passes its
+        `reason`. A manifest that is being written may still become durable, so the host passes its
         outcome in first.
         """
         check(self._writing is None, "the outcome of a manifest is passed in first")
@@ -242,7 +243,7 @@ class CheckpointCoordinator:
     def on_acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
     ) -> list[CoordinationEffect]:
-        """Repeated and unknown acknowledgements change nothing; late ones leave files behind."""
+        """Ignores repeated and unknown acknowledgements; discards the files of late ones."""
         pending = self._pending.get(checkpoint_id)
         if pending is None:
             return self._discard_late(checkpoint_id)
@@ -254,9 +255,9 @@ class CheckpointCoordinator:
     def on_declined(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> list[CoordinationEffect]:
-        """Too late once all have acknowledged: nothing is missing any more.
+        """Has no effect once all have acknowledged, because nothing is missing any more.
 
-        A decline that others follow may arrive after theirs; it counts all the same.
+        A decline that made other subtasks decline may arrive after theirs; it counts all the same.
         """
         pending = self._pending.get(checkpoint_id)
         if pending is None:
@@ -267,7 +268,7 @@ class CheckpointCoordinator:
         return self._fail(pending, reason, why, by_subtask=True)
 
     def on_expired(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        """Too late while the manifest is being written: it may already be durable."""
+        """Has no effect while the manifest is being written, which may already be durable."""
         pending = self._pending.get(checkpoint_id)
         if pending is None or pending.phase is CheckpointPhase.WRITING:
             return []
@@ -277,7 +278,7 @@ class CheckpointCoordinator:
         return self._fail(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, why)
 
     def on_published(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        """Completes it, subsumes older ones, goes on with the next manifest."""
+        """Completes it, subsumes older ones, and starts the next manifest."""
         published = self._take_written(checkpoint_id)
         published.move_to(CheckpointPhase.COMPLETED)
         del self._pending[checkpoint_id]
@@ -298,8 +299,11 @@ class CheckpointCoordinator:
         return [aborted, *self._finalize_next(), *attempt_failed]
 
     def on_damaged(self, checkpoint_id: CheckpointId, why: str) -> list[CoordinationEffect]:
-        """Its manifest was not written, because it refers to a damaged file. No subtask has failed,
-        and the next checkpoint writes that file again, so this failure is not counted."""
+        """Its manifest was not written, because it refers to a damaged file.
+
+        No subtask has failed, and the next checkpoint writes that file again, so this failure is
+        not counted.
+        """
         pending = self._take_written(checkpoint_id)
         reason = CheckpointFailureReason.DAMAGED_FILE
         return [self._abort(pending, reason, why), *self._finalize_next()]

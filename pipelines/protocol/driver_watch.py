@@ -1,9 +1,9 @@
-"""Decides whether a driver still lives, by how long its signs of life have not moved.
+"""Decides whether a driver is still alive, by how long its signs of life have not moved.
 
 Pure: the host passes in each look, with the clock of the process that looks. The watch compares no
-clocks: a sign holds numbers that grow, and no time. A gap between two looks counts for at most half
-of the timeout. So after a machine slept, or the supervision was away, the first look takes no
-driver for hung.
+clocks of different processes: a sign contains growing numbers, not times. A gap between two looks
+counts for at most half of the timeout. So the first look after the machine slept, or after the
+supervision was down, never finds a driver hung.
 
 Source: failure detectors by heartbeats (Chandra and Toueg, 1996). This one may be wrong, so a
 driver that is replaced is also killed or fenced.
@@ -16,10 +16,10 @@ from pipelines.domain.errors import check
 from pipelines.domain.run import LONG_STEP_MAX_MS, DriverSign
 
 GAP_SHARE_MAX = 0.5
-"""The share of the timeout that one gap between two looks can count for."""
+"""The largest share of the timeout that one gap between two looks can count for."""
 
 SILENCE_SHARE = 0.25
-"""Share of the timeout: a driver that has shown nothing for this long is called silent."""
+"""A driver that has shown nothing for this share of the timeout is called silent."""
 
 
 class Trouble(Enum):
@@ -34,7 +34,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Longer than usual; the supervision does nothing about it yet."""
+    """Shows nothing for longer than usual; the supervision does nothing about it yet."""
 
     trouble: Trouble
     for_ms: float
@@ -67,8 +67,9 @@ class DriverWatch:
     def on_look(
         self, epoch: int, sign: DriverSign | None, now_ms: float, timeout_ms: float
     ) -> Lives | Silent | Hung:
-        """`epoch` is that of the driver that holds the lease; `sign` the newest that was found, of
-        any driver. A driver without a sign yet has the same time for its first one.
+        """Takes the epoch of the driver that holds the lease, and the newest sign of any driver.
+
+        A driver that has not shown a sign yet has the same time for its first one.
         """
         own = sign if sign is not None and sign.epoch == epoch else None
         if epoch != self._epoch:
@@ -89,7 +90,7 @@ class DriverWatch:
         self._silent_ms = self._still_ms = 0.0
 
     def _count(self, sign: DriverSign | None, gap_ms: float) -> None:
-        """A sign or loop that has moved begins at 0; an old sign that turns up has not moved."""
+        """Counts from 0 again for a sign or loop that moved; an old sign that turns up has not."""
         before = self._sign
         self._silent_ms += gap_ms
         self._still_ms += gap_ms

@@ -1,7 +1,7 @@
-"""What the machines of checkpoints ask of their hosts, and the interface of a subtask's machine.
+"""The effects that checkpoint machines ask of their hosts; the interface of a subtask's machine.
 
-A subtask's machine follows the barriers of its inputs (`protocol.alignment`): it waits and holds
-back, counts, or lets them overtake. The coordinator's host carries its effects out in order.
+A subtask's machine follows the barriers of its inputs (`protocol.alignment`): it aligns them,
+counts them, or lets them overtake. The coordinator's host carries its effects out in order.
 Source: Flink, `CheckpointBarrierHandler`.
 """
 
@@ -82,7 +82,7 @@ class BarrierHandler(Protocol):
     def has_open_inputs(self) -> bool: ...
 
     def on_barrier(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """The host has taken all that lies before the barrier from `channel`, nothing behind it."""
+        """The host has taken from `channel` everything before the barrier and nothing after it."""
         ...
 
     def on_cancelled(

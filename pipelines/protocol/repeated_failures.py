@@ -1,23 +1,23 @@
 """Decides whether a failure is deterministic, and finds the record that causes it.
 
 Pure: monotonic times are passed in. A restart reads the same records again. So an error of the
-user's function on one of them returns until someone changes the function or the data; restarting
+user's function on one of them returns until the user changes the function or the data; restarting
 forever would hide that. A service that the function calls also fails in the same way while it is
-away, and most clients then raise errors of their own, which no list can name. Only time separates
-the two. So a failure counts as deterministic once it has come back at the same record for a minimum
-time and a minimum number of tries. Errors that are known to come from outside (a network, a disk)
-never count.
+down, and most clients then raise errors of their own, which no list can name. Only time tells the
+two apart. So a failure counts as deterministic once it has come back at the same record for a
+minimum time and a minimum number of tries. Errors that are known to come from outside (a network, a
+disk) never count.
 
 To find the record, the next attempt reads a range that failed as a whole in `PARTS` parts. The part
 that fails again is split in the same way, until a single record fails. That record is quarantined:
 no attempt gives it to an operator again. Each step is a new attempt, from the newest checkpoint.
 Trying the halves of a batch again within an attempt would be quicker and wrong: the failed try has
-changed the state of its operator, and sent some of its output on. A record costs one attempt for
-each factor of `PARTS` in its batch, but a run without failures pays nothing.
+changed the state of its operator, and sent some of its output on. Finding a record costs one
+attempt for each factor of `PARTS` in its batch, but a run without failures pays nothing.
 
-Nothing here has to survive for the output to be right. The checkpoint alone decides whether a
-record was quarantined: it holds the source's position and the quarantine's prepared file of the
-same cut. Remembering a finding only saves the failures that would find the same records again.
+The output is right even if nothing here survives. The checkpoint alone decides whether a record was
+quarantined: it holds the source's position and the quarantine's prepared file of the same cut.
+Remembering a finding only saves the failures that would find the same records again.
 """
 
 import re
@@ -46,10 +46,12 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+(?:[.:_-][0-9]+)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorError:
-    """A subtask's report of an exception. `is_of_the_world`: it may pass by itself.
-    `is_of_record`: an operator raised it on records that it was given, or a source on one that it
-    cannot read; without them it would not have come. `candidates` stands in for `origin` where
-    batches were joined and any may be at fault; the next attempt handles them one by one.
+    """A subtask's report of an exception.
+
+    `is_of_the_world` means that it may pass by itself. `is_of_record` means that records caused it:
+    an operator raised it on records that it was given, or a source on one that it cannot read.
+    `candidates` replaces `origin` where batches were joined and any may be at fault; the next
+    attempt handles them one by one.
     """
 
     operator: Uid
@@ -59,12 +61,12 @@ class OperatorError:
     is_of_the_world: bool
     is_of_record: bool = False
     is_refused: bool = False  # as invalid in itself: no outage looks like this
-    firing: Firing | None = None  # what was due, if no record was in work
+    firing: Firing | None = None  # what was due, if no record was being processed
     candidates: Origins = ()
 
     @property
     def place(self) -> "Place | None":
-        """What a restart brings again, and the error with it; None: it is not known."""
+        """Where a restart meets the error again, or None if that is not known."""
         if self.firing is not None and self.firing.is_one_timer:
             return self.firing
         return self.origin
@@ -99,13 +101,12 @@ class Deterministic:
 
 
 Repeated = Returning | Deterministic | None
-"""None: the failure is new, may pass by itself, or its place is not known."""
+"""None means that the failure is new, may pass by itself, or its place is not known."""
 
 
 @dataclass(slots=True)
 class _Streak:
-    """Tries that failed in the same way, all while the records of `place` were in work, or all in
-    the same timer."""
+    """Tries that failed in the same way, all at the records of `place` or all in the same timer."""
 
     fingerprint: Fingerprint
     place: Place
@@ -117,8 +118,8 @@ class _Streak:
 
 class RepeatedFailures:
     """Guarantee: `Deterministic` only for a fingerprint that has failed at least `tries_min` times,
-    over at least `over_min_ms`, each time with one and the same record in work; and a record that
-    fails whenever it is in work gets there. A refused error needs to come back only once.
+    over at least `over_min_ms`, each time while the same record was being processed. A record that
+    fails whenever it is processed gets there. A refused error needs to come back only once.
 
     An outage that an attempt has survived leaves nothing behind: the machine forgets failures that
     an attempt got past, and failures that a quarantined record explains.
@@ -158,7 +159,7 @@ class RepeatedFailures:
             streak.is_of_this_attempt = False
 
     def on_explained(self, error: OperatorError) -> None:
-        """A record was found to be at fault: that says nothing against the records next to it."""
+        """A record was found to be at fault, which says nothing against the records next to it."""
         fingerprint, place = fingerprint_of(error), error.place
         self._streaks = [
             streak
@@ -232,7 +233,7 @@ class LimitReached:
 
 @dataclass(frozen=True, slots=True)
 class NobodysFault:
-    """No single record is at fault: the failure is one of the run."""
+    """No single record is at fault: the run itself fails."""
 
 
 Finding = Isolate | Quarantine | LimitReached | NobodysFault
@@ -246,7 +247,7 @@ class PoisonRecords:
     """
 
     def __init__(self, limit: int, found: Isolation | None = None) -> None:
-        """`found`: what the drivers before this one have found."""
+        """`found` is what earlier drivers of the run have found."""
         found = found or Isolation()
         self._limit = limit
         self._poison = {record.position: record for record in found.poison}
@@ -258,10 +259,10 @@ class PoisonRecords:
         return Isolation(poison=list(self._poison.values()), ranges=list(self._ranges))
 
     def on_repeated(self, error: OperatorError, trace: str) -> Finding:
-        """The same error has come back at a record that is also in work now.
+        """The same error has come back, and both tries were processing the same record.
 
-        Which records were in work both times does not matter: it may be a good one between two bad
-        ones. The batch in work now holds a bad one.
+        That record does not matter: it may be a good one between two bad ones. The batch that is
+        being processed now contains a bad one.
         """
         origin = error.origin
         if not error.is_of_record or origin is None:

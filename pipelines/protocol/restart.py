@@ -1,7 +1,7 @@
-"""The states of a run, and whether a failed one starts again, after which delay, from which point.
+"""Decides the states of a run, and if, when and from which point a failed one starts again.
 
-Pure: the monotonic time of a failure and the draw for jitter are passed in. One table has the moves
-between the states. `protocol.repeated_failures` decides whether a restart can help at all.
+Pure: the monotonic time of a failure and the draw for jitter are passed in. One table lists the
+moves between the states. `protocol.repeated_failures` decides whether a restart can help at all.
 `choose_point` goes through the retained points, newest first, and takes the first that the host's
 verification finds whole. `RecoveryProgress` turns moments into the phases that the dashboard shows,
 each exactly once and in order.
@@ -46,11 +46,11 @@ class RestartBackoff(Protocol):
         ...
 
     def on_retried(self, now_ms: float) -> None:
-        """A person had the attempt that is due begin now."""
+        """A person asked for the attempt that is due to begin at once."""
         ...
 
     def next_delay_ms(self, now_ms: float) -> float | None:
-        """About, if it failed now; None: it would not be restarted."""
+        """Returns about how long a failure now would delay it; None if it would not restart."""
         ...
 
 
@@ -147,7 +147,7 @@ class FailureRateRestart:
 
 
 CURED_AFTER = 3
-"""So many checkpoints after a restart show that its cause is gone: incidents end then, too."""
+"""This many checkpoints after a restart show that its cause is gone: the incident is over."""
 
 
 class ExponentialDelayRestart:
@@ -155,7 +155,7 @@ class ExponentialDelayRestart:
 
     A run is stable from the moment a restart was due until the next failure. It also starts over at
     a failure of another cause, if `CURED_AFTER` checkpoints have completed since the last restart:
-    what is left of one incident's backoff delays no unrelated failure. Flink knows only the time.
+    the rest of one incident's backoff then delays no unrelated failure. Flink looks only at time.
     """
 
     def __init__(
@@ -199,16 +199,16 @@ class ExponentialDelayRestart:
         return self._restart(now_ms, draw)
 
     def on_progress(self) -> None:
-        """Alone it resets nothing: what fails again between checkpoints is one incident."""
+        """Resets nothing by itself: failures between checkpoints may belong to one incident."""
         self._completed += 1
 
     def on_retried(self, now_ms: float) -> None:
-        """Forgets the moment that was due: the next failure is one of its own."""
+        """Forgets when the restart was due, so that the next failure counts as a new one."""
         if self._due_ms is not None:
             self._due_ms = min(self._due_ms, now_ms)
 
     def next_delay_ms(self, now_ms: float) -> float | None:
-        """Of a failure for the same cause as the last one: the longer of the two."""
+        """Assumes the same cause as the last failure had, which gives the longer delay."""
         if self._due_ms is not None and now_ms < self._due_ms:
             return self._due_ms - now_ms
         if self._was_stable(now_ms):
@@ -291,8 +291,10 @@ MILESTONES = frozenset(RecoveryPhase) - frozenset(STEPS)
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """One recovery. Steps follow each other; each lasts from the end of the one before it, without
-    what was waited meanwhile: the backoff lasts as long as all waits together.
+    """The phases of one recovery.
+
+    Steps follow each other; each lasts from the end of the one before it, minus the waits in
+    between. The backoff lasts as long as all waits together.
 
     Milestones come after the last step, in any order; each lasts from the end of that step.
     """
@@ -314,12 +316,12 @@ class RecoveryProgress:
         return not self.is_running and STEPS[len(self._steps)] is phase
 
     def on_wait(self, now_ms: float) -> None:
-        """From now on it waits on purpose. Nothing changes if it does already."""
+        """The recovery waits on purpose from now on. Nothing changes if it already does."""
         if self._waits_since_ms is None:
             self._waits_since_ms = max(now_ms, self._last_ms)
 
     def on_waited(self, now_ms: float) -> None:
-        """It goes on. Nothing changes if it did not wait."""
+        """The recovery continues. Nothing changes if it did not wait."""
         if self._waits_since_ms is None:
             return
         waited_ms = max(0.0, now_ms - self._waits_since_ms)
@@ -366,7 +368,7 @@ MOVES: dict[JobStatus, frozenset[JobStatus]] = {
 
 
 class JobState:
-    """Guarantee: only moves of the table happen; anything else raises and changes nothing."""
+    """Guarantee: only moves in the table happen; anything else raises and changes nothing."""
 
     def __init__(self) -> None:
         self._status = JobStatus.CREATED

@@ -12,11 +12,11 @@ so no increment builds on it (Flink, FLINK-25395). Savepoints and claimed points
 
 A damaged file stays in the chain until its content is written again. The subtasks have that
 content: a checkpoint whose barrier says `BUILD_ON_NOTHING` writes all of it under new names. The
-host finds damage and marks points because of it. Ours; Flink does not look at a file before it
-restores.
+host finds damage and marks the points that it affects. This is ours: Flink does not look at a file
+before it restores.
 
 Source: Flink, `execution.checkpointing.num-retained` and its retention flags, and
-`SharedStateRegistry`; that files wait for checkpoints under way is ours.
+`SharedStateRegistry`. Keeping files for checkpoints under way is ours.
 """
 
 import re
@@ -29,7 +29,7 @@ from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.settings import ExternalizedRetention
 from pipelines.domain.status import JobStatus
 
-_LEAVES_CHECKPOINTS = {  # which ends of a run, by policy
+_LEAVES_CHECKPOINTS = {  # by policy: the ends of a run after which they stay
     ExternalizedRetention.RETAIN_ON_CANCELLATION: {JobStatus.CANCELED, JobStatus.FAILED},
     ExternalizedRetention.DELETE_ON_CANCELLATION: {JobStatus.FAILED},
     ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS: set[JobStatus](),
@@ -41,16 +41,16 @@ class RetainedPoint:
     checkpoint_id: CheckpointId
     location: str
     is_savepoint: bool = False
-    is_claimed: bool = False  # of another run, taken over: ours to delete, older than all our own
+    is_claimed: bool = False  # taken over from another run: ours to delete, older than our own
 
     def order(self) -> tuple[bool, CheckpointId]:
-        """Ids count within one run; a claimed point lies before them, whatever its id."""
+        """Ids are comparable within one run only; a claimed point comes first, whatever its id."""
         return not self.is_claimed, self.checkpoint_id
 
 
 class RetainedPoints:
     """Guarantee: the newest `count` whole checkpoints are never up for deletion, and every older
-    one is, whole or not. `candidates` offers damaged points only behind every whole one.
+    one is, whole or not. `candidates` lists damaged points after all whole ones.
     """
 
     def __init__(self, count: int, points: tuple[RetainedPoint, ...] = ()) -> None:
@@ -60,26 +60,29 @@ class RetainedPoints:
         self._damaged: dict[RetainedPoint, str] = {}  # of the points, and why
 
     def newest_first(self) -> list[RetainedPoint]:
-        """The whole ones."""
+        """Returns the whole points, newest first."""
         return [p for p in reversed(self._points) if p not in self._damaged]
 
     def every_newest_first(self) -> list[RetainedPoint]:
-        """Damaged or not."""
+        """Returns all points, damaged or not, newest first."""
         return self._points[::-1]
 
     def candidates(self) -> list[RetainedPoint]:
-        """For a recovery: the whole ones, newest first, then the others. One of these may be mended
-        by now, and a run that has points never starts afresh."""
+        """Returns the points that a recovery may try: first the whole ones, newest first.
+
+        The damaged ones come last: one may be mended by now, and a run that has points never starts
+        afresh.
+        """
         return sorted(self.every_newest_first(), key=lambda point: point in self._damaged)
 
     def damage_of(self, point: RetainedPoint) -> str | None:
-        """Why it is marked; None: it is not known to be damaged."""
+        """Returns why the point is marked, or None if it is not known to be damaged."""
         return self._damaged.get(point)
 
     def on_completed(self, point: RetainedPoint, damage: str | None = None) -> list[RetainedPoint]:
         """Records the point; returns those it makes superfluous, oldest first.
 
-        `damage`: why it cannot be used, if that is known already.
+        `damage` says why it cannot be used, if that is known already.
         """
         self._points.append(point)
         if damage is not None:
@@ -101,7 +104,7 @@ class RetainedPoints:
         self._damaged.pop(point, None)
 
     def on_run_ended(self, status: JobStatus, policy: ExternalizedRetention) -> list[RetainedPoint]:
-        """The points that are of no more use, oldest first.
+        """Returns the points that are no longer needed, oldest first.
 
         Savepoints stay whatever the policy, and so does a claimed point that nothing has replaced.
         """
@@ -123,7 +126,7 @@ class RetainedPoints:
         return superfluous
 
 
-_NAME = re.compile(r"\.?c(\d+)-a\d+-")  # with a dot: its slot died while it was being written
+_NAME = re.compile(r"\.?c(\d+)-a\d+-")  # a leading dot: the slot died while writing it
 Names = frozenset[str]
 
 
@@ -134,7 +137,7 @@ def shared_name(checkpoint_id: CheckpointId, attempt: Attempt, rest: str) -> str
 
 @dataclass(slots=True)
 class _Leaving:
-    """A discarded checkpoint, to which checkpoints then under way may still refer."""
+    """A discarded checkpoint that those then under way may still refer to."""
 
     files: Names
     under_way: set[CheckpointId]
@@ -143,15 +146,18 @@ class _Leaving:
 class SharedFiles:
     """Guarantee: names a file for deletion only if it is known that no retained checkpoint refers
     to it and none under way can. Once nothing is under way, it has named every other file, even
-    those that no subtask acknowledged, as soon as the host reports what it finds in the directory.
+    those that no subtask acknowledged, as soon as the host lists the directory.
 
-    Needs a host that reports every trigger before the barrier leaves and every end, and subtasks
-    that keep to the barrier's `confirmed_id`.
+    Needs a host that reports every end, and every trigger before it sends the barrier. Also needs
+    subtasks that obey the barrier's `confirmed_id`.
     """
 
     def __init__(self, retained: Mapping[CheckpointId, Iterable[str] | None]) -> None:
-        """`retained`: the checkpoints that an earlier driver of the run has left, with the files of
-        each; None: its manifest cannot be read, so it may refer to any file that is not younger."""
+        """`retained` maps the checkpoints that an earlier driver of the run left to their files.
+
+        None means that the manifest cannot be read. The checkpoint may then refer to any file that
+        is not newer.
+        """
         self._retained = {point: frozenset(files or ()) for point, files in retained.items()}
         self._unread = {point for point, files in retained.items() if files is None}
         self._under_way: set[CheckpointId] = set()
@@ -159,26 +165,26 @@ class SharedFiles:
 
     @property
     def confirmed_id(self) -> CheckpointId:
-        """The newest completed checkpoint; for the barrier of the next one."""
+        """The newest completed checkpoint, which the barrier of the next one carries."""
         return max(self._retained, default=NO_CHECKPOINT)
 
     @property
     def needed(self) -> Names:
-        """What retained checkpoints refer to, and what one under way may still refer to."""
+        """The files that a retained checkpoint refers to, or that one under way may refer to."""
         leaving = (leaving.files for leaving in self._leaving)
         return frozenset().union(*self._retained.values(), *leaving)
 
     @property
     def has_unread(self) -> bool:
-        """Some retained checkpoint may refer to files that `needed` does not name."""
+        """True if some retained checkpoint may refer to files that `needed` does not name."""
         return bool(self._unread)
 
     def files_of(self, checkpoint_id: CheckpointId) -> Names:
-        """Empty for a checkpoint that is not retained, or could not be read."""
+        """Returns its files; none if the checkpoint is not retained or could not be read."""
         return self._retained.get(checkpoint_id, frozenset())
 
     def is_unread(self, checkpoint_id: CheckpointId) -> bool:
-        """Its files are not known, so its end releases files that only a listing finds."""
+        """Returns True if its files are unknown, so that only a listing finds those to delete."""
         return checkpoint_id in self._unread
 
     def on_triggered(self, checkpoint_id: CheckpointId) -> None:
@@ -186,7 +192,7 @@ class SharedFiles:
         self._under_way.add(checkpoint_id)
 
     def on_completed(self, checkpoint_id: CheckpointId, files: Iterable[str]) -> list[str]:
-        """Files to delete. A savepoint refers to none; report it as `on_aborted`, without files."""
+        """Returns files to delete. Report a savepoint, which refers to none, as aborted instead."""
         self._retained[checkpoint_id] = frozenset(files)
         return self._ended(checkpoint_id, frozenset())
 
@@ -195,14 +201,14 @@ class SharedFiles:
         return self._ended(checkpoint_id, frozenset(files))
 
     def on_discarded(self, checkpoint_id: CheckpointId) -> list[str]:
-        """Returns files to delete, after retention let go of a checkpoint."""
+        """Returns files to delete after retention gave up a checkpoint."""
         files = self._retained.pop(checkpoint_id, frozenset())
         self._unread.discard(checkpoint_id)
         self._leaving.append(_Leaving(files, set(self._under_way)))
         return self._released(frozenset())
 
     def on_listed(self, names: Iterable[str]) -> list[str]:
-        """Returns files to delete among those found: written for a checkpoint that has ended."""
+        """Returns the listed files to delete: not needed, and of a checkpoint that has ended."""
         needed = self.needed
         return sorted(n for n in names if n not in needed and self._is_over(n))
 
@@ -236,7 +242,7 @@ class SharedFiles:
         return has_ended and not self._is_of_unread(name)
 
     def _is_of_unread(self, name: str) -> bool:
-        """A point that could not be read may refer to it: none refers to files that came later."""
+        """Returns True if an unread point may refer to it; no point refers to newer files."""
         if not self._unread:
             return False
         match = _NAME.match(name)
@@ -263,7 +269,7 @@ class CompletedIncrements(Generic[T]):
         return self._base
 
     def on_written(self, checkpoint_id: CheckpointId, increment: T | None) -> None:
-        """None: the state was empty, so there is nothing to build on."""
+        """An `increment` of None means an empty state: there is nothing to build on."""
         self._written[checkpoint_id] = increment
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
@@ -279,7 +285,7 @@ class CompletedIncrements(Generic[T]):
         check(newer, "nothing older than the base is kept", base_id=self._base_id)
 
     def on_damaged(self) -> None:
-        """The base cannot be trusted, nor what was written since, which may refer to it."""
+        """Trusts neither the base nor what was written since, which may refer to the base."""
         self._base = None
         self._written = {}
 
@@ -288,15 +294,15 @@ class CompletedIncrements(Generic[T]):
 
 
 class DamagedFiles:
-    """Guarantee: no checkpoint whose manifest is begun after a file was found damaged refers to
-    that file, and the checkpoint that is triggered next need not.
+    """Guarantee: once a file is found damaged, no manifest that is begun later refers to it, and
+    the checkpoint that is triggered next does not need to.
 
     Needs a host that asks `damaged_among` before it publishes a manifest and `must_begin_anew`
     for every barrier, and names that are never used twice.
     """
 
     def __init__(self, remembered: Iterable[str] = ()) -> None:
-        """`remembered`: what an earlier driver of the run found damaged."""
+        """`remembered` is what an earlier driver of the run found damaged."""
         self._damaged = set(remembered)
         self._was_refused = False  # a checkpoint, since the last one that completed
 
@@ -305,11 +311,11 @@ class DamagedFiles:
         return frozenset(self._damaged)
 
     def damaged_among(self, files: Iterable[str]) -> list[str]:
-        """For a manifest: the host does not publish it if there are any."""
+        """Returns the damaged ones; the host publishes no manifest that refers to any."""
         return sorted(self._damaged.intersection(files))
 
     def must_begin_anew(self, confirmed: Iterable[str]) -> bool:
-        """For a barrier, given the files of the checkpoint that it would let subtasks build on."""
+        """Returns True if the barrier must keep subtasks from building on the `confirmed` files."""
         return self._was_refused or bool(self.damaged_among(confirmed))
 
     def on_found(self, files: Iterable[str]) -> list[str]:
@@ -319,7 +325,7 @@ class DamagedFiles:
         return new
 
     def on_whole(self, files: Iterable[str]) -> list[str]:
-        """Returns those that were remembered and are whole again, because they were put back."""
+        """Returns those remembered as damaged, which are whole again because they were put back."""
         mended = self.damaged_among(files)
         self._damaged.difference_update(mended)
         return mended
@@ -329,12 +335,12 @@ class DamagedFiles:
         self._was_refused = True
 
     def on_completed(self, files: Iterable[str]) -> None:
-        """What is built on this checkpoint from now on is whole."""
+        """Checkpoints that build on this one are whole, unless it refers to a damaged file."""
         if not self.damaged_among(files):
             self._was_refused = False
 
     def on_needed(self, files: Names) -> None:
-        """All that a retained checkpoint refers to or one under way may; forget the other files."""
+        """Forgets the files that no retained checkpoint refers to and none under way may need."""
         self._damaged.intersection_update(files)
 
     def validate_state(self) -> None:

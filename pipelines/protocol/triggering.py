@@ -3,7 +3,7 @@
 Pure: time is passed in. Requests are served in this order: savepoints, then other requests, then
 the periodic checkpoint. At most `max_concurrent` are under way; a forced request, such as a
 savepoint under aligned checkpoints, does not wait for a free place. The minimum pause delays only
-periodic ones, and needs a concurrency of one. After a request that stops the run nothing starts
+periodic ones, and needs a concurrency of one. After a request that stops the run, nothing starts
 until that request has ended.
 
 Source: Flink, `CheckpointRequestDecider`.
@@ -18,7 +18,7 @@ from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 MAX_QUEUED_REQUESTS = 1000
 WISH_AFTER_FAILURE_MS = 1000.0
-"""A storage that is away is not asked again at once: that would use up the tolerated failures."""
+"""Storage that is down is not tried again at once: that would use up the tolerated failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,11 @@ FINAL = TriggerRequest(CheckpointKind.FINAL, stops_run=True)
 
 @dataclass(frozen=True, slots=True)
 class TriggerRules:
-    """The settings that decide; they may change during a run.
+    """The settings of triggering; they may change during a run.
 
-    `interval_ms` None: no periodic checkpoints. `forces_savepoints`: savepoints do not wait for a
-    free place. `allows_finished_sources`: checkpoints go on when some source subtasks have ended.
+    An `interval_ms` of None means no periodic checkpoints. With `forces_savepoints`, savepoints do
+    not wait for a free place. With `allows_finished_sources`, checkpoints continue after some
+    source subtasks have ended.
     """
 
     interval_ms: float | None
@@ -67,7 +68,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Nothing may start before this moment (None: not before another event)."""
+    """Nothing may start before this moment (None means not before another event)."""
 
     monotonic_ms: float | None
 
@@ -77,18 +78,18 @@ NOT_BEFORE_AN_EVENT = WaitUntil(None)
 
 @dataclass(slots=True, kw_only=True)
 class TriggerDecider:
-    """Guarantee: never more checkpoints under way than the rules allow, forced savepoints excepted;
-    and no request is overtaken by a lesser one.
+    """Guarantee: not more checkpoints under way than the rules allow, except for forced savepoints;
+    and no request is overtaken by one of a lower rank.
 
-    `first_delay_ms` of `on_running` is the phase of the periodic schedule: Flink draws it, so that
-    runs that start together do not checkpoint together.
+    `first_delay_ms` of `on_running` is the phase of the periodic schedule. Flink draws it at
+    random, so that runs that start together do not checkpoint together.
     """
 
     rules: TriggerRules
     max_queued: int = MAX_QUEUED_REQUESTS
     _queue: list[TriggerRequest] = field(default_factory=list)
     _is_running: bool = False
-    _is_wanted: bool = False  # before all subtasks ran
+    _is_wanted: bool = False  # by a source, before all subtasks ran
     _due_ms: float | None = None  # of the next periodic one; None: there is none
     _last_end_ms: float | None = None
     _failed_ms: float | None = None  # the end of the last one, if it failed
@@ -121,7 +122,7 @@ class TriggerDecider:
         self._is_stopping = False
 
     def on_rules(self, rules: TriggerRules, now_ms: float) -> None:
-        """These rules hold from now on; another interval starts a beat of its own."""
+        """Applies these rules from now on; a changed interval restarts the schedule."""
         _check_rules(rules)
         if rules.interval_ms != self.rules.interval_ms:
             self._due_ms = None if rules.interval_ms is None else now_ms + rules.interval_ms
@@ -136,10 +137,10 @@ class TriggerDecider:
         self._sources_ended = True
 
     def on_reservation_wanted(self, now_ms: float) -> None:
-        """At most once: a source will stand still unless a checkpoint reserves what it has read.
+        """In at-most-once mode, a source stops unless a checkpoint reserves what it has read.
 
-        The periodic checkpoint comes at once instead of at its beat, or soon after one that failed;
-        the minimum pause holds.
+        The periodic checkpoint comes at once instead of on schedule, or soon after one that failed.
+        The minimum pause still applies.
         """
         self._is_wanted = not self._is_running
         if self._due_ms is None:
@@ -148,7 +149,7 @@ class TriggerDecider:
         self._due_ms = min(self._due_ms, max(now_ms, again_ms))
 
     def on_request(self, request: TriggerRequest) -> bool:
-        """False: the queue is full (TOO_MANY_CHECKPOINT_REQUESTS)."""
+        """Returns False if the queue is full (TOO_MANY_CHECKPOINT_REQUESTS)."""
         if len(self._queue) >= self.max_queued:
             return False
         self._queue.append(request)
@@ -156,7 +157,7 @@ class TriggerDecider:
         return True
 
     def next(self, now_ms: float) -> Start | Refuse | WaitUntil:
-        """What to do now; the host reports it back before it asks again."""
+        """Returns what to do now; the host reports what it did before it asks again."""
         if not self._is_running or self._is_stopping:
             return NOT_BEFORE_AN_EVENT
         if not self.has_free_place:
@@ -168,7 +169,7 @@ class TriggerDecider:
         return self._refusal(request) or Start(request)
 
     def on_started(self, request: TriggerRequest, now_ms: float) -> None:
-        """The periodic schedule keeps its beat, and does not make up for missed beats."""
+        """The periodic schedule keeps its rhythm, and does not make up for missed checkpoints."""
         check(self._is_running and not self._is_stopping, "checkpoints may start")
         check(self.has_free_place or self._is_forced(request), "a place is free", request=request)
         self._under_way += 1

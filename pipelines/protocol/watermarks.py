@@ -1,4 +1,4 @@
-"""Decides a subtask's event time: the smallest watermark of its inputs, without idle ones.
+"""Decides a subtask's event time: the smallest watermark of its inputs, ignoring idle ones.
 
 Pure. The inputs are the channels of a gate, or the splits of a source. An idle input holds nothing
 back. When it is active again, its watermark counts once it has caught up, so that event time does
@@ -39,7 +39,7 @@ class WatermarkMerger:
         self.is_idle = False
 
     def on_open(self, name: str) -> None:
-        """Adds an input; nothing is known of it yet."""
+        """Adds an input; nothing is known about it yet."""
         self._inputs[name] = _Input()
 
     def on_watermark(self, name: str, timestamp_ms: int) -> list[EventTimeMark]:
@@ -77,7 +77,7 @@ class WatermarkMerger:
             changed.counts = True
 
     def _advance(self) -> list[EventTimeMark]:
-        """Reports active before event time moves, idle after it."""
+        """Reports active before event time advances, and idle after it."""
         is_idle = bool(self._inputs) and all(each.is_idle for each in self._inputs.values())
         status: list[EventTimeMark] = []
         if is_idle != self.is_idle:
@@ -94,7 +94,7 @@ class WatermarkMerger:
         return [Watermark(merged)]
 
     def _merged(self, is_idle: bool) -> int:
-        """While all inputs are idle, the furthest watermark of all counts."""
+        """Returns the smallest watermark that counts; the largest while all inputs are idle."""
         inputs = self._inputs.values()
         if not inputs:
             return MAX_WATERMARK_MS

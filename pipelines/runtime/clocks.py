@@ -1,4 +1,4 @@
-"""The real clock, and processing time made of any clock. Tests pass in their own."""
+"""The real clock, and processing time derived from any clock. Tests pass in their own clock."""
 
 import time
 
@@ -10,9 +10,9 @@ _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class SystemClock:
     """Implements `pipelines.domain.clock.Clock` on the operating system's clocks.
 
-    The monotonic clock counts the time that the machine sleeps. Linux's CLOCK_MONOTONIC, which
-    `time.monotonic` reads, stands still while a laptop or a virtual machine is suspended: a slot
-    that woke up an hour later would not notice that it has been replaced.
+    The monotonic clock includes the time that the machine sleeps. Linux's CLOCK_MONOTONIC, which
+    `time.monotonic` reads, stops while a laptop or a virtual machine is suspended: a slot that
+    woke up an hour later would not notice that it has been replaced.
     """
 
     def monotonic_ms(self) -> float:
@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class ProcessingTime:
-    """Milliseconds since the epoch as operators see them: for timers and times-to-live.
+    """The processing time of operators, in milliseconds since 1970, for timers and times-to-live.
 
     Guarantee: it never goes back, so a clock that is set back makes timers wait, not fire twice.
     """

@@ -1,7 +1,8 @@
-"""The control connection between a slot and the job master: JSON messages, framed by their length.
+"""The control connection between a slot and the job master: length-prefixed JSON messages.
 
-The unions `FromSlot` and `FromMaster` list which side sends what. Sending is thread-safe. The
-connection belongs to one attempt; its end is the end of the slot's attempt, on both sides.
+The unions `FromSlot` and `FromMaster` list the messages that each side sends. Sending is
+thread-safe. The connection belongs to one attempt. When it ends, the slot's attempt ends on both
+sides.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """First message of a slot: its number and process, and where its data port listens."""
+    """The first message of a slot: its number and process, and where its data port listens."""
 
     slot: int
     pid: int
@@ -88,7 +89,7 @@ class SourcesEnded(Message, frozen=True, kw_only=True):
 
 
 class ReservationWanted(Message, frozen=True, kw_only=True):
-    """At most once: a source has read ahead all it may, and emits nothing before a checkpoint."""
+    """At most once: a source has read ahead as far as it may, and waits for the next checkpoint."""
 
     vertex: Uid
     subtask: int
@@ -105,26 +106,26 @@ class Failed(Message, frozen=True, kw_only=True):
     subtask: int | None
     cause: str
     detail: str
-    is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
-    lost_output_of: CheckpointId | None = None  # the output that it counts on is gone: fatal, too
-    damaged_file: str | None = None  # of the point that it starts from: fatal for that point
-    is_damage: bool = False  # also if the file is unknown
-    author_trace: str = ""  # the frames of the author's code; empty: none is in it
+    is_fatal: bool  # a restart cannot help: the cause is bad input or a setting, not an outage
+    lost_output_of: CheckpointId | None = None  # this checkpoint needs output that is gone: fatal
+    damaged_file: str | None = None  # of the point that the attempt starts from: fatal for it
+    is_damage: bool = False  # also True if it is not known which file is damaged
+    author_trace: str = ""  # the frames of the author's code; empty if there are none
     record: str = ""  # as `pipeline.failures.show-records` allows
-    error: OperatorError | None = None  # None: no operator raised it
+    error: OperatorError | None = None  # None if no operator raised it
     kind: FailureKind = FailureKind.UNKNOWN
 
 
 class PeerLost(Message, frozen=True, kw_only=True):
-    """A data connection ended: usually because the peer died, which the master hears itself."""
+    """A data connection ended, usually because the peer died. The master notices that itself."""
 
     problem: str
 
 
 class StrangerTurnedAway(Message, frozen=True, kw_only=True):
-    """A peer without the attempt's token, or of an older attempt, tried the data port."""
+    """A peer without the attempt's token, or of an older attempt, connected to the data port."""
 
-    attempt: Attempt  # the one it claimed; 0 if it claimed none
+    attempt: Attempt  # the attempt that it claimed, or 0 if it claimed none
     what: str
 
 
@@ -133,7 +134,7 @@ class Ended(Message, frozen=True, kw_only=True):
 
 
 class Beat(Message, frozen=True, kw_only=True):
-    """Either way: the sender lives."""
+    """A heartbeat, in either direction: the sender is alive."""
 
 
 class Sampled(Message, frozen=True, kw_only=True):
@@ -144,10 +145,10 @@ class Sampled(Message, frozen=True, kw_only=True):
 
 
 class Logged(Message, frozen=True, kw_only=True):
-    """What the slot, its subtasks and the author's code have logged since the last one."""
+    """Log lines of the slot, its subtasks and the author's code since the last such message."""
 
     lines: list[LogLine]
-    dropped: int  # before them, because there were too many
+    dropped: int  # how many lines before these were dropped, because there were too many
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,8 +158,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deploy(Message, frozen=True, kw_only=True):
-    """Everything a slot needs; code comes from the flow's name, in `code` if it was shipped, and
-    state from `restore_location`."""
+    """Everything that a slot needs. It finds the code by the flow's name (in `code` if the code was
+    shipped), and the state at `restore_location`."""
 
     run_id: RunId
     pipeline: str
@@ -171,20 +172,20 @@ class Deploy(Message, frozen=True, kw_only=True):
     compresses_snapshots: bool
     digests_output: bool
     restore_location: str | None
-    restore_manifest: Manifest | None  # of a point that the slot cannot read as it is meant
+    restore_manifest: Manifest | None  # used instead of the stored one, which may be out of reach
     faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
-    acking: AckingOptions | None = None  # None: in any mode but ACKED
+    acking: AckingOptions | None = None  # None in every mode except ACKED
     inputs: InputOptions = AS_SENT
     state: StateOptions
     forgets_state: bool = False  # at most once, after a failure: see RestorePoint
     dropped_states: list[tuple[Uid, str]] = []  # in the point, but the slot does not restore them
     quarantine: str = ""  # the directory of the quarantines of all sources
     isolation: Isolation = Isolation()
-    replayed_sources: list[Uid] = []  # sources whose quarantine is read again
-    renamed_uids: dict[Uid, Uid] = {}  # of the operators in the point, if it has other names
+    replayed_sources: list[Uid] = []  # sources whose quarantine the run reads again
+    renamed_uids: dict[Uid, Uid] = {}  # of operators that have other names in the point
     shows_failed_records: bool = False  # a failure may tell the master the record's values
-    beginning: bytes = b""  # of the run, see `connectors.beginning`
+    beginning: bytes = b""  # of the run, see `Beginning` in `connectors.positions`
     code: ShippedCode | None = None  # the host has put the wheel on this machine
 
 
@@ -196,14 +197,14 @@ class Inject(Message, frozen=True, kw_only=True):
     checkpoint_id: CheckpointId
     trigger_ms: int
     location: str
-    savepoint_format: SavepointFormat | None  # None: a checkpoint
+    savepoint_format: SavepointFormat | None  # None for a checkpoint
     is_final: bool
     drains: bool = False
-    confirmed_id: CheckpointId = NO_CHECKPOINT  # what increments may build on, at the least
+    confirmed_id: CheckpointId = NO_CHECKPOINT  # the oldest checkpoint that increments may build on
 
 
 class Completed(Message, frozen=True, kw_only=True):
-    """Sinks commit on it, so it carries the proof that they may."""
+    """Sinks commit when they get this message, so it carries the proof that they may."""
 
     permit: CommitPermit
 
@@ -213,9 +214,9 @@ class Aborted(Message, frozen=True, kw_only=True):
 
 
 class Die(Message, frozen=True, kw_only=True):
-    """Kill this slot's own process with SIGKILL: a fault on purpose.
+    """The slot kills its own process with SIGKILL: a fault on purpose.
 
-    The slot stops waiting for the moment `within_s` after it heard of it.
+    The slot stops waiting for the moment `within_s` after it has got this message.
     """
 
     moment: KillMoment
@@ -255,7 +256,7 @@ MASTER_DECODER: msgspec.json.Decoder[FromMaster] = msgspec.json.Decoder(FromMast
 
 _LENGTH = struct.Struct("!I")
 MAX_FRAME_BYTES = 64 << 20
-"""An acknowledgement lists files and committables; this is far above any honest one."""
+"""An acknowledgement lists files and committables; this limit is far above any legitimate one."""
 
 SEND_TIMEOUT = struct.pack("ll", 5, 0)
 """Seconds and microseconds: a peer that hangs must not hang the sender."""
@@ -270,11 +271,14 @@ def prepare(connection: socket.socket, heartbeat: Heartbeat) -> None:
 
 
 class MessageTooLong(Rejected):
-    """To send it again would end the same way."""
+    """The message exceeds the limit, so sending it again cannot help."""
 
 
 class ControlLink(Generic[T]):
-    """`decoder` knows the messages that the other side may send. Needs a prepared connection."""
+    """One end of a control connection. `decoder` knows the messages that the other side may send.
+
+    Needs a prepared connection.
+    """
 
     def __init__(
         self,
@@ -291,13 +295,15 @@ class ControlLink(Generic[T]):
 
     @property
     def heard_ms(self) -> float:
-        """Monotonic: when the other side was last heard, even if no one has acted on it yet."""
+        """Monotonic time of the last message received, whether or not it was handled yet."""
         return self._heard_ms
 
     def send(self, message: Message) -> None:
-        """Raises MessageTooLong; then nothing was sent. Raises OSError if the connection is gone,
-        or the other side takes nothing any more. Then the connection is closed, because half a
-        frame may have been sent."""
+        """Raises MessageTooLong before it sends anything.
+
+        Raises OSError if the connection is gone or the other side no longer reads. Then it closes
+        the connection, because half a frame may have been sent.
+        """
         payload = self._encoder.encode(message)
         if len(payload) > MAX_FRAME_BYTES:
             raise MessageTooLong(
@@ -312,8 +318,8 @@ class ControlLink(Generic[T]):
                 raise
 
     def receive(self) -> T | None:
-        """The next message; None at the end of the connection. Only one thread may call this; it
-        gives the socket back when nothing more comes.
+        """Returns the next message, or None at the end of the connection. Only one thread may call
+        this; it closes the socket when nothing more comes.
 
         Raises:
             ProtocolError: a frame is too long or is not a message of the other side.
@@ -330,12 +336,12 @@ class ControlLink(Generic[T]):
         return message
 
     def close(self) -> None:
-        """Wakes a thread that is blocked in `receive`, on both sides. Harmless when repeated.
+        """Wakes threads that are blocked in `receive`, on both sides. You may call it repeatedly.
 
-        The descriptor stays with that thread. Freed too early, it would soon belong to another
-        connection, and the thread would read that one's bytes.
+        The thread that receives keeps the descriptor. If it were freed too early, another
+        connection would soon get it, and the thread would read that connection's bytes.
         """
-        with contextlib.suppress(OSError):  # the other side may have been faster
+        with contextlib.suppress(OSError):  # the other side may have closed it first
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _receive(self) -> T | None:
@@ -372,7 +378,7 @@ class ControlLink(Generic[T]):
 
 
 class Pulse(threading.Thread):
-    """Reports at every interval that this side lives, even when it has nothing else to say."""
+    """Reports at every interval that this side is alive, even when it has nothing else to say."""
 
     def __init__(self, heartbeat: Heartbeat, beat: Callable[[], None]) -> None:
         super().__init__(name="pulse", daemon=True)

@@ -1,4 +1,4 @@
-"""Carries out faults on purpose where the runtime passes a named point.
+"""Injects faults on purpose where the runtime passes a named point.
 
 Without a plan, as in every run outside of tests, passing a point does nothing until a request asks
 for a fault.
@@ -20,7 +20,7 @@ SLOW_S = 1.0
 
 
 class FaultOnPurpose(Exception):
-    """What `FaultAction.FAIL` raises."""
+    """The error that `FaultAction.FAIL` raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Slow:
 
 
 class Faults:
-    """The plan of one process. Thread-safe: points are passed on any thread."""
+    """The plan of one process. Thread-safe: any thread may pass a point."""
 
     def __init__(self, plan: Sequence[Fault] = (), slot: int | None = None) -> None:
         self._kill: _Kill | None = None
@@ -47,22 +47,22 @@ class Faults:
         self.follow(plan, slot)
 
     def follow(self, plan: Sequence[Fault], slot: int | None = None) -> None:
-        """Follows this plan from now on; a requested kill stays requested."""
+        """Follows this plan from now on. A kill that was requested before stays due."""
         self._plan = [fault for fault in plan if slot is None or fault.slot in (None, slot)]
 
     def kill_at(self, point: FaultPoint, within_s: float) -> None:
-        """This process ends the next time that it passes the point, in whichever attempt.
+        """Kills this process the next time it passes the point, in any attempt.
 
         The request expires after `within_s`: by then the requester no longer expects it.
         """
         self._kill = _Kill(point, time.monotonic() + within_s)
 
     def slow_at(self, point: FaultPoint, delay_s: float, for_s: float) -> None:
-        """Passing the point takes `delay_s` longer, each time, for the next `for_s`."""
+        """Adds `delay_s` each time this process passes the point, for the next `for_s`."""
         self._slow = _Slow(point, delay_s, time.monotonic() + for_s)
 
     def reach(self, point: FaultPoint, attempt: Attempt) -> None:
-        """Raises FaultOnPurpose; or this process ends or stops here."""
+        """Carries out due faults: kills, stops or slows this process, or raises FaultOnPurpose."""
         kill = self._kill
         if kill is not None and point is kill.point and time.monotonic() < kill.until_s:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -80,11 +80,11 @@ class Faults:
 
 
 NO_FAULTS = Faults()
-"""For callers without a plan or requests."""
+"""The default for callers that have neither a plan nor requests."""
 
 
 def check_permission(plan: Sequence[Fault]) -> None:
-    """Raises Rejected unless this process may carry out faults."""
+    """Raises Rejected if there are faults in the plan and this process may not carry them out."""
     if plan and os.environ.get(PERMISSION) != "1":
         raise Rejected(
             "The setting testing.faults kills processes on purpose and is refused: this pipeline"
@@ -97,7 +97,8 @@ def _act(fault: Fault) -> None:
         case FaultAction.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         case FaultAction.STOP:
-            # Reaches this thread first; `os.kill` reaches another one and lets this one go on.
+            # Stops this thread first; with `os.kill`, another thread would get the signal first
+            # and this one would continue for a moment.
             signal.raise_signal(signal.SIGSTOP)
         case FaultAction.SLOW:
             time.sleep(SLOW_S)

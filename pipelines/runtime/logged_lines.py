@@ -1,9 +1,9 @@
 """Turns records of Python's logging into lines of a run's log, in the driver and in slots.
 
-A slot holds back a few hundred lines at most and sends them to the driver over its control
-connection, which is the only way to it on a cluster. What does not fit is dropped and counted:
-code that logs too much must not delay records or heartbeats. Secrets are masked here, before a line
-leaves its process.
+A slot buffers a few hundred lines at most and sends them to the driver over its control connection,
+its only way to the driver on a cluster. It drops and counts the lines that do not fit: code that
+logs too much must not delay records or heartbeats. Secrets are masked here, before a line leaves
+its process.
 """
 
 import logging
@@ -21,17 +21,18 @@ from pipelines.domain.texts import masked
 
 HELD_MAX = 500
 SENT_MAX = 100
-"""Lines in one message."""
+"""The limit of lines in one message."""
 
 PAUSE_S = 0.5
-"""After the lines that were held: so a slot sends 1,000 a second at most."""
+"""The pause before a slot sends what it holds: with HELD_MAX, at most 1,000 lines a second."""
 
 _OF_SUBTASK = re.compile(r".+\[[0-9]+\]")
 _traceback = logging.Formatter()
 
 
 def line_of(record: logging.LogRecord, where: str, attempt: Attempt) -> LogLine:
-    """`where` names the process; the thread of a subtask has its own name."""
+    """Returns a line of the run's log. `where` names the process, unless a subtask's thread logged
+    the record: then the line names the subtask."""
     thread = record.threadName or ""
     trace = record.exc_text or ""
     if record.exc_info and not trace:
@@ -48,7 +49,7 @@ def line_of(record: logging.LogRecord, where: str, attempt: Attempt) -> LogLine:
 
 
 class SlotLog(logging.Handler):
-    """Sends from a thread of its own. `send` gets lines, and how many were dropped before them."""
+    """Sends lines from its own thread. `send` takes lines and the count of those dropped before."""
 
     def __init__(
         self, slot: int, attempt: Attempt, send: Callable[[list[LogLine], int], object]
@@ -64,16 +65,16 @@ class SlotLog(logging.Handler):
         self._sending = threading.Lock()
 
     def begin(self) -> None:
-        """Takes whatever this process logs from now on, INFO too."""
+        """Takes every line that this process logs from now on, from INFO upwards."""
         logging.getLogger().addHandler(self)
         logging.getLogger().setLevel(logging.INFO)
         threading.Thread(target=self._send_all, name="log lines", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Holds the lock of the handler.
+        # The caller holds the lock of the handler.
         try:
             line = line_of(record, self._where, self._attempt)
-        except Exception:  # a message that its arguments do not fit must not end a subtask
+        except Exception:  # a message whose arguments do not fit it must not end a subtask
             self.handleError(record)
             return
         if len(self._held) < HELD_MAX:
@@ -83,7 +84,7 @@ class SlotLog(logging.Handler):
         self._news.set()
 
     def send_held(self) -> None:
-        """At once: the process may end in the next moment."""
+        """Sends the held lines at once, because the process may end in the next moment."""
         with self._sending:
             while True:
                 lines, dropped = self._take()
@@ -131,7 +132,7 @@ class _DriverLog(logging.Handler):
 def kept_log(
     directory: RunDirectory, attempt: Callable[[], Attempt], check_held: Callable[[], None]
 ) -> Iterator[RunLog]:
-    """What this process logs meanwhile is kept in the run's log, while it holds the lease."""
+    """Keeps what this process logs in the run's log, as long as it holds the lease."""
     log = RunLog(directory.log, check_held=check_held)
     handler = _DriverLog(log, attempt)
     logging.getLogger().addHandler(handler)

@@ -1,8 +1,8 @@
 """Decides how this process is reached and what it encrypts with: settings, then environment.
 
-A path or address that differs from machine to machine comes from the environment. Private keys are
-never passed on. A `SlotAddress` is all that a host gives to a slot it starts: where the slot dials,
-and what it proves there.
+A path or address that differs from machine to machine comes from the environment. The driver never
+passes on a private key. A host gives only a `SlotAddress` to a slot that it starts: where the slot
+dials, and what it proves there.
 """
 
 import os
@@ -58,15 +58,15 @@ def _slot_networking(settings: Settings) -> SlotNetworking:
 
 
 def load_tls(networking: SlotNetworking) -> Tls | None:
-    """None: not encrypted. Raises Rejected naming the missing setting and its variable, or the file
-    that cannot be used."""
+    """Returns None if connections are not encrypted. Raises Rejected naming the missing setting and
+    its variable, or the file that cannot be used."""
     if networking.tls is None:
         return None
     return Tls.load(_on_this_machine(networking.tls, os.environ))
 
 
 def slot_hosts(networking: SlotNetworking, local_address: str) -> tuple[str, str]:
-    """The address that reaches the data port, and the address that it listens on."""
+    """Returns the address at which peers reach the data port, and the address it listens on."""
     host = os.environ.get(SLOT_HOST_VARIABLE) or networking.host or local_address
     return host, networking.bind_host or host
 
@@ -91,7 +91,7 @@ def _on_this_machine(named: TlsFiles, environment: Mapping[str, str]) -> TlsFile
 
 @dataclass(frozen=True, slots=True)
 class SlotAddress:
-    """What a host passes to its slot. The token is the attempt's secret and is never logged."""
+    """The address that a host gives its slot. The token is the attempt's secret, never logged."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""The host: one barrier stage per attempt, and reading state as a DataFrame.
+"""The Spark host: runs one barrier stage per attempt, and reads state as a DataFrame.
 
 The only package that imports pyspark.
 """

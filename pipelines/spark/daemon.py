@@ -1,8 +1,8 @@
-"""The process that Spark forks Python workers from, with everything a slot imports loaded.
+"""The process from which Spark forks Python workers; it has loaded everything that a slot imports.
 
-Importing takes most of a second, a fork takes milliseconds; so a slot of a new attempt is up at
-once. Named by `spark.python.daemon.module`. Loads modules only: every slot would share a thread or
-connection that it opened.
+Importing takes most of a second and a fork takes milliseconds, so a slot of a new attempt starts at
+once. `spark.python.daemon.module` names this module. It only loads modules: all slots would share a
+thread or connection that it opened.
 """
 
 from contextlib import suppress
@@ -19,9 +19,9 @@ OPTIONAL = "pipelines.storage.object_store"  # slots import it once a location n
 if __name__ == "__main__":
     for module in PRELOADED:
         import_module(module)
-    with suppress(ImportError):  # its client is an extra
+    with suppress(ImportError):  # its client library is an optional extra
         import_module(OPTIONAL)
     for name in declared_flows():
-        with suppress(Rejected):  # a slot that needs it says why it cannot be imported
+        with suppress(Rejected):  # a slot that needs the flow says why it cannot be imported
             find_flow(name)
     daemon.manager()

@@ -1,12 +1,12 @@
 """DataFrames at both ends of a run: written to the files that a run reads, and read from a point.
 
 Each executor writes its partitions of a DataFrame into the files of a `DataFrameRows`. This module
-decides in which types Spark gives the rows: another Spark type stands for an Arrow type that Spark
-lacks, never at a loss of value. It makes the files durable before anything reads them.
+chooses the Spark types of the rows: another Spark type represents an Arrow type that Spark does not
+have, and never loses a value. It makes the files durable before anything reads them.
 
-`read_state` gives the state in a savepoint or checkpoint. Executors read a point's files, one task
-each, and verify length and digest; the driver collects nothing. It works for every storage, for the
-open format and for the backends' own files. Any program can read a canonical savepoint.
+`read_state` returns the state in a savepoint or checkpoint. Executors read a point's files, one
+task each, and verify length and digest; the driver collects nothing. It works for every storage,
+for the open format and for the backends' own files. Any program can read a canonical savepoint.
 
 Sources: Spark's `from_arrow_type`, which refuses unsigned integers and assumes microseconds;
 Flink's State Processor API (`SavepointReader`), by uid and name instead of classes.
@@ -52,7 +52,7 @@ def readable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def as_spark_reads(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in types that Spark has."""
+    """Returns the same rows in types that Spark has."""
     schema = readable_schema(batch.schema)
     if schema.equals(batch.schema):
         return batch
@@ -80,13 +80,13 @@ def _readable(column_type: pa.DataType) -> pa.DataType:
 
 
 ROW_GROUP_ROWS = 65_536
-"""How many rows a reader can skip at once when it begins in the middle."""
+"""How many rows a reader that begins in the middle can skip at once."""
 
 WRITTEN = "rows long"
 
 
 def keep_rows(session: SparkSession, source: DataFrameRows) -> int:
-    """Returns the row count. Raises Rejected: the DataFrame cannot be made, or does not fit."""
+    """Returns the row count. Raises Rejected if the DataFrame cannot be made or does not fit."""
     frame = _loaded(session, source)
     _check_fits(frame, source)
     chosen = frame.select(*(_named(place, c.name) for place, c in enumerate(source.schema)))
@@ -106,7 +106,7 @@ def keep_rows(session: SparkSession, source: DataFrameRows) -> int:
 
 
 def _loaded(session: SparkSession, source: DataFrameRows) -> DataFrame:
-    """The author's function may raise any exception."""
+    """Calls the author's function, which may raise any exception. Raises Rejected."""
     try:
         frame = source.load(session)
     except Exception as error:
@@ -138,7 +138,8 @@ def _check_fits(frame: DataFrame, source: DataFrameRows) -> None:
 def _part_writer(
     rows: Path, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Runs in an executor. A retried task writes its whole file again."""
+    """Returns a function that writes one partition in an executor. A retried task writes its whole
+    file again."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context: Any = TaskContext.get()
@@ -159,7 +160,7 @@ def _part_writer(
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cuts off the part of a time that the type cannot hold; any other loss is an error."""
+    """Truncates times to what the type can store; any other loss is an error."""
     arrays = [
         batch.column(place).cast(column.type, safe=not pa.types.is_timestamp(column.type))
         for place, column in enumerate(schema)
@@ -168,7 +169,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _named(place: int, column: str) -> Column:
-    """By its place, because Spark reads a dot in a name as a field of a struct."""
+    """Renames the column to its place, because Spark reads a dot in a name as a struct's field."""
     quoted = column.replace("`", "``")
     return col(f"`{quoted}`").alias(f"column_{place}")
 
@@ -181,17 +182,17 @@ FOUND_BY = "read_state"
 
 
 def read_state(spark: SparkSession, path: str, uid: str, state: str) -> DataFrame:
-    """The rows of one state of one operator: its key columns, its value columns, `__key_group`.
+    """Returns the rows of one state of one operator: key columns, value columns, `__key_group`.
 
-    A batch list also has `__namespace`, such as the window that its rows belong to. The types
-    are those of the state, as far as Spark has them: unsigned integers become the next wider
-    signed ones, seconds become microseconds.
+    A batch list also has `__namespace`, such as the window that its rows belong to. The types are
+    those of the state if Spark has them. Unsigned integers become the next wider signed ones,
+    seconds become microseconds.
 
     Raises:
-        Rejected: the point has no such operator or state; the message lists what there is.
+        Rejected: the point has no such operator or state; the message lists those that it has.
         CorruptSnapshot: there is no point at `path`, or its manifest is damaged. The action that
-            reads a damaged file raises an error that names it. If the point lies in the
-            directories of a run under way, its driver is asked to read its points.
+            reads a damaged file raises an error that names it. If the point is in the directories
+            of a run under way, its driver is asked to check its points.
     """
     location = path if scheme_of(path) else os.path.abspath(path)
     with reporting_damage(location, SystemClock(), found_by=FOUND_BY):
@@ -203,7 +204,7 @@ def read_state(spark: SparkSession, path: str, uid: str, state: str) -> DataFram
 
 
 def handles_of(manifest: Manifest, location: str, uid: str, state: str) -> list[StateHandle]:
-    """The handles of every subtask that holds rows. Raises Rejected, see `read_state`."""
+    """Returns the handles of every subtask that has rows. Raises Rejected, see `read_state`."""
     by_state: dict[str, list[StateHandle]] = {}
     uids = sorted({o.uid for subtask in manifest.subtasks for o in subtask.operators})
     for subtask in manifest.subtasks:
@@ -222,7 +223,7 @@ def handles_of(manifest: Manifest, location: str, uid: str, state: str) -> list[
 
 
 def _schema_of(spark: SparkSession, location: str, handle: StateHandle) -> pa.Schema:
-    """An executor reads it: the driver may not even reach the files."""
+    """Has an executor read the schema: the driver may be unable to reach the files."""
     [row] = (
         spark.range(0, 1, 1, 1)
         .mapInArrow(_schema_reader(location, handle), "schema binary")
@@ -264,7 +265,7 @@ def _rows(location: str, encoded: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _store(location: str) -> CheckpointStores:
-    """Includes the directory around the point: checkpoints share files that lie there."""
+    """Returns a store with access to the directory around the point: shared files are there."""
     return CheckpointStores([location.rstrip("/").rpartition("/")[0]], max_memory_state_bytes=0)
 
 

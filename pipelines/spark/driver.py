@@ -1,9 +1,9 @@
 """The driver process: `python -m pipelines.spark.driver RUN_DIR`.
 
-Takes the lease of the run, starts Spark and hosts the job master until the run is over. Ends with
-status 0 if the run finished, was stopped or cancelled; 1 if it failed; 3 if another driver holds
-the lease, from the start or since it took the run over; 4 if a system that the run needs is away:
-another driver may resume it later.
+Takes the lease of the run, starts Spark and hosts the job master until the run is over. Exit status
+0: the run finished, was stopped or cancelled. 1: it failed. 3: another driver holds the lease, from
+the start or since it took the run over. 4: a system that the run needs does not answer, and another
+driver may resume the run later.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> int:
 def spark_stages(
     directory: RunDirectory, spec: RunSpec, post: Callable[[JobEvent], None]
 ) -> Iterator[SparkStageHost]:
-    """Sends the package of the run, if it was shipped, to every machine with a slot."""
+    """Starts Spark. Sends the run's package, if it was shipped, to every machine with a slot."""
     settings = parse_settings(spec.settings)
     session = open_session(
         spec.master,

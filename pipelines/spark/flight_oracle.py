@@ -1,7 +1,7 @@
-"""The answer of a plain Spark SQL batch query, held against what the sinks of `flight_delays` hold.
+"""Compares the output of `flight_delays` with the result of a plain Spark SQL batch query.
 
 Shares no code with the engine. `python -m pipelines.spark.flight_oracle DATA FILES SQLITE OUT`:
-the prepared input, the directory of Parquet output, the SQLite file, and where the verdict goes.
+the prepared input, the directory of Parquet output, the SQLite file, and the file for the verdict.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def verdict(session: SparkSession, data: Path, files: Path, sqlite: Path) -> dict[str, Any]:
-    """Plain values: the expected number of rows, and a `Comparison` of each of the outputs."""
+    """Returns plain values: the expected number of rows, and a `Comparison` for each output."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
     for name in ("flights", "weather"):
         session.read.parquet(str(data / name)).createOrReplaceTempView(name)
@@ -94,7 +94,7 @@ def _rows(frame: DataFrame) -> list[tuple[Key, Row]]:
 
 
 def _file_rows(session: SparkSession, directory: Path) -> list[tuple[Key, Row]]:
-    """Only files that a reader sees: names with a leading dot or underscore are not output."""
+    """Reads only committed files: names with a leading dot or underscore are not output."""
     finals = [str(p) for p in directory.glob("*.parquet") if not p.name.startswith((".", "_"))]
     return _rows(session.read.parquet(*finals)) if finals else []
 
@@ -107,7 +107,7 @@ def _sql_rows(path: Path) -> list[tuple[Key, Row]]:
 
 
 def _seconds(stored: str) -> int:
-    """SQLite keeps times as text, in UTC."""
+    """Parses a time of SQLite, which stores times as text, in UTC."""
     moment = datetime.fromisoformat(stored)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 

@@ -1,12 +1,13 @@
 """`python -m pipelines.spark.questions state|partitions`: one question to Spark and its answer.
 
-The process is Spark's own; question and answer are JSON. The question is one line of standard
-input. The process ends when standard input does, and Spark with it: without the process that asked,
-it must not write on. Exit status 1: the last line of standard error says why there is no answer.
+The process exists only for Spark; question and answer are JSON. The question is one line of
+standard input. When standard input ends, the process ends, and Spark with it: it must not continue
+to write without the process that asked. Exit status 1: the last line of standard error says why
+there is no answer.
 
 `state` reads rows of a query's state through Spark's source `statestore`, and writes nothing.
-`partitions` deals the state of a fork to another number of partitions; it writes into the fork
-alone, which the asker has made and removes if there is no answer.
+`partitions` redistributes the state of a fork over another number of partitions. It writes only
+into the fork. The asker has made the fork, and removes it if there is no answer.
 """
 
 import json
@@ -38,7 +39,7 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 def answer_one(name: str, kind: type[Q], answer: Callable[[SparkSession, Q], object]) -> int:
-    """The exit status. `answer` raises Rejected if there is none."""
+    """Returns the exit status. `answer` raises Rejected if there is no answer."""
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=kind)
     threading.Thread(target=_end_with_the_asker, name="asker", daemon=True).start()
     builder = SparkSession.builder.master("local[2]").appName(name)
@@ -59,8 +60,9 @@ def answer_one(name: str, kind: type[Q], answer: Callable[[SparkSession, Q], obj
 
 
 def _end_with_the_asker() -> None:
-    """Spark's Java ends when this process does, because its own standard input ends then. Python's
-    reader of standard input has a lock that would be in the way at the end of this process."""
+    """Ends this process when the asker has ended. Spark's Java process then ends, too, because its
+    own standard input ends. Reads with `os.read`: Python's reader of standard input has a lock that
+    would block the end of this process."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(ORPHANED)
@@ -72,7 +74,7 @@ class Place(msgspec.Struct):
 
 
 class StateQuestion(msgspec.Struct):
-    """One place: its rows. Two: the rows that only one of them has."""
+    """With one place, asks for its rows; with two, for the rows that only one of them has."""
 
     places: list[Place]
     operator_id: int
@@ -105,7 +107,7 @@ def state_answer(spark: SparkSession, asked: StateQuestion) -> dict[str, object]
 
 
 def _rows(frame: DataFrame, asked: StateQuestion) -> tuple[list[dict[str, object]], int]:
-    """The first rows in the order of their keys, and how many there are."""
+    """Returns the first rows in the order of their keys, and the number of all rows."""
     partition: list[Column] = [sf.col("partition_id")] if "partition_id" in frame.columns else []
     written = frame.select(
         sf.to_json("key").alias("key"), sf.to_json("value").alias("value"), *partition
@@ -126,7 +128,7 @@ def _value(text: str | None) -> object:
 
 
 class PartitionsQuestion(msgspec.Struct):
-    """`location`: of a fork of that batch, from which no query has run."""
+    """`location`: a fork of batch `batch_id` from which no query has run."""
 
     location: str
     batch_id: int
@@ -134,7 +136,7 @@ class PartitionsQuestion(msgspec.Struct):
 
 
 def partitions_answer(spark: SparkSession, asked: PartitionsQuestion) -> dict[str, int]:
-    """Raises Rejected if Spark refuses, or if a row differs."""
+    """Repartitions a fork. Raises Rejected if Spark refuses, or if a row differs afterwards."""
     tree = tree_at(asked.location, [asked.location])
     return {"compared_rows": repartition(spark, tree, asked.batch_id, asked.partitions)}
 

@@ -1,14 +1,15 @@
 """Runs slots as one Spark barrier stage per attempt: Spark places, starts and isolates them.
 
-Spark never retries a failed barrier result stage, which suits us: the job master has the restart
-strategy. Start-up does not use `barrier()` or `allGather()`, which sleep about a second each; slots
-dial the control address from the task's closure.
+Spark never retries a failed barrier result stage. That is what the engine needs, because the job
+master has the restart strategy. The start does not use `barrier()` or `allGather()`, which sleep
+about a second each; slots dial the control address from the task's closure.
 
 The driver's Spark session has no UI and restarts nothing by itself. It is bound to loopback unless
 the settings name other addresses.
 
 On YARN, Spark's driver starts once the ResourceManager has started an application master for it.
-Spark waits without a limit; `slot.request.timeout` is one, and a person may cancel the run.
+Spark waits without a limit; here `slot.request.timeout` limits the wait, and a person may cancel
+the run.
 """
 
 import math
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class SparkStageHost:
-    """Implements `StageHost` and `KeepsDataFrames` of `pipelines.runtime.master.slots`."""
+    """Implements `StageHost` and `KeepsDataFrames` of `pipelines.runtime.master.run_context`."""
 
     def __init__(self, session: SparkSession, post: Callable[[JobEvent], None]) -> None:
         self._session = session
@@ -108,8 +109,8 @@ SETTINGS = {
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 CLUSTER_SETTINGS = {
-    # Spark would place slots on a machine that has vanished for as long as it believes in it, which
-    # is two minutes by default.
+    # Spark would place slots on a machine that has vanished until it notices that, which takes two
+    # minutes by default.
     "spark.executor.heartbeatInterval": "5s",
     "spark.network.timeout": "30s",
     "spark.network.timeoutInterval": "5s",
@@ -118,7 +119,7 @@ SOURCE_ROOT = Path(__file__).parents[2]
 
 
 def is_one_machine(master: str) -> bool:
-    """Whether its slots see the files of the driver."""
+    """Returns True if the slots of this master see the driver's files."""
     return master.startswith("local")
 
 
@@ -129,10 +130,11 @@ def open_session(
     within_s: float,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> SparkSession:
-    """One per driver process. `within_s`: how long YARN may take to start the application.
+    """Opens the only session of a driver process.
 
-    Spark's own driver has the addresses of the run's control port. Raises Rejected if Spark does
-    not start, and StartGivenUp if the run is cancelled before YARN has started it.
+    `within_s`: how long YARN may take to start the application. Spark's own driver gets the
+    addresses of the run's control port. Raises Rejected if Spark does not start, and StartGivenUp
+    if the run is cancelled before YARN has started it.
     """
     check_configured(master)
     builder = SparkSession.builder.master(master).appName(application)
@@ -143,7 +145,7 @@ def open_session(
     settings = SETTINGS | addresses | ({} if is_one_machine(master) else CLUSTER_SETTINGS)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    if is_one_machine(master):  # or its workers and executors listen on every interface
+    if is_one_machine(master):  # otherwise its workers and executors listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path(master))
     if VARIABLE in os.environ:  # slots find the pipeline by the same names
@@ -158,14 +160,14 @@ def open_session(
 
 
 def send_engine(session: SparkSession) -> None:
-    """To the working directory of each executor, where their PYTHONPATH looks first."""
+    """Sends the engine to the working directory of each executor, the first on its PYTHONPATH."""
     place = Path(SparkFiles.getRootDirectory()) / "sent"  # Spark deletes it when the driver ends
     place.mkdir()
     session.sparkContext.addFile(str(pack_engine(place, declared_flows())))
 
 
 def _python_path(master: str) -> str:
-    """The packages of authors that are installed nowhere are found by the driver's own paths."""
+    """Includes the driver's paths, so that slots find authors' packages that are not installed."""
     inherited = os.environ.get("PYTHONPATH", "")
     paths = [str(SOURCE_ROOT), *(path for path in inherited.split(os.pathsep) if path)]
     sent = [] if is_one_machine(master) else [FILE]
@@ -205,12 +207,12 @@ def started(
     within_s: float,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Started:
-    """What `start` returns. A start on YARN that is given up goes on in its thread, until this
-    process ends.
+    """Returns the result of `start`. If a start on YARN is given up, it continues in its thread
+    until this process ends.
 
     Raises:
-        Rejected: caused by a Retryable, Spark does not start there now.
-        StartGivenUp: `is_cancelled` while YARN had not started the application.
+        Rejected: Spark does not start there now; the cause is a Retryable.
+        StartGivenUp: the run was cancelled before YARN had started the application.
     """
     try:
         if master != YARN:

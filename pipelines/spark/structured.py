@@ -1,8 +1,9 @@
-"""What needs Spark about a Structured Streaming query: rows of its state, and other partitions.
+"""The work on a Structured Streaming query that needs Spark: reading its state, repartitioning it.
 
 Rows come through Spark's own source `statestore`, which reads a stopped or a running query and
-writes nothing. Other partitions come from Spark's offline repartition, which Spark calls
-experimental: it works on a fork here, never on the query itself, and its result is compared.
+writes nothing. To change the number of partitions, this uses Spark's offline repartition, which
+Spark calls experimental. So it works only on a fork, never on the query itself, and compares the
+result.
 """
 
 from dataclasses import dataclass, replace
@@ -20,13 +21,13 @@ from pipelines.structured.repartition import refusals
 from pipelines.structured.savepoints import committed_batch
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-"""Spark takes it from the session, and refuses if the fork's is another one."""
+"""Spark takes this version from the session, and refuses if that of the fork differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateAddress:
-    """One store of one operator at the end of one batch. `location`: of a query, a savepoint or a
-    fork."""
+    """One store of one operator at the end of one batch. `location`: that of a query, a savepoint
+    or a fork."""
 
     location: str
     batch_id: int
@@ -35,7 +36,7 @@ class StateAddress:
 
 
 def state_rows(spark: SparkSession, address: StateAddress) -> DataFrame:
-    """`key` and `value` as structs, with `partition_id`. Raises Rejected if Spark refuses."""
+    """Returns structs `key` and `value`, and `partition_id`. Raises Rejected if Spark refuses."""
     reader = spark.read.format("statestore").option("batchId", address.batch_id)
     reader = reader.option("operatorId", address.operator_id).option("storeName", address.store)
     try:
@@ -50,7 +51,7 @@ def state_rows(spark: SparkSession, address: StateAddress) -> DataFrame:
 def state_difference(
     spark: SparkSession, before: StateAddress, after: StateAddress
 ) -> tuple[DataFrame, DataFrame]:
-    """Rows that only `before` has, and rows that only `after` has, in whatever partition."""
+    """Returns the rows that only `before` has and those that only `after` has, in any partition."""
     rows = [state_rows(spark, each).select("key", "value") for each in (before, after)]
     return rows[0].exceptAll(rows[1]), rows[1].exceptAll(rows[0])
 
@@ -64,8 +65,8 @@ def fork_repartitioned(
     *,
     partitions: int,
 ) -> Fork:
-    """Fork a batch, and give the fork's state that number of partitions. Needs classic Spark, and
-    state of RocksDB.
+    """Forks a batch, and splits the fork's state into `partitions`. Needs classic Spark, and state
+    in RocksDB.
 
     If Spark refuses, or if a row differs afterwards, this raises Rejected and nothing remains.
     """
@@ -83,11 +84,11 @@ def fork_repartitioned(
 
 
 def repartition(spark: SparkSession, tree: Tree, batch_id: int, partitions: int) -> int:
-    """Give a fork of that batch, from which no query has run, that number of partitions; the number
-    of rows that were compared.
+    """Splits the state of a fork into `partitions`, and returns the number of rows compared.
 
-    Spark appends a batch without rows. Every store must hold the same rows before and after it;
-    else, or if Spark refuses, this raises Rejected, and the fork is of no use any more.
+    The fork must be of `batch_id`, and no query may have run from it. Spark appends a batch without
+    rows. Raises Rejected if Spark refuses, or if a store has different rows after that batch; the
+    fork is unusable then.
     """
     query = read_tree(tree)
     before = spark.conf.get(FORMAT)
@@ -106,13 +107,13 @@ def repartition(spark: SparkSession, tree: Tree, batch_id: int, partitions: int)
 
 
 def _said(error: Exception) -> str:
-    """In one line. What py4j says itself is only that a method was called."""
+    """Returns Java's message in one line; py4j's own message only says that a method was called."""
     text = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
     return " ".join(str(text).split())
 
 
 def _compared(spark: SparkSession, tree: Tree, batch_id: int, operator_id: int, store: str) -> int:
-    """How many rows one store has at the batch; it has the same ones at the next."""
+    """Returns the row count of one store. Raises Rejected if the next batch has other rows."""
     before, after = (
         StateAddress(location=tree.location, batch_id=each, operator_id=operator_id, store=store)
         for each in (batch_id, batch_id + 1)

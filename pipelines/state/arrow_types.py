@@ -1,6 +1,6 @@
-"""Takes values into the columns of a state and out again: as Arrow, numpy arrays or Python values.
+"""Moves values into and out of the columns of a state: as Arrow, numpy arrays or Python values.
 
-Times are their underlying integers, in the unit of their type, because tables read and write those.
+Times become their underlying integers, in the unit of their type: tables read and write those.
 A struct has one column per field. Python values are copied on their way in and out, so that only a
 put changes the state: otherwise a function could keep a value and change it in place. The function
 would see the change and the snapshot might not, depending on where a batch ends. Values of most
@@ -33,7 +33,7 @@ def storage_dtype(column_type: pa.DataType) -> np.dtype[np.generic]:
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with plain columns in place of dictionary-encoded ones."""
+    """Returns the batch with plain columns in place of dictionary-encoded ones."""
     if not any(pa.types.is_dictionary(column_type) for column_type in batch.schema.types):
         return batch
     arrays = [
@@ -44,7 +44,7 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def as_numbers(array: pa.Array) -> npt.NDArray[np.generic]:
-    """The numbers underlying a fixed-width column; a null becomes 0."""
+    """Returns the numbers underlying a fixed-width column; a null becomes 0."""
     if not pa.types.is_floating(array.type):
         return as_integers(array)
     filled = array.fill_null(0.0) if array.null_count else array
@@ -61,7 +61,7 @@ def to_arrow(
     column_type: pa.DataType,
     valid: npt.NDArray[np.generic] | None = None,
 ) -> pa.Array:
-    """`values` as `column_type`, without copying where numpy and Arrow agree."""
+    """Returns `values` as `column_type`, without a copy where numpy and Arrow agree."""
     mask = None if valid is None else ~valid.astype(np.bool_)
     array = pa.array(values, mask=mask)
     return array if array.type == column_type else array.view(column_type)
@@ -95,7 +95,7 @@ def check_default(state: str, field: pa.Field, default: Default) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ValueLayout:
-    """`schema` holds the columns of one value, in order."""
+    """The columns that store one value; `schema` lists them in order."""
 
     state: str
     type: pa.DataType
@@ -120,7 +120,7 @@ class ValueLayout:
             table.write_arrow(name, rows, column)
 
     def columns(self, values: pa.Array) -> list[pa.Array]:
-        """Raises Rejected if the type of the values is not the declared one."""
+        """Raises Rejected if the values do not have the declared type."""
         if values.type != self.type:
             raise Rejected(
                 f"The state {self.state!r} holds {self.type}; it was given {values.type}."
@@ -139,7 +139,7 @@ _NEVER_CHANGES = frozenset(
 
 
 def copy_of(value: Any) -> Any:
-    """A copy that shares nothing changeable with `value`."""
+    """Returns a copy that shares nothing mutable with `value`."""
     kind = type(value)
     if kind in _NEVER_CHANGES:
         return value

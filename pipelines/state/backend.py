@@ -1,11 +1,11 @@
-"""The contract of a state backend: tables and batch lists, cut in constant time, whole or in part.
+"""The contract of a state backend: tables, batch lists, and their full and incremental cuts.
 
 An operator declares its states by descriptor (Arrow schemas, never Python objects) and works on
-whole batches of keys. A cut freezes every state at once without a copy; another thread reads the
-frozen rows while the operator goes on writing. Nothing is ever unpickled. For a checkpoint each
-state writes everything or an increment, and gets back the handles of its files.
-`protocol.retention` decides which increment builds on which, for the thread of cuts and that of
-uploads; the runtime decides where files go.
+whole batches of keys. A cut freezes every state at once, in constant time and without a copy;
+another thread reads the frozen rows while the operator continues to write. Nothing is ever
+unpickled. For a checkpoint each state writes everything or an increment, and gets back the handles
+of its files. `protocol.retention` decides which increment builds on which; the thread that cuts and
+the thread that uploads both consult it. The runtime decides where files go.
 
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
@@ -28,12 +28,12 @@ from pipelines.state.hashing import Hashes
 
 
 class IncrementFiles(Protocol):
-    """Where one state writes its increment; names are made unique from `label`."""
+    """Writes the files of one state's increment, under unique names made from `label`."""
 
     def write_rows(
         self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> FileHandle:
-        """A file of rows that later checkpoints may refer to."""
+        """Writes a file of rows that later checkpoints may refer to."""
         ...
 
     def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
@@ -49,7 +49,7 @@ class StoredIncrement:
 
 
 class Increment(Protocol):
-    """What one state has to write for a checkpoint; may be used once, from any thread."""
+    """The part of a checkpoint that one state has to write. Use it once, from any thread."""
 
     def write(self, files: IncrementFiles) -> StoredIncrement: ...
 
@@ -66,7 +66,7 @@ class StoredDatabase:
 
     handle: StateHandle
     fetch: FetchFile
-    is_own: bool  # of this run, so later checkpoints may refer to its files
+    is_own: bool  # belongs to this run, so later checkpoints may refer to its files
 
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class IncrementLog(Generic[T]):
         self._lock = threading.Lock()
 
     def base(self, confirmed_id: CheckpointId) -> T | None:
-        """What the next increment builds on; everything up to `confirmed_id` is complete."""
+        """Returns the base of the next increment. Checkpoints up to `confirmed_id` are complete."""
         with self._lock:
             if confirmed_id == BUILD_ON_NOTHING:
                 self._increments.on_damaged()
@@ -108,12 +108,12 @@ Rows = npt.NDArray[np.int64]
 """Row numbers of a table, one per key of the batch that was looked up."""
 
 NO_ROW = -1
-"""Stands for a row number where the table does not hold the key."""
+"""The row number of a key that is not in the table."""
 
 Default = int | float | bool | str | bytes | None
 
 ScanPosition = int | bytes
-"""Where a scan continues; only the table that returned it can read it."""
+"""The position where a scan continues; only the table that returned it can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,8 @@ class BatchListDescriptor:
     """An append-only list of rows per namespace (such as a window), in order of arrival.
 
     `defaults` gives the value of a column in rows that were stored before it was declared; a column
-    without a default must be in the snapshot. `stays_in_memory`: the rows are also read in place.
+    without a default must be in the snapshot. `stays_in_memory` means that the operator also reads
+    the rows in place.
     """
 
     name: str
@@ -149,47 +150,54 @@ class BatchListDescriptor:
 
 
 class Table(Protocol):
-    """Keyed rows, vectorised. Row numbers stay valid until the row is deleted or the backend
-    settles, which it does between two calls of the operator."""
+    """Keyed rows, vectorised.
+
+    A row number stays valid until its row is deleted or the backend settles, which it does between
+    two calls of the operator.
+    """
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        """Row of each key, in order; unseen keys get a fresh row. Repeats allowed."""
+        """Returns the row of each key, in order. Unseen keys get a fresh row; keys may repeat."""
         ...
 
     def enter(
         self, keys: pa.RecordBatch, group_hashes: Hashes | None = None
     ) -> tuple[Rows, npt.NDArray[np.bool_]]:
-        """As `rows_for`, and True for each key that was unseen; of equal ones, for the first.
-        `group_hashes`: those of the keys, if you have them."""
+        """Like `rows_for`, and also flags each unseen key; if it repeats, only its first position.
+
+        Pass the `group_hashes` of the keys if you already have them.
+        """
         ...
 
     def group_hashes(self, rows: pa.RecordBatch) -> Hashes:
-        """The hashes by which `rows` belong to key groups; they need the columns of the key by
-        which the stream is keyed."""
+        """Returns the hashes that assign `rows` to key groups.
+
+        The rows need the columns by which the stream is keyed.
+        """
         ...
 
     def find(self, keys: pa.RecordBatch) -> Rows:
-        """Row of each key, NO_ROW where there is none; unlike `rows_for` it adds nothing."""
+        """Returns the row of each key, or NO_ROW for none; unlike `rows_for`, it adds nothing."""
         ...
 
     def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
-        """A copy of one value column at `rows`; only fixed-width columns without nulls."""
+        """Copies one value column at `rows`; only for fixed-width columns without nulls."""
         ...
 
     def read_arrow(self, column: str, rows: Rows) -> pa.Array:
-        """Any value column at `rows`, in its declared type."""
+        """Returns any value column at `rows`, in its declared type."""
         ...
 
     def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
-        """`write` for any value column; `values` have its type."""
+        """Like `write`, for any value column; `values` must have its type."""
         ...
 
     def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
-        """Overwrite; where `rows` repeats, the last value stays. Frozen cuts are not affected."""
+        """Overwrites values. If a row repeats, its last value stays. Frozen cuts do not change."""
         ...
 
     def delete(self, rows: Rows) -> None:
-        """Forget these keys; their row numbers may be reused. `rows` are distinct."""
+        """Deletes these keys; their row numbers may be reused. `rows` must be distinct."""
         ...
 
     def select_at_most(self, key_column: str, bound: int) -> Rows:
@@ -197,10 +205,11 @@ class Table(Protocol):
         ...
 
     def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
-        """At most `limit` rows after `after`, and where to continue; None begins, None has ended.
+        """Returns at most `limit` rows after `after`, and the position to continue from.
 
-        Over repeated rounds a scan meets every row that stays, whatever changes meanwhile; `limit`
-        bounds the work of one call.
+        Pass None to begin; a returned None means that the scan has ended. Over repeated rounds a
+        scan meets every row that stays, even if others change meanwhile. `limit` bounds the work of
+        one call.
         """
         ...
 
@@ -209,7 +218,7 @@ class Table(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Live keys."""
+        """The number of live keys."""
         ...
 
 
@@ -225,12 +234,14 @@ class BatchList(Protocol):
         ...
 
     def batches(self, namespace: int) -> Sequence[pa.RecordBatch]:
-        """A namespace's rows in order of arrival, of a list that stays in memory. The next call of
-        `append` or `pop` may change what is returned."""
+        """Returns a namespace's rows in order of arrival; only for a list that stays in memory.
+
+        The next call of `append` or `pop` may change the returned sequence.
+        """
         ...
 
     def __len__(self) -> int:
-        """Rows in all namespaces."""
+        """The number of rows in all namespaces."""
         ...
 
 
@@ -246,7 +257,7 @@ class FrozenState:
     kind: str  # "table" or "batches", or a `Redistribution`
     schema: pa.Schema
     rows: int
-    batches: Iterator[pa.RecordBatch]  # none, if there is an increment instead
+    batches: Iterator[pa.RecordBatch]  # empty if there is an increment instead
     increment: Increment | None = None
 
 
@@ -254,7 +265,7 @@ class StateBackend(Protocol):
     """All states of one operator of one subtask."""
 
     def table(self, descriptor: TableDescriptor) -> Table:
-        """Declare or get; the same name with another descriptor raises Rejected."""
+        """Declares or gets a table. Raises Rejected if the name has another descriptor."""
         ...
 
     def batch_list(self, descriptor: BatchListDescriptor) -> BatchList: ...
@@ -269,13 +280,15 @@ class StateBackend(Protocol):
     def cut_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> list[FrozenState]:
-        """Like `cut`, for a checkpoint: a backend that can do so hands out the changes since an
-        earlier, complete checkpoint. All checkpoints up to `confirmed_id` are complete, whether or
-        not the backend was notified."""
+        """Like `cut`, but for a checkpoint.
+
+        A backend that can do so returns only the changes since an earlier, complete checkpoint. All
+        checkpoints up to `confirmed_id` are complete, even if the backend was not notified.
+        """
         ...
 
     def cut_native(self) -> list[FrozenState]:
-        """Like `cut`, for a native savepoint: all of the backend's own files, shared by none."""
+        """Like `cut`, for a native savepoint: returns all the backend's own files, none shared."""
         ...
 
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None: ...
@@ -283,9 +296,9 @@ class StateBackend(Protocol):
     def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None: ...
 
     def adopt(self, database: StoredDatabase) -> bool:
-        """Take over the database of a snapshot as it is, into a declared state that is empty.
+        """Takes over a snapshot's database unchanged, as the content of a declared, empty state.
 
-        False: the database does not fit as it is, and its rows have to be restored one by one.
+        Returns False if the database does not fit; the caller then restores its rows one by one.
         """
         ...
 
@@ -300,13 +313,13 @@ class StateBackend(Protocol):
         (`state.evolution`).
 
         Raises:
-            Rejected: `state` is not declared, or a column is missing, gone or has another type;
-                the message names state and column.
+            Rejected: `state` is not declared, or a column is missing, no longer exists or has
+                another type; the message names state and column.
         """
         ...
 
     def settle(self) -> None:
-        """Between two calls of the operator: rows may be moved, so row numbers are void."""
+        """Called between two calls of the operator; may move rows, so row numbers become void."""
         ...
 
     def close(self) -> None:

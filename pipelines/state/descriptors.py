@@ -23,12 +23,12 @@ from pipelines.state.backend import (
 )
 from pipelines.state.entries import StateTtlConfig
 
-# Part of file names; the dot is reserved for tables that the engine adds to a state's own.
+# Names become part of file names. The dot is reserved for tables that the engine adds to a state.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
 Reduce = Callable[[Any, Any], Any]
-"""Associative. In a batch function it gets two arrays of equal length and combines them element by
-element (`pyarrow.compute.add`); in a row function it gets two Python values."""
+"""Must be associative. In a batch function it gets two arrays of equal length and combines them
+element by element (`pyarrow.compute.add`); in a row function it gets two Python values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ValueStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class ListStateDescriptor(StateDescriptor):
-    """Elements per key, in order of arrival."""
+    """A list of elements per key, in order of arrival."""
 
     type: pa.DataType
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
@@ -61,7 +61,7 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map per key. Map keys have a type that can be a key; null is a valid one."""
+    """A map per key. Map keys need a type that can be a key; null is a valid map key."""
 
     key_type: pa.DataType
     value_type: pa.DataType
@@ -78,7 +78,7 @@ class ReducingStateDescriptor(StateDescriptor):
 
 
 class AggregateFunction(ABC):
-    """For a row function's aggregating state; accumulators and values are Python values."""
+    """The function of an aggregating state in a row function; works on Python values."""
 
     @abstractmethod
     def create_accumulator(self) -> Any: ...
@@ -92,7 +92,10 @@ class AggregateFunction(ABC):
 
 
 class BatchAggregateFunction(ABC):
-    """For a batch function's aggregating state; one array element per record or key."""
+    """The function of an aggregating state in a batch function; works on arrays.
+
+    An array has one element per record or key.
+    """
 
     @abstractmethod
     def lift(self, values: pa.Array) -> pa.Array:
@@ -100,7 +103,7 @@ class BatchAggregateFunction(ABC):
 
     @abstractmethod
     def merge(self, left: pa.Array, right: pa.Array) -> pa.Array:
-        """Merges element by element; associative, and `left` came first."""
+        """Merges element by element. Must be associative; `left` arrived before `right`."""
 
     @abstractmethod
     def get_result(self, accumulators: pa.Array) -> pa.Array: ...
@@ -108,7 +111,7 @@ class BatchAggregateFunction(ABC):
 
 @dataclass(frozen=True, slots=True)
 class AggregatingStateDescriptor(StateDescriptor):
-    """One accumulator per key; added values and results may have other types than it."""
+    """One accumulator per key; the added values and the results may have other types."""
 
     aggregate: AggregateFunction | BatchAggregateFunction
     accumulator_type: pa.DataType

@@ -1,7 +1,7 @@
 """One table of a keyed state, restricted to the entries that its time-to-live lets readers see.
 
 Owns expiry for everything kept one row per key: values, accumulators, the elements of lists and the
-entries of maps. Which rows belong together is up to those states.
+entries of maps. Those states decide which rows belong together.
 
 Time is processing time, which the caller passes in, in milliseconds since the epoch. The time of
 the last update is stored, and expiry is computed from it; so a changed duration also applies to old
@@ -42,7 +42,7 @@ CLEANED_PER_BATCH = 1_000
 
 
 class TtlUpdate(StrEnum):
-    """Which accesses restart an entry's time. Flink: `StateTtlConfig.UpdateType`."""
+    """The accesses that restart an entry's time. Flink: `StateTtlConfig.UpdateType`."""
 
     ON_CREATE_AND_WRITE = "OnCreateAndWrite"
     ON_READ_AND_WRITE = "OnReadAndWrite"
@@ -89,7 +89,7 @@ _NO_COLUMNS = pa.schema([])
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateContext:
-    """Where the states of one operator live: its stream key, its backend and its clock."""
+    """The environment of one operator's states: its stream key, its backend and its clock."""
 
     backend: StateBackend
     key: pa.Schema
@@ -106,10 +106,10 @@ Defaults = dict[str, Default]
 
 
 class Entries:
-    """Values by key, where `key` are the columns after those of the stream's key.
+    """Values by key; `key` lists the columns that follow those of the stream's key.
 
-    `extra` are further columns of the same rows, which the state itself keeps; they never expire on
-    their own.
+    `extra` lists further columns of the same rows, which the state itself maintains. They never
+    expire on their own.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Entries:
         return self._ttl is not None and self._ttl.renews_on_read
 
     def read(self, rows: Rows) -> pa.Array:
-        """The values at `rows`, null where a row is NO_ROW."""
+        """Returns the values at `rows`, with null where a row is NO_ROW."""
         found = rows != NO_ROW
         if found.all():
             return self._layout.read(self.table, rows)
@@ -164,7 +164,7 @@ class Entries:
             self.table.write(UPDATED_COLUMN, rows, now_ms)
 
     def expired(self, rows: Rows) -> Mask:
-        """Which of `rows` have outlived their time; `rows` may contain NO_ROW."""
+        """Flags the `rows` whose time-to-live is over; `rows` may contain NO_ROW."""
         mask = np.zeros(len(rows), np.bool_)
         if self._ttl is not None:
             found = rows != NO_ROW
@@ -173,7 +173,7 @@ class Entries:
         return mask
 
     def visible(self, rows: Rows) -> Mask:
-        """Which of `rows` hold a value that may be read."""
+        """Flags the `rows` that hold a value that may be read."""
         found: Mask = rows != NO_ROW
         if self._ttl is not None and self._ttl.hides_expired:
             found &= ~self.expired(rows)
@@ -186,7 +186,7 @@ class Entries:
             self.renew(found[~self.expired(found)])
 
     def scan_expired(self, limit: int) -> Rows:
-        """The expired rows among the next `limit` rows; repeated calls go round the table."""
+        """Returns the expired ones of the next `limit` rows; repeated calls cycle through all."""
         if self._ttl is None:
             return np.empty(0, np.int64)
         rows, self._scanned = self.table.scan(self._scanned, limit)
@@ -194,7 +194,7 @@ class Entries:
 
 
 def distinct_rows(rows: Rows) -> Rows:
-    """Each row once, and no NO_ROW."""
+    """Returns each row once, without NO_ROW."""
     return np.unique(rows[rows != NO_ROW])
 
 
@@ -205,7 +205,7 @@ def last_of_each(rows: Rows) -> Rows:
 
 
 def ranks(groups: Rows) -> Rows:
-    """For each element, how many earlier elements are in the same group."""
+    """Returns, for each element, how many earlier elements are in the same group."""
     order = np.argsort(groups, kind="stable")
     sorted_groups = groups[order]
     starts = np.flatnonzero(np.diff(sorted_groups, prepend=-1))
@@ -216,7 +216,7 @@ def ranks(groups: Rows) -> Rows:
 
 
 def ranges(starts: Rows, lengths: Rows) -> tuple[Rows, Rows]:
-    """All numbers of the ranges, one range after another, and the range of each number."""
+    """Returns all numbers of the ranges, one range after another, and the range of each number."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     before = np.cumsum(lengths) - lengths
     return np.arange(len(owner)) - before[owner] + starts[owner], owner

@@ -1,8 +1,8 @@
 """Turns rows of a snapshot into rows of the state as it is declared now.
 
-Rows are checked against the declaration before they become state. Carries out what
-`protocol.compatibility` accepts: fills in added columns and casts widened ones, a whole batch at a
-time. A batch that already fits passes unchanged.
+Rows are checked against the declaration before they become state. The module makes the changes that
+`protocol.compatibility` accepts: it fills in added columns and casts widened ones, a whole batch at
+a time. A batch that already fits passes unchanged.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Descriptor = TableDescriptor | BatchListDescriptor
 
 
 def evolved(descriptor: Descriptor, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`batch` with exactly the columns of the state's snapshots.
+    """Returns `batch` with exactly the columns of the state's snapshots.
 
     Raises:
         Rejected: a column is missing, has another type or no longer exists; the message names the
@@ -41,7 +41,7 @@ def evolved(descriptor: Descriptor, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def declared_columns(descriptor: Descriptor) -> DeclaredColumns:
-    """The columns to compare with a manifest. Keys and columns that the engine adds are fixed."""
+    """Returns the columns to compare with a manifest; key and engine columns are fixed."""
     kind, keys = "batches", list[str]()
     if isinstance(descriptor, TableDescriptor):
         kind, keys = "table", descriptor.key.names
@@ -73,7 +73,7 @@ def _column(descriptor: Descriptor, field: pa.Field, batch: pa.RecordBatch) -> p
 
 
 def _filled(default: object, field: pa.Field, rows: int) -> pa.Array:
-    """Declares times by their underlying integers, as tables read and write them."""
+    """Fills a column. The integer default of a time column is a time's underlying integer."""
     is_raw_time = pa.types.is_temporal(field.type) and isinstance(default, int)
     if not is_raw_time:
         return pa.repeat(pa.scalar(default, field.type), rows)
@@ -88,7 +88,7 @@ def own_rows(
     own_groups: KeyGroupRange,
     key_groups_of: Callable[[pa.RecordBatch], KeyGroups],
 ) -> pa.RecordBatch:
-    """The rows of own key groups, with exactly the columns of `schema`.
+    """Returns the rows of own key groups, with exactly the columns of `schema`.
 
     Raises:
         Rejected: a column is missing, has another type or holds invalid values; or the rows were
@@ -98,7 +98,7 @@ def own_rows(
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
     groups = rows.column(KEY_GROUP_COLUMN).to_numpy(zero_copy_only=False)
     is_own = (groups >= own_groups.first) & (groups <= own_groups.last)
-    if not is_own.all():  # at another parallelism; a filter copies
+    if not is_own.all():  # only at another parallelism, because a filter copies
         rows, groups = rows.filter(pa.array(is_own)), groups[is_own]
     if not np.array_equal(groups, key_groups_of(rows)):
         raise Rejected(

@@ -26,16 +26,16 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _FEW = 32
-"""So few values are hashed one by one before the distinct ones among them are found."""
+"""Up to this many values are hashed one by one, without first finding the distinct ones."""
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def key_hashes(
     batch: pa.RecordBatch, columns: Sequence[str], after: Hashes | None = None
 ) -> Hashes:
-    """One hash per row over `columns`, in their order.
+    """Returns one hash per row over `columns`, in their order.
 
-    `after`: the hashes over columns that come before them.
+    `after` has the hashes over the columns that come before these.
 
     Raises:
         Rejected: a column has a type that cannot be a key; the message names it.
@@ -114,7 +114,7 @@ def _value_hashes(column: pa.Array) -> Hashes:
 
 
 def as_integers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The 64-bit integers underlying a key column; a null becomes 0."""
+    """Returns the 64-bit integers underlying a key column; a null becomes 0."""
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     if pa.types.is_temporal(array.type):

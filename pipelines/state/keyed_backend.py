@@ -55,11 +55,11 @@ class KeptTable(Table, Protocol):
     """A table as its backend sees it."""
 
     def expect(self, rows: int) -> None:
-        """A restore is about to load that many rows."""
+        """Announces that a restore is about to load that many rows."""
         ...
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
-        """Take rows of a snapshot at once if that is faster. False: not possible."""
+        """Loads rows of a snapshot in bulk if that is faster; returns False if it loaded none."""
         ...
 
     @property
@@ -165,7 +165,7 @@ class KeyedBackend:
         ]
 
     def cut_native(self) -> list[FrozenState]:
-        """Arrow rows, since they are what the memory holds."""
+        """Returns Arrow rows, because the backend holds those in memory."""
         return self.cut()
 
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
@@ -177,7 +177,7 @@ class KeyedBackend:
             state.log.on_aborted(checkpoint_id)
 
     def adopt(self, database: StoredDatabase) -> bool:
-        """False: this backend keeps no database."""
+        """Returns False: this backend keeps no database."""
         return False
 
     def restore(
@@ -259,7 +259,7 @@ _Kept = TypeVar("_Kept", bound=_State)
 
 
 class KeyedStates:
-    """Each method raises Rejected if the name is taken or the type cannot be kept."""
+    """Makes states. Each method raises Rejected if the name is taken or the type unsupported."""
 
     def __init__(self, context: KeyedStateContext) -> None:
         self._context = context
@@ -286,7 +286,7 @@ class KeyedStates:
         return self._kept(accumulators(self._context, descriptor), descriptor.ttl)
 
     def remove_expired(self) -> None:
-        """One bounded step; call it after each batch."""
+        """Removes expired entries in one bounded step. Call it after each batch."""
         for state in self._expiring:
             state.remove_expired(CLEANED_PER_BATCH)
 

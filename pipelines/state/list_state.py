@@ -1,8 +1,8 @@
 """A list or a map per key, for whole batches of keys, with expiry by element or by entry.
 
 Each key has one row with the range of its positions, and one row per element under the key and its
-position. So all elements of a key are found by computing, not by searching, and a backend needs no
-order among its keys. An entry of a map is stored under the key and the map key, and knows its
+position. So the rows of a key's elements are computed, not searched for, and a backend needs no
+order among its keys. An entry of a map is stored under the key and the map key, together with its
 position. The map key is stored again at that position of the key, so that all entries of a key can
 be found. Positions stay dense: an entry from the end fills the gap that a removed entry leaves.
 
@@ -55,14 +55,14 @@ class Extents:
         self._scanned: ScanPosition | None = None
 
     def extend(self, keys: pa.RecordBatch) -> Rows:
-        """The position of one more element for each of `keys`, in their order."""
+        """Reserves and returns the position of one more element for each of `keys`, in order."""
         rows = self._table.rows_for(keys)
         positions = self._longs(END, rows) + ranks(rows)
         self._table.write(END, rows, positions + 1)  # for a repeated key, the last one stays
         return positions
 
     def of(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
-        """Where the positions of each key begin and end; equal if there are none."""
+        """Returns where the positions of each key begin and end; equal if there are none."""
         return self._bounds(self._table.find(keys))
 
     def elements_of(self, keys: pa.RecordBatch) -> Elements:
@@ -76,12 +76,12 @@ class Extents:
         return elements
 
     def distinct(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Rows]:
-        """The distinct keys among keys that have elements, and which of them each one is."""
+        """Returns the distinct keys, and for each of `keys` its index. All must have elements."""
         rows, owners = np.unique(self._table.find(keys), return_inverse=True)
         return self._table.keys(rows), owners
 
     def set(self, keys: pa.RecordBatch, begins: Rows, ends: Rows) -> None:
-        """Give distinct keys other bounds; a key without positions is forgotten."""
+        """Gives distinct keys new bounds, and forgets a key that has no positions left."""
         rows = self._table.find(keys)
         remains = begins < ends
         self._table.write(BEGIN, rows[remains], begins[remains])
@@ -89,7 +89,7 @@ class Extents:
         self._table.delete(rows[~remains])
 
     def next_keys(self, limit: int) -> pa.RecordBatch:
-        """The next keys that have elements; repeated calls go round all of them."""
+        """Returns the next keys that have elements; repeated calls cycle through all of them."""
         rows, self._scanned = self._table.scan(self._scanned, limit)
         return self._table.keys(rows)
 
@@ -114,14 +114,14 @@ def element_keys(keys: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
 
 
 def as_lists(elements: pa.Array, owners: Rows, count: int) -> pa.ListArray:
-    """`count` lists made of elements that are sorted by their list."""
+    """Makes `count` lists from elements that are sorted by their list."""
     lengths = np.bincount(owners, minlength=count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), elements)
 
 
 class ListState:
-    """`keys` have the columns of the stream's key."""
+    """A list per key; `keys` have the columns of the stream's key."""
 
     def __init__(self, context: KeyedStateContext, descriptor: ListStateDescriptor) -> None:
         layout = ValueLayout.of(descriptor.name, descriptor.type)
@@ -145,7 +145,7 @@ class ListState:
         return lists
 
     def add(self, keys: pa.RecordBatch, elements: pa.Array) -> None:
-        """One element for each key; keys may repeat, and order is kept."""
+        """Adds one element for each key. Keys may repeat; the order is kept."""
         if not keys.num_rows:
             return
         positions = self._extents.extend(keys)
@@ -180,7 +180,7 @@ class ListState:
             self._entries.renew_read(self._entries.table.find(elements.keys))
 
     def remove_expired(self, limit: int) -> None:
-        """Check the lists of the next `limit` keys; repeated calls go round all of them."""
+        """Checks the lists of the next `limit` keys; repeated calls cycle through all of them."""
         if self._entries.ttl is None:
             return
         keys = self._extents.next_keys(limit)
@@ -194,7 +194,7 @@ class ListState:
     def _shorten(
         self, keys: pa.RecordBatch, elements: Elements, remains: npt.NDArray[np.bool_]
     ) -> None:
-        """Let each list begin with its first remaining element; gaps after it do no harm."""
+        """Makes each list begin with its first remaining element; gaps after it do no harm."""
         _, ends = self._extents.of(keys)
         begins = ends.copy()
         owners, first = np.unique(elements.owners[remains], return_index=True)
@@ -207,7 +207,7 @@ NOT_NUMBERED = -1
 
 
 class MapState:
-    """`keys` have the columns of the stream's key; they may repeat, with any map keys."""
+    """A map per key; `keys` have the columns of the stream's key and may repeat."""
 
     def __init__(self, context: KeyedStateContext, descriptor: MapStateDescriptor) -> None:
         layout = ValueLayout.of(descriptor.name, descriptor.value_type)
@@ -250,7 +250,7 @@ class MapState:
         return found
 
     def put(self, keys: pa.RecordBatch, map_keys: pa.Array, values: pa.Array) -> None:
-        """Where pairs repeat, the last value stays."""
+        """Writes the value of each pair. If a pair repeats, its last value stays."""
         pairs = self._pairs(keys, map_keys)
         rows = self._entries.table.rows_for(pairs)
         fresh = np.flatnonzero(self._entries.table.read(POSITION, rows) == NOT_NUMBERED)
@@ -267,7 +267,7 @@ class MapState:
             self._remove(rows)
 
     def entries(self, keys: pa.RecordBatch) -> pa.ListArray:
-        """For each key, a list of structs of `key` and `value`, in no particular order."""
+        """Returns, for each key, a list of structs of `key` and `value`, in no particular order."""
         lists = self.peek(keys)
         self.renew_read(keys)
         return lists
@@ -300,7 +300,7 @@ class MapState:
             self._entries.renew_read(self._entries.table.find(self._pairs_at(elements.keys)))
 
     def remove_expired(self, limit: int) -> None:
-        """Check the next `limit` entries; repeated calls go round all of them."""
+        """Checks the next `limit` entries; repeated calls cycle through all of them."""
         rows = self._entries.scan_expired(limit)
         if len(rows):
             self._remove(rows)
@@ -316,7 +316,7 @@ class MapState:
         return rows
 
     def _number(self, pairs: pa.RecordBatch, rows: Rows) -> None:
-        """Give fresh entries their positions."""
+        """Gives fresh entries their positions."""
         keys = pairs.select(self._stream_key)
         positions = self._extents.extend(keys)
         self._place(keys, positions, pairs.column(self._key_name), rows)
@@ -327,7 +327,7 @@ class MapState:
         self._keys.write_arrow(self._key_name, places, map_keys)
 
     def _remove(self, rows: Rows) -> None:
-        """1. Forget the entries. 2. Let the last entries of each key fill the gaps. 3. Shorten."""
+        """1. Forget the entries. 2. Move the last entries of each key into the gaps. 3. Shorten."""
         table = self._entries.table
         keys, owners = self._extents.distinct(table.keys(rows).select(self._stream_key))
         gone = table.read(POSITION, rows).astype(np.int64, copy=False)
@@ -343,7 +343,7 @@ class MapState:
     def _fill_gaps(
         self, keys: pa.RecordBatch, owners: Rows, gone: Rows, shorter: Rows, ends: Rows
     ) -> None:
-        """Entries at or behind the new end move to the free positions before it."""
+        """Moves the entries at or after the new end to the free positions before it."""
         gap = np.flatnonzero(gone < shorter[owners])
         gap = gap[np.argsort(owners[gap], kind="stable")]
         tail, tail_owners = ranges(shorter, ends - shorter)
@@ -358,6 +358,6 @@ class MapState:
         return with_column(keys, self._key_name, map_keys)
 
     def _pairs_at(self, elements: pa.RecordBatch) -> pa.RecordBatch:
-        """The keys of the entries at some positions, all of which are in use."""
+        """Returns the keys of the entries at some positions, which must all be in use."""
         map_keys = self._keys.read_arrow(self._key_name, self._keys.find(elements))
         return self._pairs(elements.select(self._stream_key), map_keys)

@@ -2,7 +2,7 @@
 
 A broadcast state is a map that is the same in every subtask, because every subtask builds it from
 the same records. A list state is a list of one subtask. They are kept in memory and should be
-small. `domain.key_groups.taken_by` decides what a subtask gets of them after a restore.
+small. `domain.key_groups.taken_by` decides which elements a subtask gets after a restore.
 Sources: Flink's `DefaultOperatorStateBackend`, `BroadcastState`, `OperatorStateStore`.
 """
 
@@ -26,10 +26,10 @@ VALUE = "value"
 
 
 class BroadcastState:
-    """Small: kept in memory as Python values; a cut turns them into arrays.
+    """A small map, kept in memory as Python values; a cut turns them into arrays.
 
-    Guarantee: functions read what a cut holds. Values are copied on their way in and out, so that
-    only `put` and `remove` change the state.
+    Guarantee: functions read the same values that a cut contains. Values are copied on their way in
+    and out, so that only `put` and `remove` change the state.
     """
 
     kind = Redistribution.BROADCAST
@@ -50,11 +50,11 @@ class BroadcastState:
 
     @property
     def nbytes(self) -> int:
-        """As of the last cut or look-up; any thread may ask."""
+        """The size at the last cut or look-up. Any thread may read it."""
         return self._nbytes
 
     def get(self, key: Any) -> Any:
-        """None if there is no value. Changing the result changes nothing; `put` it."""
+        """Returns the value or None. Changing the result does not change the state; `put` does."""
         value = self._entries.get(key)
         return copy_of(value) if self._may_change else value
 
@@ -62,28 +62,28 @@ class BroadcastState:
         return key in self._entries
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """The present entries, copied as by `get`."""
+        """Returns the present entries, copied like the results of `get`."""
         entries = list(self._entries.items())
         return iter(copy_of(entries) if self._may_change else entries)
 
     def look_up(self, keys: pa.Array) -> pa.Array:
-        """The value of each key, null where there is none."""
+        """Returns the value of each key, or null if there is none."""
         known, values = self._columns()
         return values.take(pc.index_in(keys, value_set=known))
 
     def put(self, key: Any, value: Any) -> None:
-        """Raises Rejected unless broadcast records are processed."""
+        """Raises Rejected unless broadcast records are being processed."""
         self._check_writable()
         self._entries[key] = copy_of(value) if self._may_change else value
         self._arrays = None
 
     def put_all(self, keys: pa.Array, values: pa.Array) -> None:
-        """Where keys repeat, the last value stays. Raises Rejected as `put` does."""
+        """If a key repeats, its last value stays. Raises Rejected in the same case as `put`."""
         self._check_writable()
         self._put_all(keys, values)
 
     def remove(self, key: Any) -> None:
-        """Raises Rejected unless broadcast records are processed."""
+        """Raises Rejected unless broadcast records are being processed."""
         self._check_writable()
         self._entries.pop(key, None)
         self._arrays = None
@@ -123,9 +123,10 @@ class BroadcastState:
 
 
 class OperatorListState:
-    """Kept as copies of the added arrays, which never change, so a cut copies only references.
+    """The list of one subtask, kept as copies of the added arrays.
 
-    Without the copy, an array made over NumPy memory would change with that memory.
+    The copies never change, so a cut copies only references. Without them, an array made over NumPy
+    memory would change with that memory.
     """
 
     def __init__(self, name: str, descriptor: ListStateDescriptor, kind: Redistribution) -> None:
@@ -149,7 +150,7 @@ class OperatorListState:
         return whole
 
     def add(self, elements: pa.Array) -> None:
-        """Raises Rejected if their type is not the declared one."""
+        """Raises Rejected if the elements do not have the declared type."""
         declared = self._descriptor
         if elements.type != declared.type:
             raise Rejected(
@@ -170,7 +171,7 @@ class OperatorListState:
         return FrozenState(self.name, self.kind, self.schema, len(self), batches)
 
     def restore(self, batch: pa.RecordBatch) -> None:
-        """Adds one part of what the subtask gets; the parts come in order."""
+        """Adds one part of the elements that the subtask gets; the parts arrive in order."""
         self.add(batch.column(0))
 
 
@@ -180,7 +181,7 @@ def _batches(chunks: tuple[pa.Array, ...], schema: pa.Schema) -> Iterator[pa.Rec
 
 
 PREFIX = "operator."
-"""Precedes the author's name, because a keyed state may have the same name."""
+"""Put before the name that the author chose, because a keyed state may have the same name."""
 
 
 class OperatorStates:
@@ -215,7 +216,7 @@ class OperatorStates:
         return [state.freeze() for state in self._states.values()]
 
     def restore(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
-        """Restores rows of a declared state, in its present types or in narrower ones."""
+        """Restores rows of a declared state; their types may be narrower than the declared ones."""
         state = self._states.get(name)
         if state is None:
             raise Rejected(f"The snapshot holds a state {name!r} that the operator does not have.")
@@ -241,7 +242,7 @@ class OperatorStates:
 
 
 def elements_taken(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.RecordBatch]:
-    """What a subtask takes of the batches of one old subtask, see `taken_by`."""
+    """Yields the elements that a subtask takes from one old subtask's batches; see `taken_by`."""
     next_index = taken.first
     for batch in batches:
         chosen = np.arange(next_index, batch.num_rows, taken.step)

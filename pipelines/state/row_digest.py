@@ -8,8 +8,8 @@ A changed, missing or doubled row goes unnoticed with probability 2^-64. Several
 each other out are as unlikely by chance, but an attacker who knows the hash can construct them: the
 digest guards against errors, not forgery. It does not cover the order of rows.
 
-It hashes values, not representations: a column that was stored and read again as another Arrow type
-of the same values (dictionary or plain, large or small, s, ms or us) has the same digest.
+It hashes values, not representations: a column has the same digest after it was stored and read
+back as another Arrow type of the same values (dictionary or plain, large or small, s, ms or us).
 
 Each step from one value to its row's hash is a bijection, at least for numbers, so a row with one
 changed value never keeps its hash.
@@ -40,7 +40,7 @@ _TO_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
 
 class RowCount:
-    """Replaces a `RowDigest` where nothing could compare one."""
+    """Replaces a `RowDigest` where no digest will be compared."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -49,13 +49,13 @@ class RowCount:
         self._rows += batch.num_rows
 
     def take(self) -> tuple[int, None]:
-        """The number of rows since the last call, and no digest."""
+        """Returns the number of rows since the last call, and no digest."""
         rows, self._rows = self._rows, 0
         return rows, None
 
 
 class RowDigest:
-    """Digests the rows of many batches; gathers small ones first, since each batch costs calls."""
+    """Digests the rows of many batches. Gathers small batches first, to make fewer calls."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -74,7 +74,7 @@ class RowDigest:
             self._digest_gathered()
 
     def take(self) -> tuple[int, int]:
-        """The number of rows since the last call, and their digest."""
+        """Returns the number of rows since the last call, and their digest."""
         self._digest_gathered()
         taken = self._rows, self._digest
         self._rows = self._digest = 0
@@ -90,7 +90,7 @@ class RowDigest:
 
 
 def digest_of(batch: pa.RecordBatch) -> int:
-    """The digest of all rows, over the columns in their order; 0 if there are no rows."""
+    """Returns the digest of all rows over the columns in their order, or 0 if there are no rows."""
     starts = range(0, batch.num_rows, CHUNK_ROWS)
     return sum(_digest_of(batch.slice(start, CHUNK_ROWS)) for start in starts) % MODULUS
 

@@ -1,6 +1,6 @@
-"""Timers per key: registered for a time, fired once that time has come, once per key and time.
+"""Timers per key: each is registered for a time, and fires once when that time has come.
 
-Event-time and processing-time timers are one table each, with keys only. So they are in every
+Event-time and processing-time timers have one table each, with keys only. So they are in every
 snapshot, and follow their key group to another parallelism. Source: Flink's
 `InternalTimerServiceImpl`; ours takes all due timers of all keys together.
 """
@@ -17,7 +17,7 @@ from pipelines.state.entries import KeyedStateContext, distinct_rows, with_colum
 
 TIMESTAMP = "__timestamp_ms"
 KEY_CHARS_MAX = 200
-"""The most characters of a key in a sentence."""
+"""The most characters of a key that a described timer shows."""
 _NO_VALUES = pa.schema([])
 
 
@@ -28,14 +28,14 @@ class TimeDomain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FiredTimers:
-    """Sorted by timestamp. A key may occur with several of them."""
+    """Timers that fired, sorted by timestamp. A key may occur with several timestamps."""
 
     domain: TimeDomain
     keys: pa.RecordBatch
     timestamps_ms: Rows
 
     def described(self, row: int) -> Firing:
-        """One timer, for the failure that it caused; -1: it is unknown which one."""
+        """Describes the timer that caused a failure; -1 means that it is unknown which one did."""
         count = self.keys.num_rows
         what = "time" if self.domain is TimeDomain.EVENT_TIME else "processing time"
         if row < 0 and count > 1:
@@ -75,7 +75,7 @@ class Timers:
             return None
         due = self._table.keys(rows)
         self._table.delete(rows)
-        # Also by key, so that the same state fires in the same order.
+        # Sorted by key too, so that equal states fire their timers in the same order.
         order = [(TIMESTAMP, "ascending"), *((name, "ascending") for name in self._key_names)]
         due = due.sort_by(order)
         timestamps_ms = due.column(TIMESTAMP).to_numpy()
@@ -83,7 +83,7 @@ class Timers:
 
 
 def moment_text(timestamp_ms: int) -> str:
-    """Any 64-bit number of milliseconds since the epoch, as text in UTC."""
+    """Formats any 64-bit number of milliseconds since the epoch as text in UTC."""
     return f"{np.datetime64(int(timestamp_ms), 'ms')}Z"
 
 

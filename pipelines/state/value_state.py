@@ -33,7 +33,7 @@ from pipelines.state.entries import (
 
 
 class ValueState:
-    """`keys` have the columns of the stream's key; arrays have one element per key, in order."""
+    """A value per key. `keys` have the columns of the stream's key; arrays match them in order."""
 
     def __init__(self, context: KeyedStateContext, descriptor: ValueStateDescriptor) -> None:
         layout = ValueLayout.of(descriptor.name, descriptor.type)
@@ -49,13 +49,13 @@ class ValueState:
         return self._entries.renews_on_read
 
     def value(self, keys: pa.RecordBatch) -> pa.Array:
-        """Null where there is no value."""
+        """Returns the value of each key, or null if there is none."""
         values = self.peek(keys)
         self.renew_read(keys)
         return values
 
     def update(self, keys: pa.RecordBatch, values: pa.Array) -> None:
-        """Where keys repeat, the last value stays. Null is no value: it clears the key."""
+        """Writes one value per key. If a key repeats, its last value stays. A null clears a key."""
         rows = self._entries.table.rows_for(keys)
         if values.null_count:
             last = last_of_each(rows)
@@ -81,7 +81,7 @@ class ValueState:
             self._entries.renew_read(self._entries.table.find(keys))
 
     def remove_expired(self, limit: int) -> None:
-        """Check the next `limit` entries; repeated calls go round all of them."""
+        """Checks the next `limit` entries; repeated calls cycle through all of them."""
         self._entries.table.delete(self._entries.scan_expired(limit))
 
 
@@ -105,11 +105,11 @@ class Accumulators:
         return self._entries.renews_on_read
 
     def peek(self, keys: pa.RecordBatch) -> pa.Array:
-        """The accumulator of each key, null if there is none; does not count as a read."""
+        """Returns the accumulator of each key, or null; does not count as a read."""
         return self._entries.read(self._visible_rows(keys))
 
     def put(self, keys: pa.RecordBatch, accumulators: pa.Array) -> None:
-        """Overwrite the accumulators of distinct keys."""
+        """Overwrites the accumulators of distinct keys."""
         self._entries.write(self._entries.table.rows_for(keys), accumulators)
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
@@ -122,7 +122,7 @@ class Accumulators:
         table.delete(distinct_rows(table.find(keys)))
 
     def remove_expired(self, limit: int) -> None:
-        """Check the next `limit` entries; repeated calls go round all of them."""
+        """Checks the next `limit` entries; repeated calls cycle through all of them."""
         self._entries.table.delete(self._entries.scan_expired(limit))
 
     def _visible_rows(self, keys: pa.RecordBatch) -> Rows:
@@ -132,7 +132,7 @@ class Accumulators:
 
 
 class FoldingState(Accumulators):
-    """Guarantee: the accumulator of a key is that of its values in order of arrival."""
+    """Guarantee: the accumulator of a key folds the key's values in order of arrival."""
 
     def __init__(self, entries: Entries, lift: Convert, merge: Merge, result: Convert) -> None:
         super().__init__(entries)
@@ -141,7 +141,7 @@ class FoldingState(Accumulators):
         self._result = result
 
     def add(self, keys: pa.RecordBatch, values: pa.Array) -> None:
-        """One value for each key; keys may repeat."""
+        """Adds one value for each key; keys may repeat."""
         if not keys.num_rows:
             return
         former = self._visible_rows(keys)
@@ -155,7 +155,7 @@ class FoldingState(Accumulators):
         self._entries.write(rows[~has_former], _at(folded, ~has_former))
 
     def get(self, keys: pa.RecordBatch) -> pa.Array:
-        """The result for each key, null where nothing was added."""
+        """Returns the result for each key, or null if no value was added."""
         rows = self._visible_rows(keys)
         self._entries.renew_read(rows)
         found = rows != NO_ROW
@@ -163,7 +163,10 @@ class FoldingState(Accumulators):
         return results.take(pa.array(np.cumsum(found) - 1, mask=~found))
 
     def _fold(self, groups: Rows, values: pa.Array) -> tuple[pa.Array, Rows]:
-        """One value per group, and each group's last position in `groups`; sorted by group."""
+        """Folds the values of each group into one; also returns each group's last position.
+
+        Both results are sorted by group.
+        """
         order = np.argsort(groups, kind="stable")
         remaining, values = groups[order], values.take(pa.array(order))
         while True:
@@ -173,7 +176,7 @@ class FoldingState(Accumulators):
                 return values, last_of_each(groups)
             right = np.flatnonzero(is_right)
             merged = self._merge(values.take(pa.array(right - 1)), values.take(pa.array(right)))
-            # Each left value is replaced by the pair; a value without a partner stays as it is.
+            # The merged pair replaces its left value; a value without a partner stays as it is.
             left = np.flatnonzero(~is_right)
             source = left.copy()
             paired = np.isin(left, right - 1)
@@ -185,7 +188,7 @@ class FoldingState(Accumulators):
 def accumulators(
     context: KeyedStateContext, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
 ) -> Accumulators:
-    """For callers that apply the descriptor's function to single values."""
+    """Makes the state for callers that apply the descriptor's function to single values."""
     return Accumulators(_entries(context, descriptor))
 
 

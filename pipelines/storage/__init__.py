@@ -1,1 +1,1 @@
-"""Where snapshots are stored, and what makes a checkpoint complete."""
+"""Stores snapshots, and decides what makes a checkpoint complete."""

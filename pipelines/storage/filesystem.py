@@ -2,7 +2,7 @@
 
 A data file is written under a temporary name while its length and digest are computed, made
 durable, and linked into place. Linking is atomic and refuses to replace a file. The manifest is
-written in the same way. A file is compared with its handle; a sentence says what is wrong with it.
+written in the same way. Checks compare a file with its handle, and say in a sentence what is wrong.
 Source: the publication order of Flink's `FsCheckpointMetadataOutputStream`; digests are ours.
 """
 
@@ -67,14 +67,14 @@ def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -
 def write_rows_durably(
     path: Path, name: str, encode: Callable[[pa.NativeFile], None]
 ) -> FileHandle:
-    """As `write_durably`, for what Arrow encodes.
+    """Like `write_durably`, for what Arrow encodes.
 
-    Arrow writes the file itself, and its bytes are read again for the digest, in large blocks. This
-    thread waits for the interpreter's lock after each step while a subtask is busy, so steps for
-    each buffer of each column would take longer than the writing.
+    Arrow writes the file itself, and this thread reads it again in large blocks for the digest.
+    While a subtask is busy, this thread waits for the interpreter's lock after each step. So one
+    step for each buffer of each column would take longer than the writing.
     """
     digest = RunningDigest()
-    with open(path, "x+b", buffering=0) as file:  # before Arrow does, to hear of all its errors
+    with open(path, "x+b", buffering=0) as file:  # before Arrow does, to see all its errors
         with native_file(path) as native:
             encode(native)
             written_bytes = native.tell()
@@ -94,8 +94,11 @@ def native_file(path: Path) -> pa.NativeFile:
 
 
 def link_if_absent(temporary: Path, final: Path) -> bool:
-    """Raises OSError. A network file system may repeat a link whose answer was lost; the second try
-    then finds the file, and it is ours."""
+    """Returns False if another file has the name. Raises OSError.
+
+    A network file system may repeat a link whose answer was lost. The second try then finds the
+    file, and it is ours.
+    """
     try:
         os.link(temporary, final)
     except FileExistsError:
@@ -104,8 +107,10 @@ def link_if_absent(temporary: Path, final: Path) -> bool:
 
 
 def try_link(directory: Path, file: FileHandle, target: Path) -> bool:
-    """Make `target` another name of the file. False if that is impossible: it is on another file
-    system, is not a plain file, or may not be linked; then there is no `target`."""
+    """Makes `target` another name of the file. Returns False, without a `target`, if it cannot.
+
+    It cannot if the file is on another file system, is not a plain file, or may not be linked.
+    """
     if problem_outside(directory, file) is not None:
         return False
     try:
@@ -116,9 +121,9 @@ def try_link(directory: Path, file: FileHandle, target: Path) -> bool:
 
 
 def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = None) -> str | None:
-    """Why a file does not match its handle, as a sentence; None if it does.
+    """Returns why a file does not match its handle, as a sentence, or None if it does.
 
-    Raises Retryable if it cannot be read or copied: that says nothing about the file.
+    Raises Retryable if it cannot be read or copied, which says nothing about the file.
     """
     problem, path = problem_outside(directory, file), directory / file.name
     if problem is not None:
@@ -132,7 +137,7 @@ def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = No
 
 
 def problem_outside(directory: Path, file: FileHandle) -> str | None:
-    """A check without reading: the file has a valid name, exists, and has its length.
+    """Returns what is wrong with a file's name, existence or length, or None. Does not read it.
 
     Raises Retryable.
     """
@@ -152,7 +157,7 @@ def problem_outside(directory: Path, file: FileHandle) -> str | None:
 
 
 def content_of(path: Path) -> bytes | None:
-    """None: the file does not exist. Raises CorruptSnapshot for a link, and Retryable."""
+    """Returns None if the file does not exist. Raises CorruptSnapshot for a link, and Retryable."""
     with reading(path):
         try:
             if stat.S_ISLNK(path.lstat().st_mode):
@@ -163,7 +168,7 @@ def content_of(path: Path) -> bytes | None:
 
 
 def is_there(path: Path) -> bool:
-    """Raises Retryable, where `Path.exists` and `Path.glob` skip what they may not look at."""
+    """Raises Retryable for what it may not look at; `Path.exists` and `Path.glob` skip that."""
     with reading(path):
         try:
             path.lstat()
@@ -279,8 +284,10 @@ class FileSystemCheckpointStore:
             raise CorruptSnapshot(problem)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """Raises Retryable if the storage fails; it is then unknown if the manifest was published,
-        so the caller tries again or discards it."""
+        """Raises Retryable if the storage fails.
+
+        It is then unknown if the manifest was published, so the caller tries again or discards it.
+        """
         directory = self._roots.directory(location)
         content = seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
@@ -348,7 +355,7 @@ class FileSystemCheckpointStore:
         return self._roots.directory(location_of(location, file))
 
     def discard(self, location: str) -> None:
-        """Raises Retryable if the manifest cannot be deleted; then the point is whole."""
+        """Raises Retryable if the manifest cannot be deleted; the point is then still whole."""
         directory = self._roots.directory(location)
         if self._roots.is_root(directory):
             raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")

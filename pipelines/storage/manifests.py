@@ -1,4 +1,4 @@
-"""The manifest: it makes a directory a checkpoint, as JSON with a digest of itself.
+"""The manifest, which makes a directory a checkpoint: JSON with a digest of itself.
 
 `unseal` is the only way to read one: a manifest that was truncated or altered, or that names files
 elsewhere, is refused. Loads no Arrow, so that a page can read a manifest at once.
@@ -100,7 +100,7 @@ def _decode(where: str, content: bytes) -> Manifest:
 
 
 def _names_of(manifest: Manifest) -> Iterator[str]:
-    """The names of files where they are stored, and of a database's files in its directory."""
+    """Yields the names of files in storage, and of a database's files in its directory."""
     yield from (file.name for file in files_of(manifest))
     for subtask in manifest.subtasks:
         for operator in subtask.operators:

@@ -1,7 +1,7 @@
 """Checkpoints in an object store: files first, then one manifest, put only if it is absent.
 
-It renames nothing, and lists nothing to take or restore a point. Files larger than a part are
-uploaded in parts, only a few of them in memory at a time; an aborted upload leaves no object.
+The store renames nothing, and lists nothing to take or restore a point. Files larger than a part
+are uploaded in parts, only a few of them in memory at a time; an aborted upload leaves no object.
 
 A missing object is an answer; any other failed request is Retryable. There is one client per
 bucket. Its library retries (5xx, dropped connections, timeouts) within the bounds set here. We
@@ -152,8 +152,11 @@ class ObjectFiles:
         return handle_from(name, digest)
 
     def put_if_absent(self, prefix: ObjectPrefix, name: str, content: bytes) -> bool:
-        """False: the object exists already, maybe from a try of ours whose answer was lost. After a
-        failure it is unknown if it exists."""
+        """Returns False if the object exists already.
+
+        It may be from a try of ours whose answer was lost. After a failure it is unknown if the
+        object exists.
+        """
         client = self._clients.of(prefix)
         try:
             obstore.put(client, prefix.key_of(name), content, mode="create", use_multipart=False)
@@ -164,7 +167,7 @@ class ObjectFiles:
         return True
 
     def content(self, prefix: ObjectPrefix, name: str) -> bytes | None:
-        """None: the object does not exist."""
+        """Returns None if the object does not exist."""
         try:
             return bytes(obstore.get(self._clients.of(prefix), prefix.key_of(name)).bytes())
         except FileNotFoundError as error:
@@ -180,7 +183,7 @@ class ObjectFiles:
         return False
 
     def _has(self, prefix: ObjectPrefix, name: str) -> bool:
-        """False proves nothing, see `_confirm_absence`."""
+        """A False proves nothing, see `_confirm_absence`."""
         try:
             obstore.head(self._clients.of(prefix), prefix.key_of(name))
         except FileNotFoundError:
@@ -190,8 +193,10 @@ class ObjectFiles:
         return True
 
     def problem_of(self, prefix: ObjectPrefix, file: FileHandle, keep: Keep) -> str | None:
-        """Reads the file once and passes every block to `keep`. Returns why the file does not match
-        its handle, as a sentence, or None."""
+        """Reads the file once and passes every block to `keep`.
+
+        Returns why the file does not match its handle, as a sentence, or None.
+        """
         problem = problem_of_name(str(prefix), file.name)
         if problem is not None:
             return problem
@@ -212,7 +217,7 @@ class ObjectFiles:
         return problem_of_content(where, handle_from(file.name, digest), file)
 
     def problem_outside(self, prefix: ObjectPrefix, file: FileHandle) -> str | None:
-        """A check without reading: the file has a valid name, exists, and has its length."""
+        """Returns what is wrong with a file's name, existence or length, without reading it."""
         problem = problem_of_name(str(prefix), file.name)
         if problem is not None:
             return problem
@@ -236,7 +241,7 @@ class ObjectFiles:
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def listed_below(self, prefix: ObjectPrefix) -> Iterator[tuple[str, int, int]]:
-        """Key, size in bytes and time of the last change in ms, of every object below."""
+        """Yields key, size in bytes and time of the last change in ms of every object below."""
         try:
             for entries in obstore.list(self._clients.of(prefix), f"{prefix.key}/"):
                 for entry in entries:
@@ -268,7 +273,7 @@ class ObjectFiles:
             raise Retryable(f"{prefix}/{name} was not there a moment ago, and is there now.")
 
     def _upload(self, prefix: ObjectPrefix, name: str, pieces: Iterator[Piece]) -> None:
-        """One request for a file of up to one part; for a larger one its parts, a few at a time."""
+        """Sends a file smaller than a part in one request, and a larger one in parts."""
         client, key = self._clients.of(prefix), prefix.key_of(name)
         first = _first_part(pieces, self._limits.part_bytes)
         if len(first) < self._limits.part_bytes:
@@ -285,8 +290,10 @@ class ObjectFiles:
         )
 
     def _put_new(self, prefix: ObjectPrefix, name: str, content: bytes) -> None:
-        """The client does not repeat a conditional put, because that is not safe in general. Here
-        it is: the content shows whose object is there."""
+        """Repeats a conditional put. The client does not, because that is not safe in general.
+
+        Here it is safe: the content shows whose object is there.
+        """
         tries = Retrying(
             stop=stop_after_attempt(PUT_TRIES),
             retry=retry_if_exception_type(Retryable),
@@ -306,8 +313,10 @@ def _keep(where: str, keep: Keep, block: bytes) -> None:
 
 
 def _check_absence(prefix: ObjectPrefix, name: str, error: FileNotFoundError) -> None:
-    """Raises Retryable unless the store says that the object does not exist: the bucket may be
-    missing at the moment, or something else may answer in the store's place."""
+    """Raises Retryable unless the store says that the object does not exist.
+
+    The bucket may be missing at the moment, or something else may answer in the store's place.
+    """
     if NO_SUCH_OBJECT not in str(error):
         raise _failed(prefix, name, "read", error) from error
 
@@ -323,7 +332,7 @@ def _digested(pieces: Iterable[Piece], digest: RunningDigest) -> Iterator[Piece]
 
 
 def _first_part(pieces: Iterator[Piece], part_bytes: int) -> bytes:
-    """At least one part of the pieces, or all of them if there are fewer."""
+    """Returns at least one part of the pieces, or all of them if there are fewer."""
     part = bytearray()
     while len(part) < part_bytes:
         piece = next(pieces, None)
@@ -394,8 +403,10 @@ class ObjectCheckpointStore:
             raise CorruptSnapshot(problem)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """Raises Retryable if the storage fails; it is then unknown if the manifest was published,
-        so the caller tries again or discards it."""
+        """Raises Retryable if the storage fails.
+
+        It is then unknown if the manifest was published, so the caller tries again or discards it.
+        """
         prefix, content = self._roots.prefix(location), seal(manifest)
         tries = Retrying(
             stop=stop_after_attempt(PUBLISH_TRIES),
@@ -405,7 +416,7 @@ class ObjectCheckpointStore:
         return tries(self._try_publish, prefix, content)
 
     def manifest(self, location: str) -> Manifest:
-        """Also raises Retryable, if the storage does not answer: that damages nothing."""
+        """Also raises Retryable if the storage does not answer, which is no damage."""
         prefix = self._roots.prefix(location)
         where = f"{prefix}/{MANIFEST}"
         content = self._files.content(prefix, MANIFEST)
@@ -442,7 +453,7 @@ class ObjectCheckpointStore:
         self._files.delete(self._roots.prefix(location), checked_names(location, names))
 
     def discard(self, location: str) -> None:
-        """Raises Retryable if the manifest cannot be deleted; then the point is whole."""
+        """Raises Retryable if the manifest cannot be deleted; the point is then still whole."""
         prefix = self._roots.prefix(location)
         if self._roots.is_root(prefix):
             raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")
@@ -451,8 +462,10 @@ class ObjectCheckpointStore:
             self._files.delete_below(prefix)
 
     def _try_publish(self, prefix: ObjectPrefix, content: bytes) -> Publication:
-        """The client does not repeat a conditional put, because that is not safe in general. Here
-        it is: even after a failed put, the content shows whose manifest is there."""
+        """Puts the manifest. It may be repeated, although a conditional put may not in general.
+
+        Even after a failed put, the content shows whose manifest is there.
+        """
         try:
             if self._files.put_if_absent(prefix, MANIFEST, content):
                 return Publication.PUBLISHED
@@ -484,4 +497,4 @@ def _mapped(spool: IO[bytes]) -> pa.Buffer:
 
 
 def _forget(block: bytes) -> None:
-    """Drops the block, if the caller only needs to know that a file is whole."""
+    """Drops the block, for a caller that only needs to know that a file is whole."""

@@ -1,9 +1,9 @@
 """Where this installation may keep snapshots: directories, and prefixes in buckets.
 
 The roots are the directory of all jobs and those in `FTDASH_STORAGE_ROOTS`. Only the operator of
-the installation sets that, so neither a setting nor a request makes the engine read, write or
+the installation sets these, so neither a setting nor a request makes the engine read, write or
 delete anywhere else. This module decides whether a location is inside, after resolving `..`,
-symbolic links and empty parts. It is asked at submission and by the driver.
+symbolic links and empty parts. Submissions and the driver ask it.
 """
 
 import errno
@@ -18,7 +18,7 @@ from pipelines.domain.settings import StorageOptions
 from pipelines.domain.settings.resources import CHECKPOINT_DIR, OBJECT_SCHEMES, SAVEPOINT_DIR
 
 LINKS_MAX = 40
-"""The system follows as many in one path."""
+"""How many links the system follows in one path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class StorageRoots:
 
 
 class _LeadsNowhere(Exception):
-    """A link leads to itself, and `..` behind it could mean any place."""
+    """A link leads to itself, and `..` after it could mean any place."""
 
 
 def _resolved(location: str) -> Path:
@@ -158,7 +158,7 @@ def _resolved(location: str) -> Path:
 
 
 def _target_of(place: str) -> str | None:
-    """None: not a link, or missing."""
+    """Returns None if it is not a link, or missing."""
     try:
         return os.readlink(place)
     except OSError as error:

@@ -3,11 +3,11 @@
 Turns batches into bytes piece by piece, so that no whole file is ever in memory, and bytes into
 batches. Does not know where the bytes are.
 
-Length and digest of each file are computed during writing and compared during reading; a sentence
-says what is wrong with a file. A digest proves that a file is the one its manifest names, not where
-the two came from. So a state file that would unpack into far more than it holds is refused without
-unpacking it: the sizes after decompression are in the file's own headers. Source: the layouts of
-Apache Arrow's `Message.fbs` and of Parquet's footer.
+The length and digest of each file are computed as it is written and compared as it is read; a
+sentence says what is wrong with a file. A digest proves that a file is the one its manifest names,
+but not where both came from. So a state file that would unpack into far more than it holds is
+refused without unpacking it: the sizes after decompression are in its own headers.
+Source: the layouts of Apache Arrow's `Message.fbs` and of Parquet's footer.
 """
 
 import base64
@@ -57,7 +57,10 @@ def _messages(content: pa.Buffer) -> Iterator[pa.Message]:
 
 
 def _unpacked_sizes(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
-    """Unpacked sizes of a record batch's buffers; a compressed one begins with it, or with -1."""
+    """Yields the unpacked sizes of a record batch's buffers.
+
+    A compressed buffer begins with its unpacked size, or with -1.
+    """
     header = memoryview(metadata)
     batch = _table(header, _field(header, _number(header, 0), _HEADER))
     is_compressed = _field(header, batch, _COMPRESSION) != 0
@@ -72,7 +75,7 @@ def _unpacked_sizes(metadata: pa.Buffer, body: pa.Buffer) -> Iterator[int]:
 
 
 def _field(header: memoryview, table: int, index: int) -> int:
-    """The position of a field of a flatbuffer's table; 0: it is absent."""
+    """Returns the position of a field of a flatbuffer's table, or 0 if it is absent."""
     fields = table - struct.unpack_from("<i", header, table)[0]
     (size,) = struct.unpack_from("<H", header, fields)
     slot = 4 + 2 * index
@@ -93,15 +96,15 @@ ARROW = ".arrow"
 PARQUET = ".parquet"
 SEPARATOR = "~"
 """Separates the parts of a name: no uid or state may contain it, so no two share a file. Files of
-older points have "-" there; the names in their manifests find them."""
+older points have "-" instead; the manifests give their names."""
 SCHEMA_OF_DATABASE = ("~schema.arrow", "-schema.arrow")
-"""The endings of a database's schema file (`state.database_increment`): it has no rows."""
+"""The endings of a database's schema file (`state.on_disk`): it has no rows."""
 
 Piece = memoryview
 
 
 def file_stem(*parts: object) -> str:
-    """A distinct name for each sequence of parts: the join can be undone."""
+    """Returns a distinct name for each sequence of parts: the join can be undone."""
     texts = [str(part) for part in parts]
     check(all(SEPARATOR not in text for text in texts), "no part holds the separator", parts=texts)
     return SEPARATOR.join(texts)
@@ -119,8 +122,11 @@ def encode_into(
     open_format: bool,
     compresses: bool = False,
 ) -> None:
-    """Writes one file, a batch at a time. Parquet is always compressed. Arrow is compressed with
-    LZ4 if asked; readers notice it themselves."""
+    """Writes one file, a batch at a time.
+
+    Parquet is always compressed. Arrow is compressed with LZ4 if asked; readers detect that
+    themselves.
+    """
     with _writer(file, schema, open_format=open_format, compresses=compresses) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -133,7 +139,7 @@ def encoded(
     open_format: bool,
     compresses: bool = False,
 ) -> Iterator[Piece]:
-    """What `encode_into` writes, in order; at most one batch of it is in memory at a time."""
+    """Yields what `encode_into` writes, in order, with at most one batch in memory at a time."""
     sink = _Drain()
     file = pa.PythonFile(sink, mode="w")
     with _writer(file, schema, open_format=open_format, compresses=compresses) as writer:
@@ -158,16 +164,16 @@ def has_layout(name: str) -> bool:
 
 
 def mapped(path: str) -> pa.Buffer:
-    """The content of a local file, loaded as it is used; it stays valid without the file."""
+    """Returns a local file's content, loaded as it is used; it stays valid without the file."""
     if not os.path.getsize(path):
         return pa.py_buffer(b"")  # an empty file cannot be mapped
     return pa.memory_map(path).read_buffer()
 
 
 def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
-    """Why a whole file of rows is not acceptable, as a sentence; reads headers only.
+    """Returns why a whole file of rows is not acceptable, as a sentence. Reads headers only.
 
-    The digest proves that a file is the one its manifest names, not where the two came from.
+    The digest proves that a file is the one its manifest names, but not where both came from.
     """
     try:
         if name.endswith(PARQUET):
@@ -180,7 +186,7 @@ def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
 
 
 def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    """Batches that refer to `content` if the format allows it. The bytes have been verified.
+    """Yields batches, which refer to `content` if possible. The bytes have been verified.
 
     Raises CorruptSnapshot if they would unpack into far more than they hold, or hold no rows, and
     Retryable if the system fails.
@@ -210,8 +216,11 @@ def _arrow_batches(reader: pa.ipc.RecordBatchFileReader) -> Iterator[pa.RecordBa
 
 
 def _not_rows(name: str, error: Exception) -> CorruptSnapshot | Retryable:
-    """An error of Arrow about bytes has no errno; an error of the system about a disk has one. And
-    a lack of memory says nothing about the file."""
+    """Returns Retryable for an error that says nothing about the file, else CorruptSnapshot.
+
+    An error of Arrow about bytes has no errno; an error of the system about a disk has one. An
+    error for want of memory says nothing about the file, either.
+    """
     is_of_the_system = isinstance(error, OSError) and error.errno is not None
     if is_of_the_system or isinstance(error, MemoryError):
         return Retryable(f"{name} cannot be read: {error}")
@@ -252,7 +261,7 @@ def _open_parquet(name: str, content: pa.Buffer) -> pq.ParquetFile:
 
 
 def _parquet_batches(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    """Rows in the types they were written in; Parquet itself has no seconds, for example."""
+    """Yields rows in the types they were written in; Parquet itself has no seconds, for example."""
     file = _open_parquet(name, content)
     encoded_schema = (file.metadata.metadata or {}).get(b"ARROW:schema")
     if encoded_schema is None:

@@ -24,17 +24,17 @@ SHARED = "shared"
 
 
 def shared_location(location: str) -> str:
-    """Where the checkpoint at `location` finds the files that it shares with others."""
+    """Returns where the checkpoint at `location` finds the files that it shares with others."""
     return f"{location.rstrip('/').rpartition('/')[0]}/{SHARED}"
 
 
 def location_of(location: str, file: FileHandle) -> str:
-    """Where a file of the checkpoint at `location` lies."""
+    """Returns where a file of the checkpoint at `location` lies."""
     return shared_location(location) if file.is_shared else location
 
 
 def checked_names(location: str, names: Iterable[str]) -> list[str]:
-    """Raises Rejected for what is no plain name: nothing outside of `location` is touched."""
+    """Raises Rejected unless all are plain names: nothing outside of `location` is touched."""
     checked = list(names)
     for name in checked:
         if "/" in name or name in ("", ".", ".."):
@@ -43,7 +43,7 @@ def checked_names(location: str, names: Iterable[str]) -> list[str]:
 
 
 def taken(location: str, name: str) -> InvariantViolated:
-    """Two files of one name would leave one of them in the place of both."""
+    """The error for a second file of one name, which would replace the first."""
     return InvariantViolated(f"{location} has a file {name} already, and it is not replaced.")
 
 
@@ -63,7 +63,7 @@ class Damage:
 
 
 VERIFYING_THREADS = 4
-"""While a person waits for the end. Reading and digesting both go on beside the interpreter."""
+"""Used while a person waits. Reading and digesting both run without the interpreter's lock."""
 
 WatchVerification = Callable[[RestoreProgress], None]
 
@@ -71,7 +71,7 @@ WatchVerification = Callable[[RestoreProgress], None]
 def damages_of(
     store: "CheckpointStore", location: str, watch: WatchVerification | None
 ) -> list[Damage]:
-    """`CheckpointStore.verify` for a store that can tell about one file."""
+    """Implements `CheckpointStore.verify` for a store that can check one file."""
     try:
         manifest = store.manifest(location)
     except CorruptSnapshot as error:
@@ -114,7 +114,7 @@ class CheckpointStore(Protocol):
 
         Raises:
             Retryable: the storage takes nothing there at the moment.
-            Rejected: it lies outside of what is allowed.
+            Rejected: the place is outside the roots.
         """
         ...
 
@@ -136,7 +136,7 @@ class CheckpointStore(Protocol):
         ...
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
-        """The rows of a file after length and digest were verified.
+        """Verify the length and digest of a file, and return its rows.
 
         Raises:
             CorruptSnapshot: the file is missing, truncated or altered; the message names it.
@@ -151,13 +151,13 @@ class CheckpointStore(Protocol):
     def fetch(
         self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
     ) -> None:
-        """Copy a file to the local disk while length and digest are verified.
+        """Copy a file to the local disk, and verify its length and digest.
 
-        With `may_share` the target may be the stored file itself under a second name, because the
-        caller never writes into it: where both are on one file system, nothing is copied.
+        With `may_share`, the caller never writes into the target. So it may be the stored file
+        itself under a second name: if both are on one file system, nothing is copied.
 
         Raises:
-            CorruptSnapshot: the file is missing, truncated or altered; `target` is not to be used.
+            CorruptSnapshot: the file is missing, truncated or altered; do not use `target`.
             Retryable: the storage does not answer, or the local disk is full.
         """
         ...
@@ -171,15 +171,20 @@ class CheckpointStore(Protocol):
         ...
 
     def manifest(self, location: str) -> Manifest:
-        """Raises CorruptSnapshot (missing, truncated, altered, newer format), naming the file, and
-        Retryable when the storage does not answer: that says nothing about the point."""
+        """Read and check the manifest of a point.
+
+        Raises:
+            CorruptSnapshot: it is missing, truncated, altered or in a newer format; the message
+                names the file.
+            Retryable: the storage does not answer, which says nothing about the point.
+        """
         ...
 
     def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
-        """Why a file is not what its handle says, as a sentence that names it; None when it is.
+        """Return why a file is not what its handle says, as a sentence that names it, or None.
 
-        `reads`: every byte, and that it would not unpack into far more. Otherwise only that it is
-        there with its length, which costs one question of the storage.
+        With `reads`, this checks every byte, and that the file would not unpack into far more.
+        Otherwise, it only checks that the file exists with its length, at the cost of one request.
 
         Raises:
             Retryable: the storage does not answer.
@@ -189,7 +194,8 @@ class CheckpointStore(Protocol):
     def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
         """Check the manifest and every file it names; empty means the point can be restored.
 
-        With `watch`, which hears of every file on the caller's thread, several are read at once.
+        With `watch`, which gets a report of every file on the caller's thread, it reads several at
+        once.
 
         Raises:
             Retryable: the storage does not answer.
@@ -197,10 +203,10 @@ class CheckpointStore(Protocol):
         ...
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
-        """Locations of the points with a manifest directly below `root`, in no particular order.
+        """Return the locations of points with a manifest directly below `root`, in no order.
 
-        Written as `root` is, also where that is a symbolic link: callers compare locations.
-        `among`: names to look at; of the others nothing is asked.
+        They begin with `root` as it is written, even if that is a symbolic link, because callers
+        compare locations. With `among`, it looks only at these names.
 
         Raises:
             Retryable: the storage does not answer.
@@ -208,7 +214,9 @@ class CheckpointStore(Protocol):
         ...
 
     def names(self, root: str) -> list[str]:
-        """Of everything directly below `root`, complete or not; when a driver or attempt starts.
+        """Return the names of everything directly below `root`, complete or not.
+
+        Used when a driver or an attempt starts.
 
         Raises:
             Retryable: the storage does not answer.
@@ -216,7 +224,7 @@ class CheckpointStore(Protocol):
         ...
 
     def delete(self, location: str, names: Iterable[str]) -> None:
-        """Delete files that no manifest names any more; those that are not there are passed over.
+        """Delete files that no manifest names any more; missing ones are skipped.
 
         Raises:
             Retryable: some could not be deleted.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 MAX_POINT_BYTES = 32 << 20
-"""The size of one point: every slot of an attempt gets all of it in one control frame."""
+"""The largest size of one point: every slot of an attempt gets all of it in one control frame."""
 
 
 class MemoryCheckpointStore:
@@ -63,7 +63,7 @@ class MemoryCheckpointStore:
         self._points: dict[str, bytes] = {}  # location -> the manifest's file
 
     def prepare(self, location: str) -> None:
-        """Nothing to create."""
+        """Does nothing: there is nothing to create."""
 
     def write_batches(
         self,
@@ -144,7 +144,7 @@ class MemoryCheckpointStore:
         return [location.rpartition("/")[2] for location in self.published(root)]
 
     def delete(self, location: str, names: Iterable[str]) -> None:
-        """Does nothing: files are parts of manifests, and go with the last of these."""
+        """Does nothing: files are parts of manifests, and disappear with the last of these."""
 
     def discard(self, location: str) -> None:
         with self._lock:
@@ -152,7 +152,7 @@ class MemoryCheckpointStore:
 
 
 def check_travels(files: Iterable[FileHandle]) -> None:
-    """Raises Retryable if one subtask's content is too much for a control frame."""
+    """Raises Retryable if one subtask's content is too large for a control frame."""
     total = sum(len(file.content) for file in files if file.content is not None)
     if total > MAX_POINT_BYTES:
         raise _too_large("The state of one subtask", f"{MAX_POINT_BYTES} bytes")
@@ -198,7 +198,7 @@ class CheckpointStores:
         renamed_point: str | None = None,
         new_names: NewNames | None = None,
     ) -> None:
-        """`new_names`: the uids under which the operators of `renamed_point` are known here."""
+        """`new_names` has the uids that the operators of `renamed_point` have here."""
         self._new_names = {} if renamed_point is None else {renamed_point: new_names or {}}
         self._roots = roots
         self._compresses = compresses
@@ -207,7 +207,7 @@ class CheckpointStores:
 
     @cached_property
     def _objects(self) -> "ObjectCheckpointStore":
-        """Imported and made at first use: its client is an extra, and starts threads."""
+        """Imported and made at first use, because its client is an extra and starts threads."""
         from pipelines.storage.object_store import ObjectCheckpointStore
 
         return ObjectCheckpointStore(self._roots, compresses=self._compresses)

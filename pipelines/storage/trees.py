@@ -1,4 +1,4 @@
-"""A tree of files that another program wrote: listed, read, and copied into a new tree.
+"""Lists and reads a tree of files that another program wrote, and copies it into a new tree.
 
 Decides that nothing outside the roots is touched, that no symbolic link is followed, and that a
 new tree never takes a place that is in use. `store` keeps our own snapshots; this module keeps no
@@ -22,7 +22,7 @@ from pipelines.storage.roots import ObjectPrefix, StorageRoots
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """`path` counts from the root of the tree."""
+    """`path` is relative to the root of the tree."""
 
     path: str
     size_bytes: int
@@ -40,16 +40,16 @@ class Tree(Protocol):
     def location(self) -> str: ...
 
     def files(self, below: str = "") -> Iterator[ListedFile]:
-        """Every file, in no order, with those below. A file that vanishes meanwhile is left out."""
+        """Yields all files at any depth, in no order. Leaves out a file that vanishes meanwhile."""
 
     def read(self, path: str) -> bytes | None:
-        """None: there is no such file."""
+        """Returns None if there is no such file."""
 
     def write_new(self, path: str, content: bytes) -> None:
-        """The file appears whole. Raises Rejected if it exists."""
+        """Writes a file, which appears whole. Raises Rejected if it exists."""
 
     def delete_all(self) -> None:
-        """Deletes the tree. Only for one that this process has begun."""
+        """Deletes the tree. Call it only for one that this process has begun."""
 
 
 def tree_at(location: str, roots: Iterable[str]) -> Tree:
@@ -61,7 +61,7 @@ def tree_at(location: str, roots: Iterable[str]) -> Tree:
 
 
 class LocalTree:
-    """A symbolic link within counts as absent: it could lead out of the roots."""
+    """A tree in a directory. A symbolic link in it counts as absent: it could leave the roots."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.resolve()
@@ -124,7 +124,7 @@ class LocalTree:
             self._directory.rmdir()
 
     def _is_real(self, folder: str) -> bool:
-        """Looked up once for each folder."""
+        """Returns True if the folder is behind no link. Looks that up once."""
         if folder not in self._real_folders:
             place = self._path_of(folder)
             if place.resolve() != place:
@@ -133,7 +133,7 @@ class LocalTree:
         return True
 
     def _path_of(self, path: str) -> Path:
-        """Names come from listings and from files of others, which may hold `..`."""
+        """Raises Rejected for `..`, because names also come from files that others wrote."""
         if any(part in ("..", ".") for part in path.split("/")) or path.startswith("/"):
             raise Rejected(f"{path!r} is no name of a file below {self._directory}.")
         return self._directory / path
@@ -150,7 +150,7 @@ def _listed(entry: os.DirEntry[str], path: str) -> ListedFile | None:
 
 
 class ObjectTree:
-    """Its client is an extra, and is imported when the first tree is made."""
+    """A tree in a bucket. Its client is an extra, imported when the first tree is made."""
 
     def __init__(self, prefix: ObjectPrefix) -> None:
         from pipelines.storage.object_store import ObjectFiles, ObjectStoreLimits
@@ -184,8 +184,10 @@ class ObjectTree:
 
 
 def check_is_apart(tree: Tree, source: Tree) -> None:
-    """Raises Rejected if the tree lies within `source`, or the other way round: what is written
-    into the one would be found in the other."""
+    """Raises Rejected if the tree lies within `source`, or the other way round.
+
+    Otherwise, what is written into the one would be found in the other.
+    """
     if are_nested(tree.location, source.location):
         raise Rejected(
             f"{tree.location} and {source.location} lie within each other; choose a place beside it"
@@ -194,7 +196,7 @@ def check_is_apart(tree: Tree, source: Tree) -> None:
 
 
 def are_nested(one: str, other: str) -> bool:
-    """Of locations as trees have them. Also true if both are the same."""
+    """Compares locations as trees have them. Also true if both are the same."""
     places = [f"{each.rstrip('/')}/" for each in (one, other)]
     return places[0].startswith(places[1]) or places[1].startswith(places[0])
 

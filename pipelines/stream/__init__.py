@@ -1,8 +1,8 @@
-"""What the author of a pipeline imports: sources, transformations, sinks, one uid each.
+"""The names that authors of pipelines import: sources, transformations, sinks, one uid each.
 
 Building a pipeline only describes it. `Environment.build` checks the graph and every schema, so
 that it refuses a wrong column or a missing uid before anything starts. Source: Flink's DataStream
-API; with batches and column expressions instead of functions on records.
+API, but with batches and column expressions instead of functions on records.
 """
 
 from pipelines.connectors.watermark_strategy import (

@@ -1,11 +1,11 @@
-"""A pipeline as its author declares it: its name, what it does, its parameters, how it is built.
+"""A pipeline as its author declares it: its name, its summary, its parameters and its function.
 
     @flow
     def shop(env: Environment, parameters: Parameters) -> None:
         "Counts orders per product and minute."
 
-Declaring builds nothing. Every process that needs the pipeline builds it from the declaration and
-the parameters' text, so no code object travels.
+A declaration builds nothing. Every process that needs the pipeline builds it from the declaration
+and the text of the parameters, so no code object travels.
 """
 
 import inspect
@@ -37,10 +37,10 @@ class Flow:
     assemble: Callable[[Mapping[str, str]], Pipeline]
 
     def build(self, given: Mapping[str, str]) -> Pipeline:
-        """`given`: {parameter: text}; parameters that are left out keep their defaults.
+        """`given` is {parameter: text}; parameters that are left out keep their defaults.
 
         Raises Rejected naming the parameter, file, column or target at fault, and BrokenCode, with
-        the traceback, when the author's code raises anything else.
+        the traceback, if the author's code raises anything else.
         """
         completed = self.complete(given)
         try:
@@ -54,7 +54,7 @@ class Flow:
             ) from error
 
     def complete(self, given: Mapping[str, str]) -> dict[str, str]:
-        """All parameters, defaults filled in. Raises Rejected for unknown or missing ones."""
+        """Returns all parameters, with defaults. Raises Rejected for unknown or missing ones."""
         known = [parameter.name for parameter in self.parameters]
         for name in given:
             if name not in known:
@@ -78,7 +78,7 @@ def flow(describe: Describe) -> Flow:
     The first line of its docstring says what the pipeline does. The annotation of its second
     argument, if it has one, is the class of its parameters (`pipelines.stream.parameters`).
 
-    Raises TypeError when the function takes other arguments.
+    Raises TypeError if the function takes other arguments.
     """
     declaration = _declaration(describe)
 
@@ -96,7 +96,7 @@ def flow(describe: Describe) -> Flow:
 
 
 def _declaration(describe: Describe) -> type | None:
-    """The class of the parameters; None: it has none."""
+    """Returns the class of the parameters, or None if the flow has no parameters."""
     names = list(inspect.signature(describe).parameters)
     if len(names) == 1:
         return None
@@ -110,7 +110,7 @@ def _declaration(describe: Describe) -> type | None:
 
 
 def unknown(kind: str, name: str, known: list[str], where: str) -> str:
-    """A sentence for a name that there is not, with the closest one that there is."""
+    """Returns a sentence about an unknown name, with the closest known one as a hint."""
     closest = get_close_matches(name, known, n=1, cutoff=0.5)
     if closest:
         hint = f"did you mean {closest[0]!r}?"
@@ -120,13 +120,13 @@ def unknown(kind: str, name: str, known: list[str], where: str) -> str:
 
 
 def described(error: BaseException) -> str:
-    """What an author's exception says; a KeyError, for one, does not name itself."""
+    """Returns the type and text of an exception: the text of a KeyError alone does not name it."""
     text = str(error).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def traceback_of(error: BaseException, *, below: str) -> str:
-    """The author's part of a traceback: what comes below the last frame of the file `below`."""
+    """Returns the author's part of a traceback: the frames below the last one in `below`."""
     begin, each = error.__traceback__, error.__traceback__
     while each is not None:
         if _is_ours(each, below):

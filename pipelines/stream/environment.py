@@ -1,9 +1,9 @@
-"""Collects what an author declares, and checks it as a whole.
+"""Collects an author's declarations, and checks them as a whole.
 
 The finished pipeline gets steps that combine rows in front of the exchanges of windowed
-aggregations. The side output of late rows needs whole rows, so where it has a reader, the step is
-left out. Only the finished pipeline shows that. Right behind a source that keeps dead letters
-(`connectors.dead_letters`), a step separates them from its records.
+aggregations. The side output of late rows needs whole rows, so a window whose late rows are read
+gets no such step. Only the finished pipeline shows that. Right behind a source that keeps dead
+letters (`connectors.dead_letters`), a step separates them from its records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,12 +83,12 @@ def keeps_dead_letters(source: AnySource) -> bool:
 
 
 def separator_of(source: Uid) -> Uid:
-    """The operator behind that source."""
+    """Returns the uid of the operator that separates the dead letters of this source."""
     return Uid(f"{source}-decoded")
 
 
 def check_letters_are_read(sources: Mapping[Uid, AnySource], graph: JobGraph) -> None:
-    """Raises Rejected: letters that nothing reads would be lost without a word."""
+    """Raises Rejected if nothing reads a source's dead letters: they would be lost silently."""
     for uid, source in sources.items():
         if not keeps_dead_letters(source):
             continue
@@ -101,7 +101,7 @@ def check_letters_are_read(sources: Mapping[Uid, AnySource], graph: JobGraph) ->
 
 @dataclass(slots=True, kw_only=True)
 class Environment:
-    """Collects what an author declares. `pace` replays sources with event time at that speed."""
+    """Collects an author's declarations. `pace` replays sources with event time at that speed."""
 
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     pace: float | None = None
@@ -113,17 +113,17 @@ class Environment:
     _watermarks: dict[Uid, WatermarkStrategy] = field(default_factory=dict)
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
     _combiners: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
-    # By changelog, the columns whose equal values give its changes an order; None: there is none
+    # Maps a changelog to columns: changes with equal values there keep their order. None: no order.
     _changelogs: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
-    # Nodes whose rows replace older ones, such as running totals, and the key of those rows; None:
-    # it may have changed since the older one.
+    # Maps a node whose rows replace older ones, such as running totals, to the key of these rows.
+    # None means that the key may differ from that of the older row.
     _updates: dict[Uid, tuple[str, ...] | None] = field(default_factory=dict)
 
     def source(
         self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
     ) -> Stream:
-        """`watermarks` None: as far out of order as the source says, and never idle.
+        """Adds a source. Without `watermarks`, it is as out of order as it says, and never idle.
 
         A source that keeps dead letters has them in the side output `dead_letters`.
         """
@@ -150,9 +150,9 @@ class Environment:
         out_of_orderness: timedelta = timedelta(0),
         splits: int = 1,
     ) -> Stream:
-        """The rows of a table. `splits`: how many subtasks can read it side by side.
+        """Reads the rows of a table. `splits` is the number of subtasks that can read in parallel.
 
-        Raises Rejected when `timestamp_column` holds no time.
+        Raises Rejected if `timestamp_column` holds no time.
         """
         late_ms = out_of_orderness // timedelta(milliseconds=1)
         return self.source(ArrowRows(table, timestamp_column, late_ms, splits), uid=uid)
@@ -167,7 +167,7 @@ class Environment:
         out_of_orderness: timedelta = timedelta(0),
         splits: int = 1,
     ) -> Stream:
-        """Dictionaries from column to value; without a `schema` it follows from them."""
+        """Reads dictionaries of column to value; without a `schema`, they determine it."""
         return self.from_arrow(
             table_of(rows, schema),
             uid=uid,
@@ -196,7 +196,7 @@ class Environment:
         return with_combiners(pipeline, self._combiners)
 
     def combine_before(self, node: Uid, create: Callable[[], Operator]) -> None:
-        """`create` makes a step that may combine rows before the exchange in front of `node`."""
+        """Registers a step that may combine rows before the exchange in front of `node`."""
         self._combiners[node] = create
 
     def add_operator(
@@ -207,9 +207,9 @@ class Environment:
         *,
         follows_input: bool = False,
     ) -> Uid:
-        """`follows_input`: the operator always has the parallelism of the one in front of it.
+        """With `follows_input`, the operator always has the parallelism of the one before it.
 
-        Raises Rejected when the operator cannot work on the schemas of its inputs."""
+        Raises Rejected if the operator cannot work on the schemas of its inputs."""
         node = Uid(uid)
         schemas = [self._schema_into(connection) for connection in inputs]
         with naming(uid):
@@ -240,7 +240,7 @@ class Environment:
     def add_sink(
         self, uid: str, sink: Sink, upstream: Connection, parallelism: int | None = None
     ) -> None:
-        """Raises Rejected when the sink has no use for a column that `upstream` emits."""
+        """Raises Rejected if the sink has no use for a column that `upstream` emits."""
         node = Uid(uid)
         schema = self._schema_into(upstream)
         with naming(uid):
@@ -258,7 +258,10 @@ class Environment:
         self._schemas[node] = schema
 
     def note_updates(self, node: Uid, keys: tuple[str, ...] | None) -> None:
-        """A row that the node emits replaces an earlier one of its key. None: of an older key."""
+        """Notes that the node's rows replace earlier ones with the same `keys`.
+
+        None means that the replaced row may have another key.
+        """
         self._updates[node] = keys
 
     def check_counts_once(self, uid: Uid) -> None:
@@ -291,7 +294,7 @@ class Environment:
             )
 
     def set_parallelism(self, uid: Uid, parallelism: int) -> None:
-        """Raises Rejected for a reader of a side output, which runs with its operator."""
+        """Raises Rejected for a reader of a side output, because it runs with its operator."""
         by_uid = {node.uid: index for index, node in enumerate(self._nodes)}
         node = self._nodes[by_uid[uid]]
         while node.follows_input:
@@ -311,7 +314,7 @@ class Environment:
         return uid in self._changelogs
 
     def side_output_of(self, uid: Uid, name: str) -> SideOutput:
-        """Raises Rejected naming the side outputs that there are."""
+        """Raises Rejected, naming the existing side outputs, if there is none of that name."""
         known = [side for node, side in self._side_outputs if node == uid]
         if name not in known:
             there_are = f"it has {', '.join(map(repr, known))}" if known else "it has none"
@@ -340,8 +343,10 @@ class Environment:
         return connection.side is None and connection.upstream in self._changelogs
 
     def _change_order(self, inputs: tuple[Connection, ...]) -> tuple[str, ...] | None:
-        """The columns by which the changes of an operator have an order, from its inputs: as in
-        the changelogs that it reads, or by the key of the rows from which it makes changes."""
+        """Returns the columns that give an operator's changes an order, or None if there are none.
+
+        They come from the changelogs that it reads, or else from the key of its input rows.
+        """
         read = [each for each in inputs if self._is_changelog(each)]
         if not read:
             return inputs[0].hash_by or inputs[0].keeps_order_of or None
@@ -351,12 +356,12 @@ class Environment:
 
 
 def _mains(inputs: tuple[Connection, ...]) -> list[Uid]:
-    """The nodes whose main outputs are read."""
+    """Returns the nodes whose main outputs are read."""
     return [each.upstream for each in inputs if each.side is None]
 
 
 def check_places(sinks: Mapping[Uid, Sink]) -> None:
-    """Raises Rejected naming two sinks that would make each other lose output."""
+    """Raises Rejected, naming two sinks, if they would make each other lose output."""
     owners: dict[str, Uid] = {}
     for uid, sink in sinks.items():
         if not isinstance(sink, OwnsPlace):
@@ -370,11 +375,11 @@ def check_places(sinks: Mapping[Uid, Sink]) -> None:
 
 
 Combiners = Mapping[Uid, Callable[[], Operator]]
-"""By the operator behind the exchange, what creates the step in front of it."""
+"""Maps the operator behind an exchange to the function that creates the step in front of it."""
 
 
 def with_combiners(pipeline: Pipeline, combiners: Combiners) -> Pipeline:
-    """The same pipeline, which combines rows in front of each of these operators if it may."""
+    """Returns the pipeline with the step in front of each of these operators that allows it."""
     for uid, create in combiners.items():
         local = Uid(uid + LOCAL_SUFFIX)
         is_free = UID_PATTERN.fullmatch(local) and local not in pipeline.schemas

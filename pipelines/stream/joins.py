@@ -1,4 +1,4 @@
-"""Builds joins of two streams: within windows, an interval of time, for ever, or to a table."""
+"""Builds joins of two streams: in windows, in an interval of time, without limit, to a table."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinInputs:
-    """Two streams, the columns that are equal in a pair, and how shared names are told apart."""
+    """Two streams, the columns that are equal in a pair, and the suffixes of shared names."""
 
     left: "Stream"
     right: "Stream"
@@ -47,11 +47,11 @@ class JoinInputs:
 
     @property
     def left_time(self) -> str:
-        """The left event time as the output names it."""
+        """Returns the name that the output gives to the left event time."""
         return self.output_name(self.times[0])
 
     def output_name(self, left_column: str) -> str:
-        """The name that a column of the left stream has in the output."""
+        """Returns the name that a column of the left stream has in the output."""
         left, right = self.left.schema, self.right.schema
         columns = JoinedColumns.of(self.on, left, right, self.suffixes)
         return columns.output_name(left_column, left)

@@ -1,8 +1,7 @@
 """Streams that have a key: keyed, cut into windows, or connected with another stream.
 
 A keyed stream offers windows, running totals, and functions with state. A windowed stream is a
-keyed stream that is cut into windows. Connected streams are two streams on their way into one
-operator.
+keyed stream that is cut into windows. Connected streams are two streams that enter one operator.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,14 +79,15 @@ if TYPE_CHECKING:
 
 
 WHOLE_SUFFIX = ".whole"
-"""Added to the uid of windows over a whole stream, it names the step before the exchange."""
+"""The suffix of the step before the exchange, added to the uid of windows over a whole stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedStream:
-    """Late rows are counted; read them with `result.side_output("late", uid=...)`.
+    """A stream cut into windows; read late rows with `result.side_output("late", uid=...)`.
 
-    Without `keys`, the windows hold the whole stream, and one subtask works on them.
+    Late rows are also counted. Without `keys`, the windows hold the whole stream, and one subtask
+    works on them.
     """
 
     stream: "Stream"
@@ -109,9 +109,9 @@ class WindowedStream:
         return cls(stream, keys, windows)
 
     def allowed_lateness(self, lateness: timedelta) -> "WindowedStream":
-        """Keeps windows that long beyond their end; each row that comes then updates the result.
+        """Keeps windows that long after their end; each row that then comes updates the result.
 
-        An updated result is emitted whole, after the earlier one, so that an upsert is right.
+        An updated result is complete and comes after the earlier one, so a sink can upsert it.
         """
         lateness_ms = lateness // timedelta(milliseconds=1)
         if lateness_ms < 0:
@@ -121,10 +121,11 @@ class WindowedStream:
         return replace(self, lateness_ms=lateness_ms)
 
     def trigger(self, trigger: Trigger) -> "WindowedStream":
-        """Windows fire when the trigger says so, and once more when they end, if they have changed.
+        """Windows fire when the trigger says so, and again at their end if they have changed.
 
-        Each result is whole and replaces the earlier one of its key and window, unless the trigger
-        purges: then they add up. For `aggregate` of tumbling and sliding windows of event time.
+        Each result is complete and replaces the earlier one of its key and window. If the trigger
+        purges, the results add up instead. Works for `aggregate` with tumbling and sliding windows
+        of event time.
         """
         if self.is_in_processing_time or isinstance(self.windows, SessionWindows):
             raise Rejected("A trigger needs tumbling or sliding windows of event time.")
@@ -138,10 +139,10 @@ class WindowedStream:
         uid: str,
         **named: Aggregate,
     ) -> "Stream":
-        """Keys, the window and one column per aggregate, once per key and window.
+        """Emits keys, the window and one column per aggregate, once per key and window.
 
         `window_start` names a tumbling window and is the event time of its result. Any other window
-        has `window_start`, `window_end` and `window_time`, its last millisecond, as the event time.
+        has `window_start`, `window_end`, and as the event time `window_time`, its last millisecond.
         A mapping gives columns any name; keywords are shorter.
         """
         keys, windows, late = self.operator_keys, self.windows, self.lateness_ms
@@ -189,7 +190,7 @@ class WindowedStream:
         return results
 
     def _note_updates(self, results: "Stream") -> None:
-        """A window that fires again, early or for late rows, emits its result again."""
+        """Notes that a window that fires again, early or for late rows, replaces its result."""
         fires_again = self.lateness_ms or self.trigger_before_end is not None
         if fires_again and not isinstance(self.trigger_before_end, Purging):
             bounds = [each for each in BOUNDS if each in results.schema.names]
@@ -207,19 +208,19 @@ class WindowedStream:
         rank: str | None = None,
         uid: str,
     ) -> "Stream":
-        """The first `n` rows of each key and window, once, when the window ends.
+        """Emits the first `n` rows of each key and window once, when the window ends.
 
-        Keys, the window as in `aggregate`, the other columns, and the rank from 1 if `rank` names a
-        column for it. Of equal rows the oldest comes first; nulls come last.
+        The columns are the keys, the window as in `aggregate`, the others, and the rank from 1 if
+        `rank` names a column for it. Among equal rows the oldest comes first; nulls come last.
         """
         return first_rows_of_windows(self, Order(order_by, descending), n, rank, uid)
 
     def min_by(self, column: str, *, uid: str) -> "Stream":
-        """The row with the least value of each key and window, once, when the window ends."""
+        """Emits the row with the least value of each key and window once, when the window ends."""
         return first_rows_of_windows(self, Order(column), 1, None, uid)
 
     def max_by(self, column: str, *, uid: str) -> "Stream":
-        """The row with the greatest value of each key and window, once, when the window ends."""
+        """Emits the row with the greatest value of each key and window once, when it ends."""
         return first_rows_of_windows(self, Order(column, descending=True), 1, None, uid)
 
     def apply(
@@ -232,9 +233,9 @@ class WindowedStream:
     ) -> "Stream":
         """Call a function with all rows of each key and window; it returns rows of `schema`.
 
-        Makes one Python call per key and window, and keeps every row until its windows are closed:
-        where an aggregate will do, it costs far less. `time_column` is the event time of what the
-        function returns, if it has one; it must not lie before the window.
+        It makes one Python call per key and window, and keeps every row until its windows are
+        closed. Where an aggregate will do, it costs far less. `time_column` is the event time of
+        the rows that the function returns, if they have one. It must not lie before the window.
         """
         keys, windows, late = self.operator_keys, self.windows, self.lateness_ms
         if self.trigger_before_end is not None:
@@ -262,16 +263,16 @@ class WindowedStream:
 
     @property
     def operator_keys(self) -> tuple[str, ...]:
-        """The key of the operator over these windows; see `operators.windowing.around`."""
+        """Returns the key of the operator over these windows; see `operators.windowing.around`."""
         return self.keys or (ONE_KEY,)
 
     @property
     def operator_time(self) -> str:
-        """Its event time. Raises Rejected naming the stream if it has none."""
+        """Returns that operator's event time. Raises Rejected if the stream has none."""
         return PROCESSING_TIME if self.is_in_processing_time else event_time_of(self.stream)
 
     def added(self, uid: str, create: Callable[[], Operator], time_column: str | None) -> "Stream":
-        """`create` makes an operator for `operator_keys` and `operator_time`."""
+        """Adds the operator that `create` makes for `operator_keys` and `operator_time`."""
         environment, windows = self.stream.environment, self.windows
         if self.is_in_processing_time:
             by_event_time = create
@@ -311,10 +312,10 @@ class CountWindowedStream:
         uid: str,
         **named: Aggregate,
     ) -> "Stream":
-        """Keys and one column per aggregate, once per window, without an event time.
+        """Emits keys and one column per aggregate, once per window, without an event time.
 
-        Rows that do not fill a window when the input ends are in no result. The state keeps the
-        number of rows of each key for ever.
+        No result contains the rows of a window that is not full when the input ends. The state
+        keeps the number of rows of each key for ever.
         """
         keys, windows = self.keys, self.windows
         every = all_named(aggregates, named, uid)
@@ -329,7 +330,7 @@ class CountWindowedStream:
 def all_named(
     aggregates: Mapping[str, Aggregate] | None, named: Mapping[str, Aggregate], uid: str
 ) -> dict[str, Aggregate]:
-    """Those of a mapping, then those by keyword. Raises Rejected for a name that both have."""
+    """Merges the mapping and the keywords, in this order. Raises Rejected for a repeated name."""
     given = dict(aggregates or {})
     twice = sorted(given.keys() & named.keys())
     if twice:
@@ -348,7 +349,7 @@ def event_time_of(stream: "Stream") -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedStreams:
-    """Two streams on their way into one operator. Source: Flink's `ConnectedStreams`."""
+    """Two streams that enter one operator. Source: Flink's `ConnectedStreams`."""
 
     first: "Stream"
     second: "Stream"
@@ -356,9 +357,9 @@ class ConnectedStreams:
     second_input: Connection
 
     def key_by(self, first: list[str], second: list[str]) -> "ConnectedStreams":
-        """Equal keys of both streams meet in one subtask; the columns are paired in order.
+        """Rows of both streams with equal keys meet in one subtask; columns are paired in order.
 
-        Raises Rejected when they cannot be equal: another number of columns, or other types.
+        Raises Rejected if the keys cannot be equal: their number of columns or their types differ.
         """
         types = [
             [field_of(stream.schema, column).type for column in columns]
@@ -378,7 +379,7 @@ class ConnectedStreams:
     def map_batches(
         self, first: BatchMapping, second: BatchMapping, schema: pa.Schema, *, uid: str
     ) -> "Stream":
-        """One function per stream; both return batches of `schema`.
+        """Call one function per stream; both return batches of `schema`.
 
         Event time stays if both streams have the same name for it and `schema` has that column.
         """
@@ -399,7 +400,7 @@ class ConnectedStreams:
         *,
         uid: str,
     ) -> "Stream":
-        """One function for both streams, with state and timers of their common key.
+        """Call one function for both streams, with state and timers of their common key.
 
         The first stream must have a key. The second has the same key, or is broadcast and then
         keeps a broadcast state (Flink: `KeyedCoProcessFunction`, `KeyedBroadcastProcessFunction`).
@@ -434,7 +435,7 @@ class KeyedStream:
     keys: tuple[str, ...]
 
     def connect(self, other: "Stream") -> ConnectedStreams:
-        """Connects this stream, by its key, with another one as it is: `other.broadcast()`."""
+        """Connects this stream, by its key, with a stream without one, as `other.broadcast()`."""
         own = replace(self.stream, dealt_by=())  # of two inputs, a keyed one is an exchange
         return ConnectedStreams(self.stream, other, own.connection(self.keys), other.connection())
 
@@ -445,7 +446,7 @@ class KeyedStream:
         """Windows of `size` rows of each key; one is complete every `slide` rows, or every `size`.
 
         The first windows of a key hold fewer rows if the slide is less than the size. Rows count in
-        the order in which they arrive. Raises Rejected unless both are positive.
+        order of arrival. Raises Rejected unless both numbers are positive.
         """
         return CountWindowedStream(self.stream, self.keys, count_windows(size, slide))
 
@@ -456,7 +457,7 @@ class KeyedStream:
         *,
         uid: str,
     ) -> "Stream":
-        """A function with keyed state and timers, which emits what `schema` says.
+        """Call a function with keyed state and timers, which emits rows of `schema`.
 
         Each subtask works with a copy of `function`. Event time stays if its column does.
         """
@@ -469,7 +470,7 @@ class KeyedStream:
         return self.stream.derived(node, time if time in schema.names else None)
 
     def reduce(self, function: ReduceFunction, *, uid: str) -> "Stream":
-        """Reduce the rows of each key to one; emits the row so far after every record.
+        """Reduce the rows of each key to one; emit the row so far after every record.
 
         `function` takes the row so far and the next row, as dictionaries, and returns a row with
         the same columns and key. It is called for each record; `aggregate` is much faster.
@@ -488,11 +489,11 @@ class KeyedStream:
         state_ttl: timedelta | None = None,
         uid: str,
     ) -> "Stream":
-        """One row of each key: the `first` or the `last`, by arrival or by the column `order_by`.
+        """Keep one row of each key: the `first` or the `last`, by arrival or by `order_by`.
 
         The first by arrival is emitted once, and its key is forgotten after `state_ttl`, if given.
-        Any other choice is a changelog, which takes a row back when another one displaces it. Of
-        rows that are equal in `order_by`, `last` keeps the newest, and `first` the oldest.
+        Any other choice is a changelog, which takes a row back when another one displaces it. Among
+        rows that are equal in the column `order_by`, `last` keeps the newest, `first` the oldest.
         """
         return deduplicated(self.stream, self.keys, keep, order_by, state_ttl, uid)
 
@@ -505,11 +506,11 @@ class KeyedStream:
         rank: str | None = None,
         uid: str,
     ) -> "Stream":
-        """The first `n` rows of each key in the order of a column, as a changelog.
+        """Keep the first `n` rows of each key in the order of a column, as a changelog.
 
-        Of equal rows the oldest comes first; nulls come last. `rank` names a column for the rank,
-        from 1; then a row that moves to another rank is taken back and added again. Changing `n`
-        needs another uid. Running totals are refused: rank the results of windows.
+        Among equal rows the oldest comes first; nulls come last. `rank` names a column for the
+        rank, from 1; then a row that moves to another rank is taken back and added again. If you
+        change `n`, change the uid. Running totals are refused: rank the results of windows instead.
         """
         with naming(uid):
             self.stream.environment.check_ranks_once(self.stream.node)
@@ -517,14 +518,14 @@ class KeyedStream:
         return first_rows(self.stream, self.keys, order, n, rank, uid)
 
     def min_by(self, column: str, *, uid: str) -> "Stream":
-        """The row with the least value, of each key, whenever there is a new one.
+        """Emit the row with the least value of each key, whenever there is a new one.
 
-        Like a running total, the newest row of a key is the result. The oldest of equal rows stays.
+        As with a running total, the newest row of a key is the result. Equal rows keep the oldest.
         """
         return best_row(self.stream, self.keys, Order(column), uid)
 
     def max_by(self, column: str, *, uid: str) -> "Stream":
-        """The row with the greatest value, of each key, whenever there is a new one."""
+        """Emit the row with the greatest value of each key, whenever there is a new one."""
         return best_row(self.stream, self.keys, Order(column, descending=True), uid)
 
     def aggregate(
@@ -537,11 +538,11 @@ class KeyedStream:
     ) -> "Stream":
         """Running totals: each batch emits the new results of the keys that it touched.
 
-        Combines records before the exchange wherever that makes them fewer. Of a changelog, the
-        results are those of the rows that are left; a key that has none left has the count 0. There
-        `min`, `max` and `count_distinct` keep every value of each key.
-        Of running totals, put `deduplicate(keep="last")` by their key in front, so that each total
-        counts once; without it they are refused.
+        It combines records before the exchange wherever that makes them fewer. Results of a
+        changelog count only the rows that are left; a key without rows has the count 0. For a
+        changelog, `min`, `max` and `count_distinct` keep every value of each key.
+        To aggregate running totals, put `deduplicate(keep="last")` by their key in front, so that
+        each total counts once; without it they are refused.
         A mapping gives columns any name; keywords are shorter.
         """
         environment = self.stream.environment

@@ -28,17 +28,17 @@ from pipelines.domain.texts import masked, remember_secret
 
 SECRET_FORMS = "env:NAME, file:PATH or credential:NAME"
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
-"""Set by systemd for a service with `LoadCredential=`."""
+"""systemd sets this variable for a service with `LoadCredential=`."""
 
 Declared = TypeVar("Declared")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Secret:
-    """A password, token or key, given as the place that keeps it: `env:NAME`, `file:PATH` or
-    `credential:NAME`, which is a systemd credential.
+    """A reference to the place that keeps a password, token or key.
 
-    The text of a parameter is stored and shown, so it never is the secret itself.
+    It is `env:NAME`, `file:PATH` or `credential:NAME`, which is a systemd credential. The text of a
+    parameter is stored and shown, so it is never the secret itself.
     """
 
     reference: str
@@ -50,9 +50,9 @@ class Secret:
             raise ValueError(f"expected the place that keeps the secret: {SECRET_FORMS}")
 
     def reveal(self) -> str:
-        """The secret, read from its place on this machine. Raises Rejected if it is not there.
+        """Reads the secret from its place on this machine. Raises Rejected if it is not there.
 
-        From then on, this process masks it in its logs and in what it reports of failures.
+        From then on, this process masks it in its logs and in its reports of failures.
         """
         value = self._read()
         if remember_secret(value):
@@ -86,7 +86,7 @@ def _of_file(file: Path) -> str:
 
 
 def mask_logs() -> None:
-    """Every record that this process logs is masked, with its traceback. Again: does nothing."""
+    """Masks every record that this process logs, with its traceback. A second call does nothing."""
     make = logging.getLogRecordFactory()
     if not isinstance(make, _MaskingFactory):
         logging.setLogRecordFactory(_MaskingFactory(make))
@@ -105,12 +105,12 @@ class _MaskingFactory:
 
 
 def declared_parameters(declaration: type) -> tuple[Parameter, ...]:
-    """The parameters of a dataclass, in its order. Raises TypeError for what no text can be."""
+    """Returns a dataclass's fields, in order. Raises TypeError for a type that no text can give."""
     return tuple(_parameter(each, kind) for each, kind in _fields(declaration))
 
 
 def read_parameters(declaration: type[Declared], texts: Mapping[str, str]) -> Declared:
-    """`texts`: {name of a field: its text}; a field without one keeps its default.
+    """`texts` is {name of a field: its text}; a field without a text keeps its default.
 
     Raises Rejected naming the parameter and what was expected.
     """
@@ -122,7 +122,7 @@ def read_parameters(declaration: type[Declared], texts: Mapping[str, str]) -> De
 
 
 def _fields(declaration: type) -> list[tuple["dataclasses.Field[Any]", Any]]:
-    """Each field, and its type with the annotations."""
+    """Returns each field, and its type with the annotations."""
     if not dataclasses.is_dataclass(declaration):
         raise TypeError(f"{declaration.__qualname__} declares parameters: make it a dataclass")
     hints = get_type_hints(declaration, include_extras=True)
@@ -138,7 +138,7 @@ def _parameter(field: "dataclasses.Field[Any]", kind: Any) -> Parameter:
 
 
 def _plain(kind: Any) -> tuple[Any, str]:
-    """The type without annotations, and the text among them."""
+    """Returns the type without its annotations, and the text among the annotations."""
     if get_origin(kind) is not Annotated:
         return kind, ""
     plain, *notes = get_args(kind)
@@ -160,7 +160,7 @@ def _default(field: "dataclasses.Field[Any]") -> str | None:
 
 
 def _text(value: Any) -> str:
-    """Text that reads back as `value`."""
+    """Returns text that reads back as `value`."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -195,7 +195,7 @@ def _read(name: str, kind: Any, text: str) -> Any:
     plain, _ = _plain(kind)
     try:
         return _value(plain, text)
-    except ValueError as error:  # msgspec's errors are such
+    except ValueError as error:  # msgspec's errors are ValueErrors
         expected = _EXPECTED.get(plain) or f"one of {', '.join(_choices(plain))}"
         because = str(error) if plain in (timedelta, Secret) else f"expected {expected}"
         shown = "what was given" if plain is Secret else repr(text)

@@ -1,9 +1,10 @@
-"""A checked pipeline: all that the runtime needs to know of an author's declarations.
+"""A checked pipeline: everything that the runtime needs from an author's declarations.
 
 The check includes that a sink's prepared output may wait as long as a recovery can take. A
 transaction is open from an interval's first record until its checkpoint has completed. If the
-attempt fails before the commit, it is open until another attempt has started. Source: Flink's
-advice for `KafkaSink`: the timeout exceeds the longest checkpoint and the longest restart together.
+attempt fails before the commit, the transaction stays open until another attempt has started.
+Source: Flink's advice for `KafkaSink`: the timeout exceeds the longest checkpoint and the longest
+restart together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +28,10 @@ from pipelines.operators.operator import Operator, SideOutput
 
 @contextmanager
 def naming(uid: str) -> Iterator[None]:
-    """Put the author's uid in front of what an operator or a sink refuses: these know their columns
-    but not the name that the author gave them."""
+    """Puts the author's uid in front of a refusal by an operator or a sink.
+
+    These know their columns, but not the name that the author gave them.
+    """
     try:
         yield
     except Rejected as refusal:
@@ -36,7 +39,7 @@ def naming(uid: str) -> Iterator[None]:
 
 
 def check_transaction_times(sinks: Mapping[Uid, Sink], settings: Settings) -> None:
-    """Raises Rejected naming the sink and what to change."""
+    """Raises Rejected, naming the sink and the settings, if a transaction could time out."""
     wanted_ms = longest_wait_ms(settings)
     for uid, sink in sinks.items():
         if isinstance(sink, HoldsTransactions) and sink.transaction_timeout_ms <= wanted_ms:
@@ -72,7 +75,7 @@ def _longest_delay_ms(restart: RestartOptions) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """`schemas` holds what each node emits; for a sink, what it takes."""
+    """`schemas` maps each node to the schema that it emits, and a sink to the one that it takes."""
 
     graph: JobGraph
     sources: Mapping[Uid, AnySource]
@@ -93,11 +96,14 @@ class Pipeline:
         return Ends(read_once, {uid: sink.guarantee for uid, sink in self.sinks.items()})
 
     def input_schemas(self, uid: Uid) -> list[pa.Schema]:
-        """The schemas that each port of a node takes."""
+        """Returns the schema that each port of a node takes."""
         return [self._schema_into(connection) for connection in self.graph.node(uid).inputs]
 
     def validate_sources(self, settings: Settings) -> None:
-        """Raises Rejected naming the file or column; or the record, unless such are set aside."""
+        """Raises Rejected naming the file, column or record at fault.
+
+        Passes over malformed records if the settings set them aside.
+        """
         for source in self.sources.values():
             try:
                 source.validate()
@@ -106,14 +112,14 @@ class Pipeline:
                     raise
 
     def validate_sinks(self) -> None:
-        """Asks every target. Raises Rejected naming the sink."""
+        """Asks every target. Raises Rejected naming the sink whose target refuses."""
         for uid, sink in self.sinks.items():
             (schema,) = self.input_schemas(uid)
             with naming(uid):
                 sink.validate(schema)
 
     def check_fits(self, settings: Settings) -> None:
-        """Raises Rejected naming the sink that these settings might let lose output."""
+        """Raises Rejected naming a sink that could lose output with these settings."""
         check_transaction_times(self.sinks, settings)
 
     def _schema_into(self, connection: Connection) -> pa.Schema:

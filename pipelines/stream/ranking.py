@@ -1,4 +1,4 @@
-"""Builds operators that keep some rows of each key: the first, the last, the best ones."""
+"""Builds operators that keep some rows of each key: the first, the last or the best."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 KEEPS = ("first", "last")
 LOCAL_SUFFIX = ".local"
-"""Added to the uid, it names the half before the exchange."""
+"""The suffix of the half before the exchange, added to the uid."""
 
 DISTINCT_SUFFIX = ".distinct"
-"""Added to an aggregation's uid, it names the operator that keeps the distinct values."""
+"""The suffix of the operator that keeps the distinct values, added to the aggregation's uid."""
 
 
 def deduplicated(
@@ -115,7 +115,7 @@ def distinct_rows(stream: "Stream", columns: tuple[str, ...], uid: str) -> "Stre
 def with_marks(
     stream: "Stream", keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], uid: str
 ) -> "Stream":
-    """The stream, with a mark for each count of distinct values."""
+    """Returns the stream with a mark for each count of distinct values."""
     counts = [each for each in aggregates.values() if isinstance(each, CountDistinct)]
     if not counts:
         return stream
@@ -133,7 +133,7 @@ def _keyed(
     time_column: str | None,
     uid: str,
 ) -> "Stream":
-    with naming(uid):  # before a column `row_kind` that the result adds is found to be taken
+    with naming(uid):  # first, or else the error says that the column `row_kind` is taken
         refuse_changelogs([stream.is_changelog])
     node = stream.environment.add_operator(uid, create, (stream.connection(keys),))
     return stream.derived(node, time_column)

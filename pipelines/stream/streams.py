@@ -66,14 +66,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one node emits. `time_column` is its event time, if it has one."""
+    """The output of one node. `time_column` is its event time, if it has one."""
 
     environment: "Environment"
     node: Uid
     time_column: str | None
     unkeyed: EdgeKind = EdgeKind.FORWARD  # how it reaches a reader that needs no key
     is_anchored: bool = True
-    dealt_by: tuple[str, ...] = ()  # each row is in the subtask that owns the key of these columns
+    dealt_by: tuple[str, ...] = ()  # each row is in the subtask that owns its key in these columns
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,7 +81,7 @@ class Stream:
 
     @property
     def is_changelog(self) -> bool:
-        """True if the stream takes rows back: its column `row_kind` is `+I` or `-D`."""
+        """Returns True if the stream takes rows back: its column `row_kind` is `+I` or `-D`."""
         return self.environment.emits_changes(self.node)
 
     def connection(self, hash_by: tuple[str, ...] | None = None) -> Connection:
@@ -96,7 +96,7 @@ class Stream:
         )
 
     def derived(self, node: Uid, time_column: str | None) -> "Stream":
-        """What another node makes of this stream."""
+        """Returns the output of another node that reads this stream."""
         return Stream(self.environment, node, time_column)
 
     def filter(self, predicate: Predicate, *, uid: str) -> "Stream":
@@ -129,7 +129,8 @@ class Stream:
         """Arrow batch in, Arrow batch of `schema` out. Event time stays if its column does.
 
         With `side_outputs`, the function gets a second argument, `sides`, and may also emit
-        batches by `sides.output(name, batch)`. Read them with `result.side_output(name, uid=...)`.
+        batches with `sides.output(name, batch)`. Read them with
+        `result.side_output(name, uid=...)`.
         """
         create = lambda: BatchFunction(function, schema)  # noqa: E731
         if side_outputs is not None:
@@ -140,7 +141,7 @@ class Stream:
     def map_pandas(self, function: PandasMapping, schema: pa.Schema, *, uid: str) -> "Stream":
         """DataFrame in, DataFrame of `schema` out; `map_batches` saves the conversion.
 
-        The function gets the rows of one batch, and must not depend on which rows come together.
+        The function gets the rows of one batch, and must not depend on which rows share a batch.
         Event time stays if its column does. Raises Rejected if pandas is not installed.
         """
         return self._chained(uid, lambda: PandasFunction(function, schema), self._time_in(schema))
@@ -175,7 +176,7 @@ class Stream:
         """Row in, any number of rows of `schema` out; `map_batches` is much faster.
 
         With `side_outputs`, the function gets a second argument, `sides`, and may also emit rows
-        by `sides.output(name, row)`. Read them with `result.side_output(name, uid=...)`.
+        with `sides.output(name, row)`. Read them with `result.side_output(name, uid=...)`.
         """
         create = lambda: FlatMapRows(function, schema)  # noqa: E731
         if side_outputs is not None:
@@ -188,12 +189,12 @@ class Stream:
         return self._chained(uid, lambda: FilterRows(predicate), self.time_column)
 
     def process(self, function: BatchProcessFunction, schema: pa.Schema, *, uid: str) -> "Stream":
-        """A function with operator state; for keyed state and timers, `key_by` first."""
+        """Call a function with operator state; for keyed state and timers, call `key_by` first."""
         time = self._time_in(schema)
         return self._chained(uid, lambda: Process(function, ((),), schema, uid), time)
 
     def as_records(self, *, uid: str) -> "Stream":
-        """Read each change of a changelog as a record; `row_kind` is then a column like others."""
+        """Read each change of a changelog as a record; `row_kind` becomes an ordinary column."""
         return self._chained(uid, AsRecords, self.time_column)
 
     def assign_timestamps(
@@ -204,15 +205,15 @@ class Stream:
         idle_after: timedelta | None = None,
         uid: str,
     ) -> "Stream":
-        """Event time from a column: a timestamp, or an integer of milliseconds since 1970.
+        """Take the event time from a column: a timestamp, or integer milliseconds since 1970.
 
         Replaces the event time that the stream had, if any; the column becomes a timestamp in UTC.
-        A subtask expects a record to come at most `out_of_orderness` later than newer ones. One
-        that is silent for `idle_after` holds nothing back until its next record.
+        A record may lie at most `out_of_orderness` behind newer ones. A subtask that is silent for
+        `idle_after` does not hold back the watermark until its next record.
 
         Each subtask has one event time for all splits that it reads. If it reads several files one
-        after the other, allow for how far they are apart; where a source can name its event time
-        column, it keeps the time of each split, which needs no such allowance.
+        after the other, `out_of_orderness` must cover the time between them. A source that can
+        name its event time column needs no such allowance, because it keeps the time of each split.
         """
         with naming(uid):
             strategy = bounded_out_of_orderness(out_of_orderness)
@@ -236,22 +237,23 @@ class Stream:
         retry_on: tuple[type[Exception], ...] = (Exception,),
         timed_out: RowMapping | None = None,
     ) -> "Stream":
-        """Row in, row of `schema` out, by an `async def` that asks another service.
+        """Row in, row of `schema` out, through an `async def` that asks another service.
 
-        Up to `capacity` requests of each subtask are under way at a time. Requests whose results
-        have not left are part of each checkpoint, and are asked again after a failure; so the
-        service may see a request twice, and the output has each result once. Event time waits for
+        Each subtask has up to `capacity` requests under way at a time. A checkpoint contains the
+        requests whose results are not emitted yet, and a restore sends them again. So the service
+        may see a request twice, but the output contains each result once. The watermark waits for
         the results of earlier rows.
 
         Args:
-            function: `async def` of a row, or an `AsyncFunction`, which can open a client.
+            function: an `async def` of a row, or an `AsyncFunction`, which can open a client.
             schema: the columns of the returned row. Event time stays if its column does.
-            capacity: a subtask with so many requests takes no further input.
-            timeout: of one request, with all its retries; then the run fails, with the record.
-            ordered: False: results leave as they come, which is faster if their times differ.
-            retries: how often a request is repeated that raised one of `retry_on`.
-            retry_delay: before the first retry; it doubles each time, up to 30 s.
-            timed_out: a function of the row, for the result of a request that timed out.
+            capacity: a subtask with this many requests takes no further input.
+            timeout: the limit for one request, with all its retries. After it, the run fails, and
+                the error names the record.
+            ordered: if False, results leave as they come, which is faster if their times differ.
+            retries: how often a request that raised one of `retry_on` is repeated.
+            retry_delay: the delay before the first retry; it doubles each time, up to 30 s.
+            timed_out: a function of the row that gives the result of a request that timed out.
         """
         policy = RequestPolicy(
             capacity=capacity,
@@ -279,8 +281,11 @@ class Stream:
         retry_on: tuple[type[Exception], ...] = (Exception,),
         timed_out: BatchMapping | None = None,
     ) -> "Stream":
-        """As `map_async`, with one request for each Arrow batch: for services that take many rows
-        at a time. The function returns a batch of `schema`, of any length."""
+        """Like `map_async`, but with one request for each Arrow batch.
+
+        Use it for services that take many rows at a time. The function returns a batch of `schema`,
+        of any length.
+        """
         policy = RequestPolicy(
             capacity=capacity,
             timeout=timeout,
@@ -294,11 +299,11 @@ class Stream:
         return self._chained(uid, lambda: AsyncMapBatches(function, schema, policy), time)
 
     def parallelism(self, subtasks: int) -> "Stream":
-        """How many subtasks the operator behind this stream has: Flink's `setParallelism`.
+        """Set the number of subtasks of this stream's operator: Flink's `setParallelism`.
 
-        Without it, an operator has the parallelism of the run. A rescale changes that one, and
-        leaves this one as it is. Records between operators with different parallelisms are dealt in
-        turn unless they have a key, so they lose their order.
+        Without it, an operator has the parallelism of the run. A rescale changes the parallelism of
+        the run, and leaves this one as it is. Between operators with different parallelisms,
+        records without a key go to the subtasks in turn, so they lose their order.
         """
         if self.unkeyed is not EdgeKind.FORWARD:
             raise Rejected(
@@ -312,11 +317,11 @@ class Stream:
         return KeyedStream(self, columns)
 
     def reinterpret_as_keyed(self, *columns: str, uid: str) -> KeyedStream:
-        """As `key_by`, for rows that are already in the subtask that owns their key: none travels.
+        """Like `key_by`, for rows that are already in the subtask that owns their key.
 
-        Use it behind a join, a ranking or another operator that is keyed by these columns, if the
-        steps in between leave them as they are. Each row is checked: one whose key belongs to
-        another subtask ends the run with an error. Flink's `reinterpretAsKeyedStream`.
+        No row travels. Use it behind a join, a ranking or another operator that is keyed by these
+        columns, if the steps in between do not change them. Each row is checked: one whose key
+        belongs to another subtask ends the run with an error. Flink: `reinterpretAsKeyedStream`.
         """
         node = self.environment.add_operator(
             uid, lambda: CheckKeys(columns), (self.connection(),), follows_input=True
@@ -325,24 +330,26 @@ class Stream:
         return KeyedStream(replace(checked, dealt_by=columns), columns)
 
     def window_all(self, windows: Windows | ProcessingTimeWindows) -> WindowedStream:
-        """Windows over the whole stream: one subtask works on all records, at any parallelism."""
+        """Cut the whole stream into windows: one subtask gets all records, at any parallelism."""
         return WindowedStream.of(self, (), windows)
 
     def rebalance(self) -> "Stream":
-        """The next operator's subtasks get equal shares, whichever subtask a record comes from."""
+        """Deal the records in turn, so that the next operator's subtasks get equal shares."""
         return replace(self, unkeyed=EdgeKind.REBALANCE)
 
     def broadcast(self) -> "Stream":
-        """Every subtask of the next operator gets every record."""
+        """Send every record to every subtask of the next operator."""
         return replace(self, unkeyed=EdgeKind.BROADCAST)
 
     def unanchored(self) -> "Stream":
-        """In checkpointing mode ACKED no acker waits for what the next operator makes of this
-        stream: it may be lost. Has no effect in the other modes."""
+        """In checkpointing mode ACKED, do not track what the next operator makes of this stream.
+
+        No acker waits for those records, so they may be lost. Has no effect in the other modes.
+        """
         return replace(self, is_anchored=False)
 
     def union(self, *others: "Stream", uid: str) -> "Stream":
-        """The records of all these streams, in no order; their event time is the slowest one's."""
+        """Unite the records of these streams, in no order; the slowest one sets the event time."""
         streams = (self, *others)
         check_together(uid, *streams)
         inputs = tuple(stream.connection() for stream in streams)
@@ -353,7 +360,7 @@ class Stream:
         return self.derived(node, times[0])
 
     def distinct(self, *columns: str, uid: str) -> "Stream":
-        """Each combination of values of these columns once; of all columns, if none are named."""
+        """Emit each combination of values of these columns once, or of all columns by default."""
         return distinct_rows(self, columns, uid)
 
     def connect(self, other: "Stream") -> ConnectedStreams:
@@ -374,14 +381,15 @@ class Stream:
     ) -> "Stream":
         """Join on equal columns; `how` is inner, left, right or full; every pair counts.
 
-        With a window, rows of one window of event time meet, and outer joins only add rows. The
-        rows of both sides together make a session. Pairs come out when the window is due.
-        An inner join in tumbling windows gives them the left row's time, which suits the same
-        windows after it; in sessions or an interval after it they may be late. The other joins
-        name their window, and use its end as the time; so does each one with `names_window`.
-        Without a window, both sides are kept for ever, and an outer join takes back a row that it
-        had emitted without a partner: its column `row_kind` is then `+I` or `-D`, as in Flink. With
-        a `ttl`, an inner join forgets each row that long after it came.
+        With a window, rows meet within one window of event time, and outer joins only add rows. The
+        rows of both sides together form a session. The join emits the pairs when the window ends.
+        After an inner join in tumbling windows, a pair has the event time of its left row. That
+        suits the same windows behind it, but in sessions or an interval the pairs may be late.
+        The other joins, and every join with `names_window`, name their window, and use its end as
+        the time.
+        Without a window, both sides are kept for ever. An outer join then takes back a row that it
+        emitted without a partner: its column `row_kind` is `+I` or `-D`, as in Flink. With a `ttl`,
+        an inner join forgets each row that long after it came.
         `suffixes` are added to the names of other columns that both sides have, as in pandas.
         """
         inputs = self._joined(other, on, suffixes, uid)
@@ -405,7 +413,7 @@ class Stream:
         suffixes: tuple[str, str] = NO_SUFFIXES,
         uid: str,
     ) -> "Stream":
-        """Inner join with rows of `other` from `lower` to `upper` behind this stream's event time.
+        """Inner join with the rows of `other` from `lower` to `upper` after a row's event time.
 
         Both bounds are included. The event time of a pair, `join_time`, is the later of its times.
         `suffixes` are added to the names of other columns that both sides have.
@@ -428,10 +436,10 @@ class Stream:
         """Join each row to the version of its key in a changing table; `how` is inner or left.
 
         Each row of `table` is a version of its key, from its event time until that of the next
-        one. A row of this stream waits until event time, the slower one of both streams, has
-        reached it, and takes the version of that time. A silent table holds it back: give the
-        table's source an idleness timeout.
-        With `in_processing_time`, it takes at once the version that arrived last.
+        one. A row of this stream waits until the event time of both streams has reached it, and
+        then takes the version of its time. A silent table holds rows back: give the table's source
+        an idleness timeout.
+        With `in_processing_time`, a row takes at once the version that arrived last.
         `suffixes` are added to the names of other columns that both sides have.
         """
         inputs = self._joined(table, on, suffixes, uid)
@@ -448,8 +456,10 @@ class Stream:
         return JoinInputs(left=self, right=other, on=tuple(on), suffixes=suffixes, uid=uid)
 
     def side_output(self, name: str, *, uid: str) -> "Stream":
-        """This side output of the operator behind the stream: late rows, or what its function
-        emits by name. Raises Rejected if it has none of that name."""
+        """Read a side output of this stream's operator: late rows, or what its function emits.
+
+        Raises Rejected if the operator has no side output of that name.
+        """
         environment = self.environment
         time_column = environment.side_output_of(self.node, name).time_column
         node = environment.add_operator(
@@ -458,19 +468,19 @@ class Stream:
         return self.derived(node, time_column)
 
     def sink(self, sink: Sink, *, uid: str, parallelism: int | None = None) -> "Stream":
-        """Returns this stream, so that it can also go into another sink.
+        """Write this stream to a sink. Returns the stream, so that it can go into another sink too.
 
-        `parallelism`: how many subtasks the sink has; None: as many as the run says.
+        `parallelism` is the number of subtasks of the sink; None means the parallelism of the run.
         """
         self.environment.add_sink(uid, sink, self.connection(), parallelism)
         return self
 
     def collect(self, *, uid: str, parallelism: int | None = None) -> "Stream":
-        """Keep the rows in this process, for the result of `run_local`; no other run takes it."""
+        """Keep the rows in this process, for the result of `run_local`; other runs refuse it."""
         return self.sink(Collect(), uid=uid, parallelism=parallelism)
 
     def print(self, *, uid: str, prefix: str = "", parallelism: int | None = None) -> "Stream":
-        """Print each row, on the standard output of the process that hosts the subtask."""
+        """Print each row to the standard output of the process that hosts the subtask."""
         return self.sink(Print(prefix), uid=uid, parallelism=parallelism)
 
     def _time_in(self, schema: pa.Schema) -> str | None:

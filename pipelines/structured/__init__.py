@@ -1,4 +1,4 @@
-"""Structured Streaming queries of other people: read, judged, saved and rewound without Spark.
+"""Reads, judges, saves and rewinds other people's Structured Streaming queries without Spark.
 
-It starts no query and changes none: what it writes goes into a place of its own.
+It starts no query and changes none: everything that it writes goes into a place of its own.
 """

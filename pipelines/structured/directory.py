@@ -1,8 +1,8 @@
 """The checkpoint directory of a Structured Streaming query, read into frozen values.
 
-Decides what each file is. It lists the tree once and opens only `metadata`, the logs of batches and
-what describes operators; it reads no state and needs neither Spark nor a query that stands still.
-Damage is a value here (`FileProblem`), so that half a checkpoint can be read and judged.
+It decides what each file is. It lists the tree once and opens only `metadata`, the logs of batches
+and the metadata of operators. It reads no state and does not need Spark; the query may be running.
+Damage is a value here (`FileProblem`), so that an incomplete checkpoint can be read and judged.
 Source: the layout that Spark 4.3 writes (`StreamExecution`, `StateStoreId`, `RocksDBFileManager`).
 """
 
@@ -36,7 +36,7 @@ from pipelines.structured.query import (
 )
 
 OPENED_OBJECTS_MAX = 200
-"""Of an object store, where each file costs a request, the newest batches are opened."""
+"""The newest batches to open in an object store, where each file costs a request."""
 STATE_FILE = re.compile(r"(\d+)(?:_([^./]+))?\.(delta|snapshot|changelog|zip)$")
 LOG_FILE = re.compile(r"(\d+)(\.compact)?$")
 SINK_LOG = "_spark_metadata"
@@ -54,9 +54,9 @@ def read_query(
 ) -> QueryDirectory:
     """Read a checkpoint directory, and the log of the file sink in `output` if you give it.
 
-    `opened_batches_max`: only so many of the newest batches are opened; the others have no plan.
-    None: all of a directory, and the newest 200 in an object store. Raises Rejected if the location
-    is outside the roots or is no checkpoint at all, Retryable if the storage fails.
+    At most `opened_batches_max` of the newest batches are opened; the others have no plan. None
+    means all in a directory, and the newest 200 in an object store. Raises Rejected if the location
+    is outside the roots or is no checkpoint at all, and Retryable if the storage fails.
     """
     tree = tree_at(location, roots)
     if opened_batches_max is None and scheme_of(location) in OBJECT_SCHEMES:
@@ -68,10 +68,10 @@ def read_query(
 def read_tree(
     tree: Tree, sink_tree: Tree | None = None, *, opened_batches_max: int | None = None
 ) -> QueryDirectory:
-    """As `read_query`, of trees that the caller has already.
+    """Does the same as `read_query`, for trees that the caller already has.
 
-    A query may run meanwhile. Its offsets are listed last, so that nothing seems to be ahead of
-    them; a file that a purge deletes between listing and reading is left out.
+    The query may be running. Its offsets are listed last, so that nothing seems to be ahead of
+    them. A file that a purge deletes between listing and reading is left out.
     """
     found = _SortedFiles(tree.files())
     found.take(tree.files("offsets"))
@@ -103,7 +103,7 @@ def read_tree(
 
 
 class _SortedFiles:
-    """Each file of the listing in its place. Names are judged once, here."""
+    """The files of the listing, sorted by kind. Names are judged once, here."""
 
     def __init__(self, files: Iterable[ListedFile]) -> None:
         self.has_metadata = False
@@ -112,9 +112,9 @@ class _SortedFiles:
         self.sources: defaultdict[str, dict[int, list[ListedFile]]] = defaultdict(dict)
         self.state: defaultdict[tuple[int, int, str], list[ListedFile]] = defaultdict(list)
         self.operators: set[int] = set()
-        self.apart: set[int] = set()  # operators that keep their schema in a place of its own
+        self.apart: set[int] = set()  # operators that keep their schema in a separate place
         self.operator_metadata: defaultdict[int, list[str]] = defaultdict(list)
-        self.crc_lengths: dict[str, int] = {}  # by the path of the file that the sums are of
+        self.crc_lengths: dict[str, int] = {}  # by the path of the file that the checksums cover
         self.temporaries: list[ListedFile] = []
         self.strangers: list[ListedFile] = []
         self.deep: list[ListedFile] = []  # in folders that no query has
@@ -125,7 +125,7 @@ class _SortedFiles:
             self._sort(file)
 
     def take(self, offsets: Iterable[ListedFile]) -> None:
-        """What a second listing of `offsets` shows."""
+        """Replaces the offsets by those of a second listing of the folder `offsets`."""
         self.offsets = {
             int(file.name): file
             for file in offsets
@@ -177,7 +177,7 @@ class _Reading:
         self.problems: list[FileProblem] = []
 
     def value(self, path: str, decode: Callable[[bytes], T]) -> T | None:
-        """None: missing, which is not noted, or damaged."""
+        """Returns None if the file is missing, which is not noted as a problem, or damaged."""
         content = self._tree.read(path)
         if content is None:
             return None
@@ -286,7 +286,7 @@ def _store_partition(
 
 
 def _note_length(reading: _Reading, file: ListedFile, crc_bytes: int | None) -> None:
-    """A file that was cut off is found without opening it, by the length of its checksums."""
+    """Finds a file that was cut off without opening it, by the length of its checksums."""
     if not file.size_bytes and STATE_FILE.match(file.name):
         reading.note(file.path, Problem.EMPTY, "is empty")
     elif crc_bytes is not None and crc_bytes != crc_length_of(file.size_bytes):

@@ -1,7 +1,7 @@
 """Judges a query by its checkpoint directory: damage, traps and slow decay.
 
-Decides which facts are findings; it does not say what to do about them (`findings`), and reads
-nothing. Pure: the caller passes in what the directory cannot know (`Observed`).
+It decides which facts are findings. It does not say what to do about them (`findings`), and reads
+nothing. Pure: the caller passes in the facts that the directory does not show (`Observed`).
 Consecutive batches with the same trouble are one finding.
 """
 
@@ -34,17 +34,17 @@ STILL_BATCHES, STILL_MS = 20, 10 * 60 * 1000
 STUCK_TIMES, STUCK_MS = 20, 10 * 60 * 1000
 SLOW_BATCHES_LOOKED_AT = 10
 PURGED_MAX = 3
-"""Spark deletes state and logs apart, so that the oldest batches may lack one of them."""
+"""Spark deletes state and logs separately, so the oldest batches may have only one of them."""
 CLOCK_SLACK_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What others know about the query. All of it is optional.
+    """Facts about the query from elsewhere. All of them are optional.
 
-    `source_bounds`: {source index: {topic-partition: (oldest, next) offset}}.
-    `rows_dropped`: {operator name: rows that the watermark dropped}.
-    `file_problems`: what `recovery.verify` found in the bytes.
+    `source_bounds` is {source index: {topic-partition: (oldest, next) offset}}.
+    `rows_dropped` is {operator name: rows that the watermark dropped}.
+    `file_problems` are the problems that `recovery.verify` found in the bytes.
     """
 
     now_ms: int | None = None
@@ -59,7 +59,7 @@ NOTHING = Observed()
 
 
 def examine(query: QueryDirectory, observed: Observed = NOTHING) -> tuple[Finding, ...]:
-    """Every finding, the worst first; empty: nothing is wrong as far as one can see."""
+    """Returns every finding, the worst first, or nothing if no trouble shows."""
     looks: tuple[Callable[[QueryDirectory, Observed], Iterable[Finding]], ...] = (
         _identity,
         _damaged_files,
@@ -98,7 +98,7 @@ PROBLEM_KINDS = {
 
 
 def _damaged_files(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
-    """One finding for a file: what reading it shows comes before what its bytes show."""
+    """Yields one finding for a file: a problem of reading it, or else one of its bytes."""
     seen: set[str] = set()
     for problem in (*query.problems, *observed.file_problems):
         kind = _kind_of(problem)
@@ -192,7 +192,7 @@ def _operators(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
 
 
 NEEDS_OTHER_PARTITIONS = ("globalLimit", "stateStoreSaveGlobal")
-"""Operators that work in one partition, whatever the setting says."""
+"""Operators that always work in one partition, even if the setting says another number."""
 
 
 def _is_beyond(partition: StorePartition, known: int) -> bool:
@@ -200,7 +200,7 @@ def _is_beyond(partition: StorePartition, known: int) -> bool:
 
 
 def _schema(operator: Operator) -> Iterator[Finding]:
-    """Only partition 0 has it; transformWithState keeps it beside the metadata."""
+    """Looks for the schema in partition 0 only; transformWithState keeps it beside the metadata."""
     for each in operator.partitions:
         if each.partition == 0 and not each.has_schema and not operator.keeps_schema_apart:
             path = f"{each.folder}/_metadata/schema"
@@ -258,10 +258,10 @@ def _abandoned_state(query: QueryDirectory, observed: Observed) -> Iterator[Find
 
 
 def _older_than_their_batch(query: QueryDirectory, operator: Operator) -> Iterator[Finding]:
-    """A state file is written after its batch was planned, so an older one is not of this batch.
+    """Finds state files that were written before their batch was planned: another timeline's.
 
-    A copy of a directory may have later times, never earlier ones. Where the clock of the storage
-    is behind that of the driver, commits show by how much.
+    A copy of a directory may have later times, never earlier ones. If the clock of the storage is
+    behind that of the driver, commits show by how much.
     """
     lags = [
         batch.commit_file.modified_ms - batch.plan.planned_ms
@@ -309,7 +309,7 @@ def _settings(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
 
 
 def _is_dealt(query: QueryDirectory, batch: Batch) -> bool:
-    """State of the batch lies in as many partitions as it plans: Spark has repartitioned it."""
+    """Returns True if Spark has repartitioned the batch: its state has the planned partitions."""
     return all(
         operator.partitions_by_version.get(batch.batch_id + 1) == batch.shuffle_partitions
         for operator in query.operators
@@ -370,7 +370,7 @@ def _source_log(query: QueryDirectory, newest: Batch, source: SourceOffset) -> I
 
 
 def _log_gaps(log: FileLog, kind: Kind) -> Iterator[Finding]:
-    """From the newest compact file on; before it, Spark deletes at leisure."""
+    """Looks from the newest compact file on, because Spark deletes older files at any time."""
     start = log.compact_numbers[-1] if log.compact_numbers else 0
     numbers = [number for number in log.files if number >= start]
     lost = sorted(set(range(start, max(numbers, default=start - 1) + 1)) - set(numbers))
@@ -390,7 +390,7 @@ def _large_log(log: FileLog, kind: Kind) -> Iterator[Finding]:
 
 
 def growth_bytes_per_day(log: FileLog) -> float:
-    """Judged by the sizes of its compact files, or of single entries if it has fewer than two."""
+    """Estimates growth from the compact files, or from all files if fewer than two are compact."""
     files = sorted((f for each in log.files.values() for f in each), key=lambda f: f.modified_ms)
     compact = [file for file in files if is_compact(file)]
     if len(compact) >= 2:
@@ -475,7 +475,7 @@ def _times(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
 
 
 def _still_watermark(planned: Sequence[Batch]) -> Iterator[Finding]:
-    """Only if input came meanwhile: without rows there is no event time."""
+    """Finds a watermark that does not advance although input came: without rows it cannot."""
     if not planned or not planned[-1].watermark_ms:
         return
     still = [planned[-1]]
@@ -515,7 +515,7 @@ def _figures(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
 
 
 def _other_files(query: QueryDirectory, observed: Observed) -> Iterator[Finding]:
-    """A write that is under way has a temporary file, too: only old ones count."""
+    """Counts only old temporary files, because a write that is under way has one too."""
     newest_ms = max((b.committed_ms or 0 for b in query.batches), default=0)
     old = [each for each in query.temporaries if each.modified_ms < newest_ms - STUCK_MS]
     if old:
@@ -540,7 +540,7 @@ def _newest_value(query: QueryDirectory, get: Callable[[Batch], int | None]) -> 
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Consecutive numbers together."""
+    """Groups consecutive numbers."""
     run: list[int] = []
     for number in numbers:
         if run and number != run[-1] + 1:

@@ -1,4 +1,4 @@
-"""What the doctor can find, with what each finding costs and what to do next.
+"""The findings of the doctor: the cost of each, and what to do next.
 
 One table, so that pages, documentation and tests name the same kinds. Pure.
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 class Severity(StrEnum):
     ERROR = "error"  # the query does not start, or its result is wrong
     WARNING = "warning"  # it will hurt, or a recovery point is lost
-    NOTE = "note"  # worth to know
+    NOTE = "note"  # worth knowing
 
 
 class Kind(StrEnum):

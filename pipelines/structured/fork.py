@@ -1,8 +1,8 @@
-"""A rewind as a fork: a new directory with a new query id that goes on from an earlier batch.
+"""A rewind as a fork: a new directory with a new query id that continues from an earlier batch.
 
 The original is only read. The fork holds the state of that batch and none of any later version, so
-nothing of the abandoned timeline can come back; logs of file sources end where the batch ends, so
-the input after it is found again. What happens to the log of a file sink is the caller's choice.
+nothing of the abandoned timeline can come back. Logs of file sources end where the batch ends, so
+Spark finds the input after it again. The caller chooses what happens to the log of a file sink.
 """
 
 import uuid
@@ -32,10 +32,10 @@ from pipelines.structured.savepoints import (
 
 
 class Boundaries(StrEnum):
-    """Which rows the first batch of the fork takes."""
+    """The rows that the first batch of the fork takes."""
 
-    SAME = "same"  # exactly those that it had; the batches after it are new in any case
-    NEW = "new"  # what the source offers then, by the limits of the code
+    SAME = "same"  # exactly those that it had; the batches after it are always new
+    NEW = "new"  # those that the source offers then, within the limits that the code sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """`next_batch` is the first that the fork runs."""
+    """`next_batch` is the first batch that the fork runs."""
 
     location: str
     query_id: str
@@ -63,8 +63,10 @@ def fork(
     request: ForkRequest,
     told: Told = untold,
 ) -> Fork:
-    """Copy a batch of a query, or a savepoint, into `target`. Raises Rejected, then nothing
-    remains there."""
+    """Copy a batch of a query, or a savepoint, into `target`.
+
+    Raises Rejected; then nothing remains there.
+    """
     if source.read(MANIFEST) is not None:
         _check_savepoint(source, request)
     query_id = str(uuid.uuid4())
@@ -100,7 +102,7 @@ def rewind_output(
 ) -> tuple[str, ...]:
     """Copy the files that a file sink had written up to the batch, with its log, into `target`.
 
-    Readers of `target` see exactly that output, and the fork goes on behind it. Returns the paths
+    Readers of `target` see exactly that output, and the fork continues behind it. Returns the paths
     of the copied files. Raises Rejected if the output has no log, or if files are missing; then
     nothing remains.
     """
@@ -120,7 +122,7 @@ def begin_output(
 ) -> None:
     """Write an empty log of a file sink into `target`, a new place for the output of a fork.
 
-    `newest`: the last batch that the fork has. Without this log, its sink would fail at its next
+    `newest` is the last batch that the fork has. Without this log, its sink would fail at its next
     compaction. Raises Rejected if the output has no log; then nothing remains.
     """
     log = _sink_log(query, output, target, batch_id)
@@ -133,7 +135,7 @@ def begin_output(
 
 
 def _sink_log(query: QueryDirectory, output: Tree, target: Tree, batch_id: int) -> LogContent:
-    """Raises Rejected if there is none, or if `target` is not free for another one."""
+    """Raises Rejected if the output has no log, or if `target` is not free for a copy of it."""
     committed_batch(query, batch_id)
     if query.sink_log is None or query.sink_log.newest is None:
         raise Rejected(f"{output.location} has no {SINK_LOG}: it is no output of a file sink.")
@@ -160,7 +162,10 @@ def _write_output(output: Tree, target: Tree, rewound: dict[str, bytes]) -> tupl
 
 
 def _relative(address: str, output: Tree) -> str:
-    """The log holds whole addresses, with `file:` and one slash or three, or `s3a:`."""
+    """Returns the path within the output.
+
+    The log holds full addresses, with `file:` and one slash or three, or `s3a:`.
+    """
     place = unquote(address).partition(":")[2].lstrip("/")
     root = output.location.rpartition("://")[2].strip("/")
     relative = place.removeprefix(f"{root}/")

@@ -1,6 +1,6 @@
 """The text files of a Structured Streaming checkpoint, decoded.
 
-Decides which content is whole. Pure: bytes in, values out; `Damaged` says what is wrong with them.
+It decides which content is whole. Pure: bytes in, values out; `Damaged` says what is wrong.
 Source: Spark 4.3, `OffsetSeqLog`, `CommitLog`, `CompactibleFileStreamLog`, `OperatorStateMetadata`,
 and Hadoop's `ChecksumFileSystem` for the `.crc` files.
 """
@@ -19,7 +19,7 @@ OFFSET_VERSIONS = ("v1", "v2")
 COMMIT_VERSIONS = ("v1", "v2", "v3")
 OPERATOR_VERSIONS = ("v1", "v2")
 NO_OFFSET = "-"
-"""Stands for a source that has given no offset yet."""
+"""The text in place of an offset if the source has given none yet."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 STORE_CLASS = "spark.sql.streaming.stateStore.providerClass"
@@ -54,8 +54,10 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """`positions`: Kafka {topic-partition: next offset}, file {"logOffset": n}, rate {"offset": n}
-    (rows) or {"seconds": n}; empty for other sources."""
+    """`positions` are {topic-partition: next offset} for Kafka and {"logOffset": n} for files.
+
+    They are {"offset": n} (rows) or {"seconds": n} for rate, and empty for other sources.
+    """
 
     index: int
     name: str  # only with source evolution; else empty
@@ -76,7 +78,7 @@ class Plan:
 
 
 UniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
-"""{operator: for each partition the id of each of its stores, in the order of the metadata}"""
+"""{operator: for each partition, the ids of its stores in the order of the metadata}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line of a source's or a sink's log. `batch_id` is -1 where a line has none."""
+    """A line of a source's or a sink's log. `batch_id` is -1 if the line has none."""
 
     line: str
     path: str
@@ -165,7 +167,7 @@ _OPERATOR = msgspec.json.Decoder(_OperatorBody)
 
 
 def query_id_of(content: bytes) -> str:
-    """Of the file `metadata`. Raises Damaged."""
+    """Reads the query id from the content of the file `metadata`. Raises Damaged."""
     _check_filled(content)
     return _decoded(_METADATA, content).id
 
@@ -198,7 +200,7 @@ def commit_of(content: bytes) -> Commit:
 
 
 def log_entries_of(content: bytes) -> list[LogEntry]:
-    """Of a file in `sources/I/` or `_spark_metadata/`. Raises Damaged."""
+    """Reads the entries of a file in `sources/I/` or `_spark_metadata/`. Raises Damaged."""
     _, lines = _versioned(content, ("v1",))
     entries = []
     for line in lines:
@@ -220,9 +222,9 @@ def operator_of(content: bytes) -> OperatorInfo:
 
 
 def schema_of(content: bytes) -> StateSchema | None:
-    """Of `_metadata/schema`. None: a version with several column families, which is not compared.
+    """Reads `_metadata/schema`.
 
-    Raises Damaged.
+    Returns None for a version with several column families, which is not compared. Raises Damaged.
     """
     version, at = _text_at(content, 0)
     if version != "v2":
@@ -239,7 +241,7 @@ def schema_of(content: bytes) -> StateSchema | None:
 
 
 def _text_at(content: bytes, at: int) -> tuple[str, int]:
-    """As Java's `writeUTF` wrote it: two bytes of length, then the text."""
+    """Reads a text that Java's `writeUTF` wrote: two bytes of length, then the text."""
     end = at + 2 + int.from_bytes(content[at : at + 2], "big")
     if len(content) < max(end, at + 2):
         raise Damaged(Problem.TORN, "breaks off")
@@ -256,7 +258,7 @@ class _Fields(msgspec.Struct):
 
 
 def _fields_of(text: str) -> tuple[tuple[str, str], ...]:
-    """A type that has fields itself is written as JSON."""
+    """Returns names and types; a type that has fields itself is written as JSON."""
     found = _decoded(msgspec.json.Decoder(_Fields), text.encode()).fields
     return tuple(
         (f.name, f.type if isinstance(f.type, str) else msgspec.json.encode(f.type).decode())
@@ -270,7 +272,7 @@ LAST_BLOCK_BYTES = 21
 
 
 def check_blocks(content: bytes) -> None:
-    """Of a state file that Spark's LZ4 stream wrote. Raises Damaged if its end is missing."""
+    """Raises Damaged if Spark's LZ4 stream wrote the state file and its end is missing."""
     if content.startswith(BLOCK):
         end = content[-LAST_BLOCK_BYTES:]
         if not end.startswith(BLOCK) or end[len(BLOCK) + 1 :] != bytes(12):
@@ -278,7 +280,7 @@ def check_blocks(content: bytes) -> None:
 
 
 def crc_length_of(content_bytes: int, bytes_per_sum: int = 512) -> int:
-    """How long Hadoop's checksum file is for a file of that length."""
+    """Returns the length of Hadoop's checksum file for a file of `content_bytes`."""
     return 8 + 4 * -(-content_bytes // bytes_per_sum)
 
 
@@ -299,7 +301,7 @@ def check_crc(content: bytes, crc: bytes) -> None:
 
 
 def crc_of(content: bytes, step: int = 512) -> bytes:
-    """What Hadoop's local file system would write beside a file of that content."""
+    """Returns the checksums that Hadoop's local file system would write for this content."""
     sums = (zlib.crc32(content[at : at + step]) for at in range(0, len(content), step))
     return b"".join((CRC_HEADER, step.to_bytes(4, "big"), *(s.to_bytes(4, "big") for s in sums)))
 

@@ -1,7 +1,7 @@
-"""Logs of a file source and a file sink, as they were at an earlier entry.
+"""Rewinds the logs of a file source or a file sink to an earlier entry.
 
-Decides which entries remain and in which files Spark finds them again. A log is a chain: the newest
-compact file, which holds all before it, and the plain files after it.
+It decides which entries remain, and in which files Spark finds them. A log is a chain: the newest
+compact file, which holds all earlier entries, and the plain files after it.
 Source: Spark 4.3, `CompactibleFileStreamLog` (`deriveCompactInterval`, `getAllValidBatches`).
 """
 
@@ -14,13 +14,15 @@ from pipelines.structured.formats import Damaged, LogEntry, log_entries_of
 from pipelines.structured.query import FileLog, is_compact
 
 SPARKS_INTERVAL = 10
-"""From this number of entries on Spark takes any newest compact file for the place of one."""
+"""From this number of entries on, Spark accepts the newest compact file at any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogContent:
-    """`by_number`: the entries of each plain file; `compacted`: those of the newest compact file,
-    which stand for all numbers up to `compact_number` (-1: there is none)."""
+    """`by_number` has the entries of each plain file, `compacted` those of the newest compact file.
+
+    The latter replace all numbers up to `compact_number`, which is -1 if there is no compact file.
+    """
 
     compact_number: int
     compacted: tuple[LogEntry, ...]
@@ -59,7 +61,7 @@ def read_log(tree: Tree, log: FileLog) -> LogContent:
 
 
 def source_log_at(log: LogContent, number: int) -> dict[str, bytes]:
-    """{name: content} of the files of a source's log whose newest entry is `number`."""
+    """Returns {name: content} for the files of a source's log whose newest entry is `number`."""
     by_number: dict[int, list[LogEntry]] = {}
     for entry in log.entries():
         by_number.setdefault(entry.batch_id, []).append(entry)
@@ -67,10 +69,11 @@ def source_log_at(log: LogContent, number: int) -> dict[str, bytes]:
 
 
 def sink_log_at(log: LogContent, batch_id: int, next_planned_ms: int | None) -> dict[str, bytes]:
-    """As `source_log_at`. Lines of a compact file do not name their batch: what was written before
-    the next batch was planned belongs to this batch or to earlier ones.
+    """Does for a sink's log what `source_log_at` does for a source's.
 
-    Raises Rejected if that moment is not known and a compact file goes beyond the batch.
+    Lines of a compact file do not name their batch: a line written before the next batch was
+    planned belongs to this batch or an earlier one. Raises Rejected if that time is not known and a
+    compact file goes beyond the batch.
     """
     by_number = {n: list(each) for n, each in log.by_number.items() if n > log.compact_number}
     kept = list(log.compacted)
@@ -86,15 +89,17 @@ def sink_log_at(log: LogContent, batch_id: int, next_planned_ms: int | None) -> 
 
 
 def empty_sink_log_at(log: LogContent, batch_id: int) -> dict[str, bytes]:
-    """The same files as in `sink_log_at`, without an entry: Spark's file sink fails when it
-    compacts a log that lacks one of the batches before."""
+    """Returns the same files as `sink_log_at`, without entries.
+
+    Spark's file sink fails when it compacts a log in which an earlier batch is missing.
+    """
     return _files(log, {}, batch_id)
 
 
 def _files(
     log: LogContent, by_number: Mapping[int, list[LogEntry]], newest: int
 ) -> dict[str, bytes]:
-    """Plain files where Spark expects no compact one, else everything in one compact file."""
+    """Returns plain files where Spark expects no compact file, else one compact file with all."""
     numbers = range(newest + 1)
     if log.interval is None and log.compact_number < 0:
         return {str(n): _content(by_number.get(n, ())) for n in numbers}

@@ -1,8 +1,8 @@
-"""Where one of our pipelines begins, to go on behind a batch of a Structured Streaming query.
+"""Where one of our pipelines begins if it continues behind a batch of a Structured Streaming query.
 
-Decides what can come along: the offsets of Kafka, and the names of the files that were read. State
-cannot: it is in the format of Spark and of its operators. You have to know what that means,
-so each state and each source that stays behind is named.
+The offsets of Kafka and the names of the files that were read can come along. State cannot: it is
+in the format of Spark and its operators. You have to know what that means for you, so this module
+names each state and each source that stays behind.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ EFFECTS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceStart:
-    """Of one source of the query. One of the two is not empty.
+    """Where to begin in one source of the query; only one of its two last fields is in use.
 
-    `start_offsets`: for `KafkaTopics`, {"topic-partition": the first offset that is not read}.
-    `read_before`: for a directory of files, the names of those that were read.
+    `start_offsets`: for `KafkaTopics`, {"topic-partition": the first offset that was not read}.
+    `read_before`: for a directory of files, the names of the files that were read.
     """
 
     index: int
@@ -40,7 +40,7 @@ class SourceStart:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`left_behind`: sentences, each about state or a source that cannot come along."""
+    """`left_behind` are sentences, each about state or a source that cannot come along."""
 
     batch_id: int
     sources: tuple[SourceStart, ...]

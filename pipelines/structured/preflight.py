@@ -1,11 +1,12 @@
-"""The verdict on a rewind before anything is copied: every objection, and what to know.
+"""The verdict on a rewind before anything is copied: every objection, and notes worth knowing.
 
-Decides by the bytes of the batch, the doctor's findings, and what the caller says about the new
+It decides by the bytes of the batch, the doctor's findings, and what the caller says about the new
 code (`PlanDescription`), the sources and the output. It says what it could not check. It changes
 nothing, and the fork verifies again.
 
-The helper `explain` of the listener's package runs where the author's code and Spark are; it writes
-what Spark itself would write at the first batch. That file is read here, and nothing of it is run.
+The helper `explain` of the listener's package runs where the author's code and Spark are. It writes
+the description that Spark itself would write at the first batch. This module reads that file and
+runs nothing of it.
 """
 
 import base64
@@ -35,7 +36,7 @@ DAMAGES_NAMED_MAX = 5
 
 
 class Check(StrEnum):
-    """The subjects, in this order."""
+    """The subjects of the check, in this order."""
 
     POINT = "point"
     FILES = "files"
@@ -64,7 +65,7 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """In the order of `Check`."""
+    """`findings` are in the order of `Check`."""
 
     findings: tuple[Objection, ...]
 
@@ -74,17 +75,17 @@ class Verdict:
 
 
 class Output(StrEnum):
-    """What becomes of the rows that were written after the batch."""
+    """Where the fork writes, with regard to the rows that were written after the batch."""
 
-    NEW = "new"  # the fork writes to another place
+    NEW = "new"  # to another place
     REWOUND = "rewound"  # to a copy of the output as it was at the batch
-    HANDLED = "handled"  # to the same place; you handle what is there
+    HANDLED = "handled"  # to the same place; you handle the rows that are there
     SAME_FILES = "same files"  # to the same place of a file sink, with its log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOperator:
-    """`schemas`: by store; only those that you know are compared."""
+    """`schemas` maps stores to schemas; only the schemas that you give are compared."""
 
     name: str
     schemas: Mapping[str, StateSchema] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class PlannedOperator:
 class PlanDescription:
     """The new code, as you describe it.
 
-    Operators and sources are in the order of Spark's ids. None: not known.
+    Operators and sources are in the order of Spark's ids. None means not known.
     """
 
     sources: tuple[SourceKind, ...] | None = None
@@ -105,9 +106,12 @@ class PlanDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """`source_bounds` as in `doctor.Observed`. `missing_inputs`: addresses of input files that are
-    gone; None: this was not checked. `partitions`: deal the state of the fork to so many.
-    `begins_output`: a new output gets the empty log that a file sink needs there."""
+    """`source_bounds` are those of `doctor.Observed`.
+
+    `missing_inputs` are the addresses of input files that are gone; None means not checked.
+    `partitions` is the number of partitions that the fork's state is dealt to. With
+    `begins_output`, a new output gets the empty log that a file sink needs there.
+    """
 
     request: ForkRequest
     output: Output
@@ -281,9 +285,9 @@ def _file_source(
 
 
 def inputs_after(source: Tree, query: QueryDirectory, batch_id: int) -> tuple[str, ...]:
-    """Addresses of the input files that a fork reads again: those of file sources behind the batch.
+    """Returns the addresses of the files after the batch that a fork's file sources read again.
 
-    Without what cannot be read, which the preflight names.
+    It leaves out a source whose log cannot be read; the preflight names that log.
     """
     batch = query.by_id.get(batch_id)
     found: list[str] = []
@@ -376,7 +380,7 @@ def _different_schema(
 
 
 def state_schema(source: Tree, operator: Operator, store: str) -> StateSchema | None:
-    """As the checkpoint has it. None: missing, damaged, or of a kind that is not compared."""
+    """Returns the checkpoint's schema, or None if it is missing, damaged, or not comparable."""
     folder = f"state/{operator.operator_id}/0" + ("" if store == "default" else f"/{store}")
     content = source.read(f"{folder}/_metadata/schema")
     try:
@@ -454,7 +458,7 @@ _Name = Annotated[str, Meta(max_length=1_000)]
 
 
 class _Operator(msgspec.Struct):
-    """`schemas`: {store: the content of Spark's schema file, in base64}."""
+    """`schemas` is {store: the content of Spark's schema file, in base64}."""
 
     id: int
     name: _Name
@@ -499,7 +503,7 @@ def plan_of(content: bytes) -> PlanDescription:
 
 
 def _kind(name: str) -> SourceKind:
-    """A kind of source that is not known is not compared."""
+    """Returns NONE for an unknown kind of source, so that it is not compared."""
     known = {each.value: each for each in SourceKind}
     return known.get(name, SourceKind.NONE)
 

@@ -1,6 +1,6 @@
 """A query as its checkpoint directory shows it: frozen values. Pure.
 
-`directory` makes them; `doctor`, `savepoints` and `fork` judge by them alone.
+`directory` makes the values; `doctor`, `savepoints` and `fork` use nothing else for their verdicts.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from pipelines.structured.formats import (
 
 
 class Store(StrEnum):
-    """The state store, with the version of its format where that changes the files."""
+    """The state store, with the version of its format if the files depend on it."""
 
     HDFS = "HDFS-backed"
     ROCKSDB = "RocksDB format 1"
@@ -40,7 +40,7 @@ class StateKind(StrEnum):
 
     @property
     def is_whole(self) -> bool:
-        """Holds all state of its version, not only the changes."""
+        """Returns True if the file holds all state of its version, not only the changes."""
         return self in (StateKind.SNAPSHOT, StateKind.ZIP)
 
 
@@ -63,7 +63,7 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePartition:
-    """The files of one store in one partition, by version and in no order within it."""
+    """The files of one store in one partition, by version. The files of a version have no order."""
 
     operator_id: int
     partition: int
@@ -97,7 +97,7 @@ class Operator:
 
     @cached_property
     def partitions_by_version(self) -> Mapping[int, int]:
-        """How many partitions have files of a version."""
+        """Returns, for each version, the number of partitions that have files of it."""
         found: defaultdict[int, set[int]] = defaultdict(set)
         for each in self.partitions:
             for version in each.files:
@@ -106,7 +106,7 @@ class Operator:
 
     @cached_property
     def snapshot_bytes(self) -> Mapping[int, int]:
-        """Of versions that have a snapshot in every partition; SST files are not counted."""
+        """Returns the bytes of versions with a snapshot in every partition, without SST files."""
         found: defaultdict[int, list[int]] = defaultdict(list)
         for each in self.partitions:
             for version, files in each.files.items():
@@ -129,14 +129,16 @@ class Operator:
 
     @property
     def partition_count(self) -> int:
-        """As declared by the metadata, or as found if that cannot be read. Spark's offline
-        repartition leaves the metadata as it was; a batch names its own number."""
+        """Returns the number in the metadata, or the number found if that cannot be read.
+
+        Spark's offline repartition leaves the metadata as it was; a batch names its own number.
+        """
         declared = max((store.partitions for store in self.stores), default=0)
         return declared or len({each.partition for each in self.partitions})
 
     @property
     def newest_snapshot_version(self) -> int | None:
-        """That all partitions have; None: one of them has no snapshot."""
+        """Returns the oldest of the partitions' newest snapshots, or None if one has none."""
         newest = [each.newest_snapshot_version for each in self.partitions]
         known = [version for version in newest if version is not None]
         return min(known) if known and len(known) == len(newest) else None
@@ -146,7 +148,7 @@ class Operator:
 class Batch:
     """A batch with a file in `offsets/`, in `commits/`, or in both.
 
-    `plan` and `commit` are None where the file is absent, damaged, or was not opened.
+    `plan` and `commit` are None if their file is absent, damaged, or was not opened.
     """
 
     batch_id: int
@@ -172,7 +174,7 @@ class Batch:
 
     @property
     def watermark_ms(self) -> int | None:
-        """None: unknown. 0: the query has no watermark, or has seen no event time yet."""
+        """Returns None if it is unknown, 0 if the query has no watermark or no event time yet."""
         return None if self.plan is None else self.plan.watermark_ms
 
     @property
@@ -217,15 +219,15 @@ class FileLog:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryDirectory:
-    """What one listing of the directory shows."""
+    """The contents of the directory, as one listing shows them."""
 
     location: str
-    query_id: str  # empty: `metadata` is missing or damaged
+    query_id: str  # empty if `metadata` is missing or damaged
     batches: tuple[Batch, ...]  # by id
     operators: tuple[Operator, ...]  # by id
     source_logs: Mapping[str, FileLog]  # by the source's name, or its index as text
     sink_log: FileLog | None  # only if the output was given
-    output: str  # empty: not given
+    output: str  # empty if it was not given
     output_files: int  # without those of the log
     output_bytes: int
     problems: tuple[FileProblem, ...]

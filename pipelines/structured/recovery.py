@@ -1,10 +1,10 @@
-"""Which retained batches a query can be restored to, and whether the files that it reads are whole.
+"""Finds the retained batches that a query can be restored to, and verifies the files for a restore.
 
-Completeness is decided by names alone: a version can be loaded if its snapshot is there, or its
-changes and everything that the version before needs. `verify` compares the bytes, by what Spark and
-Hadoop left beside each file: checksums (`.NAME.crc`), lengths (`NAME.crc`), the names of SST files
-in a RocksDB snapshot, and the ends of streams. It reads each file once, whole. Files that nothing
-vouches for count as they are.
+Names alone decide if a batch is complete: a version can be loaded if its snapshot is there, or its
+changes and everything that the version before it needs. `verify` compares the bytes with the marks
+that Spark and Hadoop left: checksums (`.NAME.crc`), lengths (`NAME.crc`), the names of SST files
+in a RocksDB snapshot, and the ends of streams. It reads each file once, as a whole. A file without
+any such mark counts as intact.
 
 Source: `HDFSBackedStateStoreProvider.loadMap` and `RocksDB.load` of Spark 4.3.
 """
@@ -37,9 +37,11 @@ from pipelines.structured.query import (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """A batch with its offsets, committed. Problems are sentences: damaged logs, and state that
-    cannot be loaded. `longest_chain`: how many files of changes a restore reads behind one
-    snapshot."""
+    """A committed batch with its offsets.
+
+    Problems are sentences: damaged logs, and state that cannot be loaded. `longest_chain` is the
+    largest number of files of changes that a restore reads behind one snapshot.
+    """
 
     batch_id: int
     planned_ms: int | None
@@ -58,7 +60,7 @@ class RecoveryPoint:
 
 
 def recovery_points(query: QueryDirectory) -> tuple[RecoveryPoint, ...]:
-    """Of every batch that has offsets and a commit, the oldest first."""
+    """Returns a point for every batch that has offsets and a commit, the oldest first."""
     chains = [
         (each, chain_lengths(each, _ids_by_version(query, operator, each)))
         for operator in query.operators
@@ -96,23 +98,29 @@ def recovery_points(query: QueryDirectory) -> tuple[RecoveryPoint, ...]:
 
 
 def missing_before(query: QueryDirectory, batch_id: int) -> Iterator[str]:
-    """A restart reads the offsets of the batch before its newest one, too (Spark 4.3,
-    `MicroBatchExecution.populateStartOffsets`): the oldest batch that is kept is no point."""
+    """Yields a problem if the offsets of the previous batch are missing.
+
+    A restart reads these too (Spark 4.3, `MicroBatchExecution.populateStartOffsets`), so the oldest
+    retained batch is no recovery point.
+    """
     before = query.by_id.get(batch_id - 1)
     if batch_id > 0 and (before is None or before.offset_file is None):
         yield f"offsets/{batch_id - 1}, which a restart reads as well, is not kept any more."
 
 
 def is_of_batch(partition: StorePartition, batch: Batch) -> bool:
-    """Spark's offline repartition leaves folders that only earlier or later batches read."""
+    """Returns True if the batch reads the partition.
+
+    Spark's offline repartition leaves folders that only earlier or later batches read.
+    """
     count = batch.shuffle_partitions
     return count is None or partition.partition < count
 
 
 def missing_partitions(query: QueryDirectory, operator: Operator) -> Iterator[str]:
-    """What the metadata of the operator declares and the directory does not have, as sentences.
+    """Yields a sentence for each partition of the operator's metadata that has no files.
 
-    Spark's offline repartition leaves the metadata as it was, so that fewer may be right.
+    Spark's offline repartition leaves the metadata as it was, so fewer partitions may be right.
     """
     counts = (batch.shuffle_partitions for batch in reversed(query.batches))
     newest = next((count for count in counts if count is not None), None)
@@ -125,9 +133,9 @@ def missing_partitions(query: QueryDirectory, operator: Operator) -> Iterator[st
 
 
 def chain_lengths(partition: StorePartition, ids: Mapping[int, str]) -> dict[int, int]:
-    """{version: files of changes behind its snapshot}, of versions that can be loaded.
+    """Returns {version: number of files of changes behind its snapshot} for loadable versions.
 
-    `ids`: the unique id that each version must have; a version without one may have any.
+    `ids` maps versions to the unique id that their files must have; others may have any id.
     """
     lengths: dict[int, int] = {0: 0}  # the empty state, before the first batch
     for version, files in partition.files.items():
@@ -141,9 +149,9 @@ def chain_lengths(partition: StorePartition, ids: Mapping[int, str]) -> dict[int
 
 
 def files_for(query: QueryDirectory, batch: Batch) -> tuple[StateFile, ...]:
-    """The state files that a restore to the batch reads; SST files are named inside snapshots.
+    """Returns the state files that a restore to the batch reads, without SST files.
 
-    Only for a batch whose point is complete.
+    Snapshots name the SST files. Call it only for a batch whose point is complete.
     """
     found: list[StateFile] = []
     for operator in query.operators:
@@ -167,7 +175,7 @@ def _fits(file: StateFile, unique_id: str | None) -> bool:
 def _ids_by_version(
     query: QueryDirectory, operator: Operator, partition: StorePartition
 ) -> dict[int, str]:
-    """Commits name the ids of all stores of a partition, in the order of the metadata."""
+    """Reads the ids from the commits, which list a partition's stores in the metadata's order."""
     names = [store.name for store in operator.stores] or ["default"]
     if partition.store not in names:
         return {}
@@ -201,8 +209,10 @@ class _SparkSum(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """`paths`: all that a restore to the batch reads, without logs of sources. `problems` is empty
-    if all of them are as written."""
+    """`paths` are the files that a restore to the batch reads, without logs of sources.
+
+    `problems` is empty if all of them are as written.
+    """
 
     paths: tuple[str, ...]
     problems: tuple[FileProblem, ...]
@@ -224,8 +234,11 @@ def verify(tree: Tree, query: QueryDirectory, batch: Batch) -> BatchFiles:
 
 
 def _described(tree: Tree, operator_id: int, batch_id: int) -> list[str]:
-    """What tells the operator's name, stores and schemas. An operator that keeps them apart writes
-    `_metadata/v2/BATCH` when they change; a later one is of another timeline."""
+    """Returns the files with the operator's name, stores and schemas.
+
+    An operator that keeps its schema apart writes `_metadata/v2/BATCH` when they change; a file of
+    a later batch belongs to another timeline.
+    """
     folder = f"state/{operator_id}"
     below = [f"{folder}/_metadata", f"{folder}/_stateSchema", f"{folder}/0"]
     return sorted(
@@ -250,7 +263,10 @@ class _Verification:
         self.read_bytes = 0
 
     def check(self, path: str, size_bytes: int | None = None) -> bytes | None:
-        """`size_bytes`: the length that another file names. None: the file is damaged."""
+        """Returns the content, or None if the file is damaged or missing.
+
+        `size_bytes` is the length that another file gives for this one.
+        """
         content = self._tree.read(path)
         self.paths.append(path)
         try:
@@ -267,7 +283,7 @@ class _Verification:
         return content
 
     def check_state(self, file: StateFile) -> None:
-        """And the files that it names."""
+        """Checks the file, and the files that it names."""
         content = self.check(file.file.path)
         if content is None or file.kind is not StateKind.ZIP:
             return
@@ -292,7 +308,7 @@ class _Verification:
             self._check_length(f"{path}.crc", content)
 
     def _check_length(self, path: str, content: bytes) -> None:
-        """Spark's own sum, beside files of newer formats. Only its length is compared."""
+        """Compares the length in Spark's own checksum file, which newer formats have."""
         said = self._tree.read(path)
         if said is None:
             return

@@ -1,7 +1,7 @@
-"""When the state of a batch may be dealt to another number of partitions. Pure.
+"""The conditions for dealing the state of a batch to another number of partitions. Pure.
 
 Spark deals it offline, on a fork: `pipelines.spark.structured` asks it to, and compares the rows.
-That takes the number after the batch for a batch of its own, which gives out no rows.
+Spark uses the next batch id for the repartition; that batch emits no rows.
 Source: Spark 4.3, `OfflineStateRepartitionRunner`.
 """
 
@@ -11,7 +11,7 @@ from pipelines.structured.doctor import NEEDS_OTHER_PARTITIONS
 from pipelines.structured.query import Batch, Operator, QueryDirectory, Store
 
 PARTITIONS_MAX = 10_000
-"""Each of them has a folder for every store."""
+"""A limit, because each partition has a folder for every store."""
 
 ROCKSDB = (Store.ROCKSDB, Store.ROCKSDB_UNIQUE)
 
@@ -24,10 +24,10 @@ def refusals(
     keeps_boundaries: bool = False,
     keeps_sink_log: bool = False,
 ) -> Iterator[str]:
-    """Why not, as sentences, of a committed batch.
+    """Yields the reasons why a committed batch cannot be repartitioned, one sentence each.
 
-    `keeps_boundaries`: those of the next batch are wanted. `keeps_sink_log`: the fork writes where
-    a file sink has its log.
+    `keeps_boundaries` says that the next batch is to keep its boundaries. `keeps_sink_log` says
+    that the fork writes to a place where a file sink has its log.
     """
     kept, following = batch.shuffle_partitions, batch.batch_id + 1
     if not 1 <= partitions <= PARTITIONS_MAX:
@@ -58,7 +58,7 @@ def refusals(
 
 
 def _refusals_of(operator: Operator, batch: Batch) -> Iterator[str]:
-    """An operator without a key has files in its only partition, whatever the setting says."""
+    """Refuses an operator without a key, which has all its files in one partition."""
     place = f"Operator {operator.operator_id} ({operator.name})"
     with_files = operator.partitions_by_version.get(batch.batch_id + 1)
     is_alone = with_files == 1 and (batch.shuffle_partitions or 1) > 1

@@ -1,12 +1,13 @@
 """Savepoints of Structured Streaming queries: one batch, copied whole, with a digest of every file.
 
-A savepoint is itself a checkpoint directory that holds a single batch, and a manifest beside it,
-written last: without a manifest there is no savepoint. It never changes. To run from it, fork it.
+A savepoint is itself a checkpoint directory that holds a single batch, and a manifest. The manifest
+is written last: without a manifest there is no savepoint. A savepoint never changes. To run from
+it, fork it.
 
-Owns the order that makes a copy of a running query whole: the batch is committed before the copy
-begins, so its files no longer change; state is copied first, commit and offsets last; at the end
-the copy is verified by itself. Nothing is written beside the original. No state above the batch's
-version is copied: it belongs to a timeline that the copy does not have.
+This module owns the order that makes a copy of a running query complete. The batch is committed
+before the copy begins, so its files no longer change. State is copied first, commit and offsets
+last. At the end the copy is verified on its own. Nothing is written beside the original. No state
+above the batch's version is copied: it belongs to a timeline that the copy does not have.
 """
 
 import re
@@ -26,11 +27,11 @@ from pipelines.structured.query import Batch, QueryDirectory
 from pipelines.structured.recovery import missing_before, verify
 
 Told = Callable[[int, int], None]
-"""Called after each file with the number that is done, and that of all."""
+"""The function to call after each file, with the number of files done and the number of all."""
 
 
 def untold(done: int, of: int) -> None:
-    """For callers that do not follow a copy."""
+    """Ignores the progress, for callers that do not follow a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,11 @@ class CopiedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """`metadata`: the content of that file. `keeps_next`: with the plan of the next batch, so that
-    it runs again with exactly the rows it had."""
+    """`metadata` is the content of the file of that name.
+
+    With `keeps_next`, the copy has the plan of the next batch, which then runs again with exactly
+    the rows that it had.
+    """
 
     batch_id: int
     metadata: bytes
@@ -50,7 +54,7 @@ class Copying:
 
 
 def committed_batch(query: QueryDirectory, batch_id: int) -> Batch:
-    """Raises Rejected in one sentence if the query cannot be taken back to that batch at all."""
+    """Raises Rejected, with one sentence, if the query cannot go back to that batch at all."""
     batch = query.by_id.get(batch_id)
     committed = [b.batch_id for b in query.batches if b.is_committed and b.offset_file]
     kept = f"it keeps {committed[0]} to {committed[-1]}" if committed else "it keeps none"
@@ -73,8 +77,11 @@ def committed_batch(query: QueryDirectory, batch_id: int) -> Batch:
 def copy_batch(
     source: Tree, query: QueryDirectory, target: Tree, copying: Copying, told: Told = untold
 ) -> dict[str, CopiedFile]:
-    """{path: file} of everything that was written. Raises Rejected and leaves nothing behind if
-    a file is damaged or is purged meanwhile, or if the target is in use or within the source."""
+    """Returns {path: file} of everything that was written.
+
+    Raises Rejected and leaves nothing behind if a file is damaged or is purged meanwhile, or if the
+    target is in use or within the source.
+    """
     batch = committed_batch(query, copying.batch_id)
     following = query.by_id.get(batch.batch_id + 1)
     if copying.keeps_next and (following is None or following.plan is None):
@@ -120,7 +127,7 @@ def _copy(
 def _source_logs(
     source: Tree, query: QueryDirectory, batch: Batch, copying: Copying
 ) -> dict[str, bytes]:
-    """Rewound to what the batch has read, or will read again if its successor is kept.
+    """Returns the logs, rewound to the last entry of the batch, or of the next one if that is kept.
 
     A log of another kind, such as the start time of a rate source, is copied as it is.
     """
@@ -159,7 +166,7 @@ class _Copy:
         self.write(path, content)
 
     def write(self, path: str, content: bytes) -> None:
-        """With the checksums that Hadoop's local file system compares."""
+        """Writes the file, and the checksums that Hadoop's local file system compares."""
         folder, _, name = path.rpartition("/")
         self._target.write_new(path, content)
         self._target.write_new(f"{folder}/.{name}.crc".removeprefix("/"), crc_of(content))
@@ -173,15 +180,17 @@ SCHEMA_ADDRESS = re.compile(rb'"[^"]*(/state/\d+/_stateSchema/[^"]*)"')
 
 
 def relocated(content: bytes, target: Tree) -> bytes:
-    """The metadata of a transformWithState operator names its schema files by whole addresses: in
-    the copy, those of the copy."""
+    """Makes the metadata of a transformWithState operator name the schema files of the copy.
+
+    Spark names them there by their full addresses.
+    """
     return SCHEMA_ADDRESS.sub(
         lambda found: b'"%b%b"' % (address_of(target).encode(), found[1]), content
     )
 
 
 def address_of(tree: Tree) -> str:
-    """As Hadoop writes it."""
+    """Returns the address in Hadoop's form."""
     if tree.location.startswith("/"):
         return f"file://{quote(tree.location)}"
     return tree.location.replace("s3://", "s3a://", 1)
@@ -195,7 +204,7 @@ def _check_copy(target: Tree, batch_id: int) -> None:
 
 
 def same_content(expected: Mapping[str, CopiedFile], tree: Tree, told: Told = untold) -> list[str]:
-    """What differs from the digests, as sentences."""
+    """Returns a sentence for each file that is missing or differs from its digest."""
     problems = []
     for number, (path, file) in enumerate(expected.items()):
         told(number, len(expected))
@@ -215,7 +224,7 @@ FORMAT = 1
 
 
 class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`files`: {path: (bytes, digest)}."""
+    """`files` is {path: (bytes, digest)}."""
 
     format: int = FORMAT
     query_id: str
@@ -247,7 +256,10 @@ def take_savepoint(
     request: SavepointRequest,
     told: Told = untold,
 ) -> SavepointManifest:
-    """Copy one committed batch of a query that may run. Raises Rejected, then nothing remains."""
+    """Copy one committed batch of a query that may be running.
+
+    Raises Rejected; then nothing of the copy remains.
+    """
     metadata = source.read("metadata")
     if metadata is None or not query.query_id:
         raise Rejected(f"{query.location} has no id of its query; write its file metadata first.")
@@ -268,7 +280,7 @@ def take_savepoint(
 
 
 def read_savepoint(tree: Tree) -> SavepointManifest:
-    """Raises CorruptSnapshot if there is none, or if it cannot be read."""
+    """Raises CorruptSnapshot if there is no savepoint, or if its manifest cannot be read."""
     content = tree.read(MANIFEST)
     if content is None:
         raise CorruptSnapshot(
@@ -288,7 +300,10 @@ def read_savepoint(tree: Tree) -> SavepointManifest:
 
 
 def verify_savepoint(tree: Tree, told: Told = untold) -> tuple[str, ...]:
-    """Compare every file with its digest; each problem is a sentence. Raises CorruptSnapshot."""
+    """Compare every file with its digest; returns the problems, one sentence each.
+
+    Raises CorruptSnapshot if the manifest is missing or cannot be read.
+    """
     manifest = read_savepoint(tree)
     files = {path: CopiedFile(*each) for path, each in manifest.files.items()}
     return tuple(same_content(files, tree, told))

@@ -1,10 +1,10 @@
-"""What an author's tests import: runs with kills, and one operator by itself.
+"""The names that an author's tests import: runs with kills, and one operator by itself.
 
     def test_totals_survive_kills() -> None:
         assert_exactly_once(shop, {"orders": ORDERS}, kills=7)
 
-Everything runs in the process of the test, in time that passes by turns, so a seed gives the same
-run each time.
+Everything runs in the process of the test, in simulated time, so a seed gives the same run each
+time.
 """
 
 from pipelines.testing.exactly_once import Kill, KilledRun, assert_exactly_once, run_with_kills

@@ -1,7 +1,7 @@
 """Runs a pipeline on a test's rows, kills its processes by seed, and compares the output.
 
-The oracle is a run of the same rows without kills. So this shows that failures change nothing, and
-says nothing about whether the result is the wanted one; assert that by `run_with_kills`.
+The oracle is a run of the same rows without kills. So the comparison shows that failures change
+nothing, but not that the result is correct; use `run_with_kills` to assert that.
 """
 
 import os
@@ -33,12 +33,12 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
 Input: TypeAlias = Mapping[str, Rows] | Rows
 
 BATCHES = 24
-"""Of each split: so many that several checkpoints complete while they are read."""
+"""The batches of each split: enough that several checkpoints complete while they are read."""
 
 SHOWN_MAX = 5
 MEMORY = Path("/dev/shm")
 SETTINGS: Mapping[str, str] = {
-    "execution.checkpointing.interval": "10 ms",  # of the time that passes by turns
+    "execution.checkpointing.interval": "10 ms",  # of simulated time, which each turn advances
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "1000",
     "restart-strategy.fixed-delay.delay": "0",
@@ -55,13 +55,13 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class KilledRun:
-    """`kills`: those that took effect, in order."""
+    """`kills` are the kills that took effect, in order."""
 
     result: LocalResult
     kills: tuple[Kill, ...]
 
     def table(self, uid: str | None = None) -> pa.Table:
-        """The rows that the sink `uid` committed; without a uid, those of the only one."""
+        """Returns the rows that the sink `uid` committed; without a uid, those of the only sink."""
         return self.result.table(uid)
 
 
@@ -97,19 +97,20 @@ def assert_exactly_once(
     """Fail unless a run with kills commits the same rows as a run without.
 
     Args:
-        pipeline: a built pipeline, or one declared with `@flow`. Its sinks are replaced: what they
-            would commit is compared.
+        pipeline: a built pipeline, or one declared with `@flow`. Its sinks are replaced, and the
+            rows that they would commit are compared.
         input: {uid of a source: its rows}, or the rows of the only source.
         kills: the seed. It decides where processes are killed, and the order of all turns.
-        kill_count: how many processes are killed at most; slots and driver alike.
+        kill_count: the most processes that are killed, slots and driver alike.
         points: the named points where a process may die.
         newest_by: {uid of a sink: its key columns}, for a sink that overwrites, as an upsert does:
-            only the newest row of each key is compared, and no row where a changelog takes it back.
+            only the newest row of each key is compared, and none if a changelog takes it back.
             Without it every row counts.
         parameters: {name: text}, of a declared pipeline.
 
-    Raises AssertionError with the seed, the kills and the rows that differ, and where nothing was
-    compared; Rejected when `input` or `newest_by` name what the pipeline does not have.
+    Raises AssertionError with the seed, the kills and the rows that differ, or if there was nothing
+    to compare or no process was killed. Raises Rejected if `input` or `newest_by` names a source or
+    sink that the pipeline does not have.
     """
     built = _with_ends(pipeline, input, parallelism, parameters)
     _check_sinks(newest_by or {}, built)
@@ -144,18 +145,18 @@ def run_with_kills(
     parameters: Mapping[str, str] | None = None,
     own_sinks: bool = False,
 ) -> KilledRun:
-    """As `assert_exactly_once`, without a comparison: returns what the run committed.
+    """Run with kills like `assert_exactly_once`, but return the committed rows, uncompared.
 
-    A run without kills counts how often the points are passed; the seed draws among those passes.
-    It reads its input too, and writes to no sink of the pipeline.
+    A run without kills first counts how often the points are passed; the seed draws among those
+    passes. That run reads the input too, and writes to no sink of the pipeline.
 
     Args:
-        input: None: the pipeline's own sources are read, to their end.
-        own_sinks: the run with kills writes to the pipeline's own sinks. Read from their targets
-            what they committed; `KilledRun.table` has rows of a `collect` only. A killed process
-            leaves its writers without `close`.
+        input: as in `assert_exactly_once`. If None, the pipeline's own sources are read to the end.
+        own_sinks: the run with kills writes to the pipeline's own sinks. Read the committed output
+            from their targets; `KilledRun.table` has rows of a `collect` only. A killed process
+            does not call `close` of its writers.
 
-    Raises RunFailed when the pipeline fails by itself.
+    Raises RunFailed if the pipeline fails without a kill.
     """
     built = pipeline.build(parameters or {}) if isinstance(pipeline, Flow) else pipeline
     replaced = _with_ends(built, {} if input is None else input, parallelism, parameters)
@@ -176,7 +177,7 @@ class _Trial:
     points: frozenset[FaultPoint]
 
     def calm(self) -> tuple[LocalResult, int]:
-        """Without kills, and how often the points were passed."""
+        """Runs without kills; returns the result and how often the points were passed."""
         counted = _Passes(self.points)
         return self._run(counted), counted.count
 
@@ -202,7 +203,7 @@ class _Trial:
 
 
 def _memory() -> Path | None:
-    """A directory in memory, where nothing waits for a disk; None: the machine has none."""
+    """Returns a directory in memory, where nothing waits for a disk, or None if there is none."""
     return MEMORY if os.access(MEMORY, os.W_OK) else None
 
 
@@ -212,7 +213,7 @@ def _with_ends(
     parallelism: int,
     parameters: Mapping[str, str] | None,
 ) -> Pipeline:
-    """The pipeline on the test's rows, with sinks whose rows can be compared."""
+    """Returns the pipeline on the test's rows, with sinks whose rows can be compared."""
     built = pipeline.build(parameters or {}) if isinstance(pipeline, Flow) else pipeline
     given = _by_uid(input, built)
     sources: dict[Uid, AnySource] = dict(built.sources)
@@ -242,7 +243,7 @@ def _check_sinks(named: Collection[str], pipeline: Pipeline) -> None:
 
 
 def _source(uid: Uid, replaced: AnySource, rows: Rows, parallelism: int) -> ArrowRows:
-    """Reads as the source that it replaces: its columns, its event time, how far out of order."""
+    """Returns a source with the columns, event time and out-of-orderness of the replaced one."""
     table = rows if isinstance(rows, pa.Table) else table_of(rows, replaced.schema)
     if table.schema != replaced.schema:
         raise Rejected(f"The rows of {uid!r} have other columns than the source: {table.schema}.")
@@ -264,7 +265,7 @@ def _counted(table: pa.Table, keys: Sequence[str] | None) -> Counter[str]:
 
 
 def _difference(expected: Counter[str], found: Counter[str]) -> str:
-    """What is missing and what there is too often; empty: nothing."""
+    """Describes the rows that are missing and those that come too often; empty if none do."""
     said = []
     for what, rows in (("lacks", expected - found), ("has too often", found - expected)):
         if rows:

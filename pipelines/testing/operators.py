@@ -1,7 +1,8 @@
 """One operator by itself: push rows, watermarks and time into it, read output and state.
 
-All its subtasks are hosted as behind their exchanges: a row goes to the owner of its key, a row of
-a broadcast stream and a watermark to all. A snapshot can be restored at any parallelism.
+The harness hosts all its subtasks as if they were behind their exchanges. A row goes to the subtask
+that owns its key; rows of a broadcast stream and watermarks go to all. A snapshot can be restored
+at any parallelism.
 """
 
 import threading
@@ -35,10 +36,10 @@ WAIT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """All that an operator keeps, and where event time was.
+    """The state of an operator, and its watermark.
 
-    `states`: keyed states and timers, by name. `operator_states`: list, union and broadcast states,
-    by name and kind, with the batches of each subtask.
+    `states` are keyed states and timers, by name. `operator_states` are list, union and broadcast
+    states, by name and kind, with the batches of each subtask.
     """
 
     states: States
@@ -50,7 +51,7 @@ class OperatorSnapshot:
 class OperatorHarness:
     """Hosts the operator `uid` of a pipeline. Uses the state backend in memory.
 
-    Raises Rejected when the pipeline has no such operator.
+    Raises Rejected if the pipeline has no such operator.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class OperatorHarness:
         parallelism: int = 1,
         restore: OperatorSnapshot | None = None,
     ) -> None:
-        """`restore`: goes on from a snapshot of the same operator, at any parallelism."""
+        """With `restore`, continues from a snapshot of the same operator, at any parallelism."""
         node = Uid(uid)
         if node not in pipeline.operators:
             known = ", ".join(map(repr, pipeline.operators))
@@ -83,11 +84,13 @@ class OperatorHarness:
         for subtask in range(parallelism):
             self._open(subtask, parallelism, restore)
 
-    # What goes in.
+    # The input.
 
     def push(self, rows: Sequence[Mapping[str, Any]], port: int = 0) -> None:
-        """One batch of rows into input `port`; each row goes to the subtask that owns its key, or
-        to all if the stream is broadcast."""
+        """Pushes one batch of rows into input `port`.
+
+        Each row goes to the subtask that owns its key, or to all if the stream is broadcast.
+        """
         schema = self._inputs[port]
         batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
         is_for_all = self._edges[port].kind is EdgeKind.BROADCAST
@@ -100,15 +103,17 @@ class OperatorHarness:
                 self._contexts[subtask].state.settle()
 
     def watermark(self, at: datetime | int) -> None:
-        """Event time has come to `at`, a time or milliseconds since 1970: windows and timers fire.
-        It never goes back."""
+        """Advances event time to `at`, a time or milliseconds since 1970; windows and timers fire.
+
+        Event time never goes back.
+        """
         self._watermark_ms = int(at.timestamp() * 1_000) if isinstance(at, datetime) else at
         for operator, context in zip(self._operators, self._contexts, strict=True):
             operator.on_watermark(self._watermark_ms)
             context.state.settle()
 
     def pass_time(self, by: timedelta) -> None:
-        """Processing time goes on, and its timers fire."""
+        """Advances processing time; its timers fire."""
         self._now_ms += by // ONE_MS
         for operator, context in zip(self._operators, self._contexts, strict=True):
             if operator.awaits_processing_time:
@@ -116,24 +121,26 @@ class OperatorHarness:
                 context.state.settle()
 
     def await_results(self, within: timedelta = timedelta(seconds=10)) -> None:
-        """Until every request under way has its result, or has failed. Raises what a request
-        raises, and TimeoutError when results are missing after `within`."""
+        """Waits until every request under way has its result, or has failed.
+
+        Raises the error of a request, and TimeoutError if results are missing after `within`.
+        """
         self._await(lambda: not any(each.awaits_results for each in self._asynchronous), within)
 
     def await_output(self, within: timedelta = timedelta(seconds=10)) -> None:
-        """Until a request has given at least one row. Raises as `await_results`."""
+        """Waits until a request has given at least one row. Raises the same as `await_results`."""
         self._await(lambda: bool(self._rows), within)
 
     def close(self) -> None:
-        """Ends what an asynchronous operator has open."""
+        """Closes the operators; an asynchronous one gives up its requests."""
         for operator in self._operators:
             operator.close()
 
-    # What comes out.
+    # The output.
 
     @property
     def watermark_ms(self) -> int:
-        """How far event time has come behind the operator: an asynchronous one holds it back."""
+        """Returns the watermark behind the operator: an asynchronous operator holds it back."""
         return min(self._marked_ms) if self._asynchronous else self._watermark_ms
 
     def _on_mark(self, subtask: int, mark: Watermark | WatermarkStatus) -> None:
@@ -157,17 +164,19 @@ class OperatorHarness:
         return [each for each in self._operators if isinstance(each, AsyncOperator)]
 
     def output(self) -> list[Row]:
-        """The rows since the last call."""
+        """Returns the rows since the last call."""
         rows, self._rows = self._rows, []
         return rows
 
     def side_output(self, name: str) -> list[Row]:
-        """The rows of a side output, such as `late`, since the last call."""
+        """Returns the rows of a side output, such as `late`, since the last call."""
         return self._sides.pop(name, [])
 
     def state(self, name: str) -> list[Row]:
-        """The rows of one state, timers included, of all subtasks: a broadcast state comes once
-        from each. Raises Rejected."""
+        """Returns the rows of one state, or of timers, from all subtasks.
+
+        A broadcast state comes once from each subtask. Raises Rejected if there is no such state.
+        """
         states = self._rows_by_state()
         if name not in states:
             known = ", ".join(map(repr, states)) or "none"
@@ -176,11 +185,11 @@ class OperatorHarness:
 
     @property
     def state_names(self) -> list[str]:
-        """The states, and the timers, that hold anything."""
+        """Returns the names of the states and timers that hold anything."""
         return list(self._rows_by_state())
 
     def metric(self, name: str) -> list[MetricSample]:
-        """A metric of the function, in each subtask that has it. Raises Rejected."""
+        """Returns a metric of the function from each subtask. Raises Rejected if none has it."""
         samples = [each for one in self._contexts for each in one.metrics.samples(self._node)]
         found = [each for each in samples if each.name == name]
         if not found:
@@ -189,8 +198,10 @@ class OperatorHarness:
         return found
 
     def snapshot(self) -> OperatorSnapshot:
-        """The state of all subtasks, cut as for a checkpoint: `snapshot_state` of the function is
-        called first. The operator goes on."""
+        """Returns the state of all subtasks, as a checkpoint takes it.
+
+        It calls the function's `snapshot_state` first. The operator continues afterwards.
+        """
         self._cuts += 1
         for operator in self._operators:
             operator.on_cut(CheckpointId(self._cuts))
@@ -232,7 +243,7 @@ class OperatorHarness:
         return [owner_of(int(group), count, self._maximum) for group in groups]
 
     def _open(self, subtask: int, parallelism: int, restore: OperatorSnapshot | None) -> None:
-        """As a chain opens its operators: states are restored before `on_restored`."""
+        """Opens the operator as a chain does: states are restored before `on_restored`."""
         operator = self._create()
         operator.output_schema(self._inputs)
         own = range_of(subtask, parallelism, self._maximum)

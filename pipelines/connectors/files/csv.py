@@ -4,11 +4,11 @@ Meant for plain columns at a high rate. One line is one record; a blank line is 
 and a value that contains a line break is refused. There is no event time. A rewind skips lines
 without parsing them.
 
-Until a block holds a quote, each line is a record and only the wanted columns are converted (1.4
-times as fast for one column of three). From the first quote on all columns are converted, so that a
-value with a line break is refused in any column. Arrow does not say which line of a block is at
-fault, so a block that it refused is parsed line by line, the slow way. A file whose records end
-otherwise than in lines cannot be separated this way.
+Until a block contains a quote, each line is a record and only the wanted columns are converted (1.4
+times as fast for one column of three). From the first quote on, all columns are converted, so that
+a value with a line break is refused in any column. Arrow does not say which line of a block is at
+fault, so a block that it refused is parsed line by line, the slow way. A file whose records do not
+end with a line feed cannot be separated this way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,14 +35,14 @@ from pipelines.domain.errors import Rejected
 
 @dataclass(frozen=True, slots=True)
 class CsvLayout:
-    """`columns` name a line's values in their order; those that `schema` lacks are not read."""
+    """`columns` names a line's values in order; those that are not in `schema` are not read."""
 
     schema: pa.Schema
     columns: tuple[str, ...]
 
     @classmethod
     def of(cls, schema: pa.Schema, columns: Sequence[str] | None) -> "CsvLayout":
-        """`columns` None: a line holds the columns of `schema`. Raises Rejected."""
+        """Checks the columns; None means those of `schema`. Raises Rejected."""
         names = tuple(schema.names if columns is None else columns)
         absent = sorted(set(schema.names) - set(names))
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -92,7 +92,7 @@ class MalformedCsv(Exception):
 
 
 def batches_of(content: BinaryIO, skip: int, layout: CsvLayout) -> Iterator[pa.RecordBatch]:
-    """The records after the first `skip` of an open file.
+    """Yields the records of an open file after the first `skip`.
 
     Raises MalformedCsv after all records before the malformed line, and OtherLineEnds.
     """
@@ -109,7 +109,7 @@ def batches_of(content: BinaryIO, skip: int, layout: CsvLayout) -> Iterator[pa.R
 
 
 def decoded(lines: Sequence[bytes], layout: CsvLayout) -> pa.RecordBatch:
-    """A row for each line. Raises ArrowInvalid."""
+    """Decodes each line into a row. Raises ArrowInvalid."""
     text = b"".join(lines)
     table = pacsv.read_csv(
         BytesIO(text),
@@ -128,11 +128,10 @@ def decoded(lines: Sequence[bytes], layout: CsvLayout) -> pa.RecordBatch:
 
 
 def of_one_line_each(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch. Raises ArrowInvalid if a value contains a line break, because then lines
-    no longer count records: Arrow accepts a line break between quotes, and closes the last quote of
-    a file itself.
+    """Returns the batch. Raises ArrowInvalid if a value contains a line break.
 
-    Needs a batch that is not a slice.
+    With a line break in a value, counting lines would not count records: Arrow accepts one between
+    quotes, and closes the last quote of a file itself. Needs a batch that is not a slice.
     """
     for text in _texts(batch):
         if b"\n" in text or b"\r" in text:
@@ -141,7 +140,7 @@ def of_one_line_each(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _texts(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """For each column that can hold line breaks, all values joined without separators."""
+    """Yields all values, joined without separators, of each column that can hold line breaks."""
     for column in batch.columns:
         values = column.dictionary if pa.types.is_dictionary(column.type) else column
         if values.type in TEXTS or pa.types.is_fixed_size_binary(values.type):
@@ -201,7 +200,7 @@ class Quoted(Exception):
 def unquoted(
     file: Path, layout: CsvLayout, skip: int, block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records after the first `skip` lines of a file that is not empty.
+    """Yields the records after the first `skip` lines of a file that is not empty.
 
     Raises Quoted after some of the records before the first quote, and ArrowInvalid.
     """
@@ -247,9 +246,9 @@ Parse = Callable[[Path, CsvLayout, int, int], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class CsvFiles:
-    """Each file is a split, in the order of `paths`. Lines have no names.
+    """Each file is a split, in the order of `paths`. Files have no header line.
 
-    Values that `schema` does not want are not parsed, may hold anything, and cost less.
+    Values of columns that are not in `schema` are not parsed, may hold anything, and cost less.
 
     Args:
         paths: the files, or a directory of them.
@@ -318,7 +317,7 @@ class CsvFiles:
         return file_version(self.files[index % len(self.files)], self._name(index))
 
     def _batches(self, file: Path, split: str, offset: int) -> Iterator[pa.RecordBatch]:
-        """Raises ArrowInvalid: a line of the next block does not fit."""
+        """Raises ArrowInvalid if a line of the next block does not fit."""
         at = offset
         try:
             for batch in self._from(file, split, offset, unquoted):

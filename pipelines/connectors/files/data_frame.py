@@ -1,9 +1,10 @@
 """Source: the rows of any Spark DataFrame, written to files once and read from there.
 
 A DataFrame has no offsets, and a second evaluation may give other rows. So the driver writes it to
-Parquet files before anything is read, and every attempt and every restore reads those files; a
-point names them and so finds them again. Owns where the files are and which are the newest;
-`pipelines.spark` writes them. Source: Spark's `DataFrame.localCheckpoint`, for the same reason.
+Parquet files before anything is read, and every attempt and every restore reads those files. A
+point names the files, so a restore finds them again. This module owns where the files are and which
+are the newest; `pipelines.spark` writes them. Source: Spark's `DataFrame.localCheckpoint`, for the
+same reason.
 """
 
 import errno
@@ -36,15 +37,16 @@ NEWEST = "_newest"
 PREFIX, SUFFIX = "rows-", ".parquet"
 ALL = 1 << 20
 PASSING = "_passing"
-"""In the names of rows that may be deleted once no point names them; older rows lack it."""
+"""Marks rows that may be deleted once no point names them; rows of older versions have no mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFrameRows:
-    """`load` gets the run's SparkSession and returns the DataFrame; the driver calls it once, in a
-    fresh start. The columns of `schema` are kept in `directory`, which all machines of the run see:
-    one subdirectory `rows-1/`, `rows-2/`, ... for each start. Each stays until no point names it
-    and a newer one exists. Bounded: the run ends after the last row.
+    """The rows of a DataFrame: the driver calls `load` once, in a fresh start, and keeps its rows.
+
+    The columns of `schema` are kept in `directory`, which all machines of the run see: one
+    subdirectory `rows-1/`, `rows-2/`, ... for each start. Each stays until no point names it and a
+    newer one exists. Bounded: the run ends after the last row.
 
     A partition of the DataFrame is a split. With event time, each partition is sorted by it, and a
     subtask reads its splits side by side, so that no row is late.
@@ -90,9 +92,9 @@ class DataFrameRows:
         return (self.directory / NEWEST).exists()
 
     def begin(self) -> Path:
-        """A new directory for the rows of one start; what an earlier one did not finish goes.
+        """Makes a directory for the rows of one start; removes unfinished rows of earlier starts.
 
-        Raises Rejected, and Retryable when the disk does not answer.
+        Raises Rejected, and Retryable if the disk does not answer.
         """
         try:
             make_directory(self.directory)
@@ -111,7 +113,7 @@ class DataFrameRows:
         return rows
 
     def finish(self, rows: Path) -> None:
-        """Call when all files are there and durable; from now on a start reads them."""
+        """Call when all files are there and durable; from then on, a start reads them."""
         write_listing(rows)
         make_durable(rows)
         replace_atomically(self.directory / NEWEST, rows.name.encode(), FOR_ALL)
@@ -128,7 +130,7 @@ class DataFrameRows:
         return self.directory / "_runs"
 
     def earlier_rows(self) -> list[Path]:
-        """Rows that only points may still need, no new start. Raises OSError and Retryable."""
+        """Rows that points may still need, but no new start. Raises OSError and Retryable."""
         newest = self._newest()
         rows = self.directory.glob(f"{PREFIX}*")
         return sorted(each for each in rows if each.name != newest and (each / PASSING).exists())
@@ -139,7 +141,7 @@ class DataFrameRows:
         shutil.rmtree(rows)
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
-        """The splits of one start: a point that knows some of them gets the rest of that start."""
+        """Finds the splits of one start; a point that knows some gets the rest of that start."""
         if not is_start:
             return []
         rows = {rows_of(name) for name in known} or {self._newest()}
@@ -189,7 +191,7 @@ class DataFrameRows:
 
 
 def rows_of(split: str) -> str:
-    """The name of the directory, which is part of the split's name."""
+    """Returns the name of the split's directory, which is the first part of the split's name."""
     return split.partition("/")[0]
 
 

@@ -1,6 +1,6 @@
-"""Source: a directory that receives complete files while the run goes on, a split per file.
+"""Source: a directory that receives complete files during the run, a split per file.
 
-Finds the files and compares each with what it was when it was found; the format's source reads
+Finds the files and checks that each is unchanged since it was found; the format's source reads
 them. A file has to appear whole, by a rename. A file that changes later is refused by name, because
 part of it may have been read. Names that begin with a dot or an underscore are ignored. Source:
 Flink's `FileSource.monitorContinuously`.
@@ -27,12 +27,12 @@ LOOK_EVERY = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class GrowingDirectory:
-    """Files of a directory, also those that appear during the run; each is a split.
+    """The files of a directory, including those that appear during the run; each is a split.
 
     Files found together are read in the order of their names, files found later after them.
 
     Args:
-        directory: where files appear, whole and under their last name.
+        directory: where files appear, whole and under their final names.
         suffix: how the names of the files end, such as `.csv`.
         schema: the columns.
         format_of: makes the source of one file.
@@ -108,7 +108,7 @@ class GrowingDirectory:
         pass  # each file is closed when it is read
 
     def _files(self) -> list[Path]:
-        """Raises OSError if it cannot be listed; `Path.glob` would report no files."""
+        """Raises OSError if the directory cannot be listed; `Path.glob` would report no files."""
         with os.scandir(self.directory) as entries:
             names = [entry.name for entry in entries if entry.name.endswith(self.suffix)]
         return [self.directory / name for name in sorted(names) if name[0] not in "._"]
@@ -129,10 +129,10 @@ def parquet_directory(
     Args:
         directory: where complete files appear, each under a name of its own.
         schema: the columns of the rows.
-        timestamp_column: the event time; None: the rows have none.
-        out_of_orderness_ms: milliseconds that a row may come behind a later one.
+        timestamp_column: the column of event time; None: the rows have no event time.
+        out_of_orderness_ms: how many milliseconds a row may lie behind a newer one of its split.
         concurrent_splits: how many files a subtask reads at a time.
-        look_every: how often to look for new files; None: the input is the files of the start.
+        look_every: how often to look for new files; None: only at the start.
         read_before: names of files to leave out, because another query has read them.
 
     Raises Rejected, when the pipeline is built or started, naming what cannot be read.
@@ -167,10 +167,10 @@ def json_lines_directory(
     Args:
         directory: where complete files appear, each under a name of its own.
         schema: the columns of the rows.
-        timestamp_column: the event time; None: the rows have none.
-        out_of_orderness_ms: milliseconds that a row may come behind a later one.
+        timestamp_column: the column of event time; None: the rows have no event time.
+        out_of_orderness_ms: how many milliseconds a row may lie behind a newer one of its split.
         concurrent_splits: how many files a subtask reads at a time.
-        look_every: how often to look for new files; None: the input is the files of the start.
+        look_every: how often to look for new files; None: only at the start.
         read_before: names of files to leave out, because another query has read them.
 
     Raises Rejected, when the pipeline is built or started, naming what cannot be read.
@@ -204,7 +204,7 @@ def csv_directory(
         directory: where complete files appear, each under a name of its own.
         schema: the columns of the rows.
         file_columns: the columns in the files, in their order, as in `CsvFiles`.
-        look_every: how often to look for new files; None: the input is the files of the start.
+        look_every: how often to look for new files; None: only at the start.
         read_before: names of files to leave out, because another query has read them.
 
     Raises Rejected, when the pipeline is built or started, naming what cannot be read.

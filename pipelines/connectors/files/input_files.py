@@ -1,7 +1,7 @@
 """Input files as splits: their names, and the errors for files that cannot be read.
 
-Owns the sentences that a person reads when an input is gone, malformed or lacks a column. Reads no
-records; each format does.
+Owns the sentences that a person reads if an input is gone or malformed, or has no such column.
+Reads no records; each format does that.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
 
     A directory is read in the order of its listing if it has one, else in the order of the names in
     it. Only a listing shows that a file has vanished; without one, the later files would silently
-    move up. Within a run, a directory is listed once (`connectors.beginning`).
+    move up. Within a run, a directory is listed once (`connectors.positions`).
     """
     if not isinstance(paths, str | Path):
         files = tuple(Path(path) for path in paths)
@@ -52,15 +52,17 @@ def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
 
 
 def write_listing(directory: Path) -> None:
-    """Writes down which files belong in a directory: the visible ones that are there now. The
-    listing appears whole or not at all; the caller syncs the directory to keep its name."""
+    """Writes the listing of a directory: the visible files that are there now.
+
+    The listing appears whole or not at all; the caller syncs the directory to keep its name.
+    """
     files = sorted(path for path in directory.iterdir() if _is_visible(path))
     listed = [ListedFile(path.name, path.stat().st_size) for path in files]
     replace_atomically(directory / LISTING, msgspec.json.encode(listed), FOR_ALL)
 
 
 def read_listing(directory: Path) -> list[ListedFile] | None:
-    """None if the directory has no listing. Raises Rejected if its listing makes no sense."""
+    """Returns None if the directory has no listing. Raises Rejected if the listing is malformed."""
     listing = directory / LISTING
     try:
         return msgspec.json.decode(listing.read_bytes(), type=list[ListedFile])
@@ -91,9 +93,9 @@ def reading(file: Path, split: str, offset: int, columns: Sequence[str] = ()) ->
 
 
 def file_version(file: Path, split: str) -> str:
-    """Length and a digest of both ends of an immutable file; cheap for any size.
+    """Returns the length and a digest of both ends of an immutable file; cheap for any size.
 
-    Raises Rejected when the file is gone.
+    Raises Rejected if the file is gone.
     """
     with reading(file, split, 0), file.open("rb") as content:
         length = content.seek(0, os.SEEK_END)
@@ -109,7 +111,7 @@ def gone(split: str, offset: int, why: str) -> Rejected:
 
 
 def check_columns(file: Path, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Raises Rejected naming the first column that `file` lacks or has in another type."""
+    """Raises Rejected naming the first column that `file` does not have with the wanted type."""
     for column in wanted:
         if column.name not in found.names:
             raise Rejected(f"The input file {file} has no column {column.name}.")
@@ -123,7 +125,7 @@ def check_columns(file: Path, found: pa.Schema, wanted: pa.Schema) -> None:
 def malformed(
     file: Path, error: BaseException, columns: Sequence[str], place: str = ""
 ) -> Rejected:
-    """`place`: the place in the file, as a clause; `columns` as for `reading`."""
+    """Makes the error; `place` is the place in the file, as a clause; `columns` as in `reading`."""
     problem = str(error).strip().split("\n")[0].rstrip(".")
     for number, name in reversed(list(enumerate(columns))):  # so that #1 leaves #10 alone
         problem = problem.replace(f"CSV column #{number}", f"column {name}")

@@ -1,6 +1,6 @@
 """Source: files of JSON lines, a split per file, decoded a block at a time by Arrow.
 
-One line is one record; blank lines are none. A rewind skips lines without decoding them.
+One line is one record; blank lines are skipped. A rewind skips lines without decoding them.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class JsonLinesFiles:
 
     Args:
         paths: the files, or a directory of them.
-        schema: the columns, which are found by the names of the fields.
+        schema: the columns, which are found by their field names.
         timestamp_column: the column of event time, of type `timestamp[ms, UTC]`. None: no event
             time.
         out_of_orderness_ms: how far a record may lie behind newer ones of its split, in
@@ -96,7 +96,7 @@ class JsonLinesFiles:
     def _batches(
         self, file: Path, first_line: int, lines: list[bytes], wanted: list[int], at: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the records before a line that does not fit. `at`: the offset of the first."""
+        """Yields the records before a line that does not fit. `at`: the first record's offset."""
         try:
             batch = self._decoded(file, first_line, lines, wanted, at)
         except MalformedRecord as error:
@@ -130,12 +130,12 @@ class JsonLinesFiles:
 
 
 def _records(lines: list[bytes]) -> list[int]:
-    """The lines that are not blank."""
+    """Returns the numbers of the lines that are not blank."""
     return [number for number, line in enumerate(lines) if line.strip()]
 
 
 def _blocks(file: Path, content: BinaryIO, block_bytes: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Whole lines, and the number of the first of them."""
+    """Yields blocks of whole lines, each with the number of its first line."""
     rest, line = b"", 0
     while block := content.read(block_bytes):
         text = rest + block

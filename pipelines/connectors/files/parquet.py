@@ -1,7 +1,7 @@
 """Source: Parquet files, a split per file, rewound by skipping whole row groups.
 
-Decides how an offset becomes a place in a file and, for an endless replay, how a split becomes a
-file and a cycle. Does not pace and does not deal splits; the runtime does.
+Maps an offset to a place in a file and, for an endless replay, a split to a file and a cycle. The
+runtime paces the reading and deals the splits.
 """
 
 from collections.abc import Iterator
@@ -42,9 +42,9 @@ CACHED_ROW_GROUPS = 16
 class ParquetFiles:
     """Each file is a split, in the order of `paths`. Columns are projected to `schema`.
 
-    Several files side by side are needed where the times of the files overlap: the slowest one sets
-    event time. A file that is read again has later times, so that later splits still hold later
-    event time.
+    If the times of the files overlap, read several files side by side: the slowest one sets event
+    time. A file that is read again gets later times, so that later splits still hold later event
+    time.
 
     Args:
         paths: the files, or a directory of them.
@@ -142,7 +142,10 @@ class ParquetFiles:
             skip = max(0, skip - batch.num_rows)
 
     def _checked(self, batch: pa.RecordBatch, file: Path, at: int) -> Iterator[pa.RecordBatch]:
-        """Raises MalformedRecord after the records before it. `at`: the offset of the first."""
+        """Yields the records up to a malformed one. `at`: the first record's offset.
+
+        Raises MalformedRecord.
+        """
         arrays = [batch.column(name) for name in self.schema.names]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         try:

@@ -2,13 +2,13 @@
 
 Owns where the files are and what a line holds. The files are those of `sink.ExactlyOnceFiles`:
 prepared at the barrier, visible when the checkpoint completes, and set aside when a run is restored
-to an earlier point. Each source has a directory of its own, because a file's name gives only the
+to an earlier point. Each source has its own directory, because a file's name gives only the
 subtask.
 
-For a corrected function, the records come again as their source gave them, as more splits of that
-source. A split is a file of the quarantine and an offset the number of a line, so a run that reads
-them gets each record exactly once. Bounded: records that are quarantined later are for the next
-run.
+Once the function is corrected, the records can be read again as their source gave them, as more
+splits of that source. A split is a file of the quarantine and an offset is a line number, so a run
+that reads them gets each record exactly once. Bounded: records that are quarantined later wait for
+the next run.
 """
 
 import base64
@@ -51,9 +51,9 @@ def quarantined_records(
     out_of_orderness_ms: int = 0,
     row_of_text: RowOfText | None = None,
 ) -> GrowingDirectory:
-    """`directory` is the quarantine of one source, `schema` that source's schema. `row_of_text` is
-    the source's own, if it has one, for the records that it could not read.
+    """Reads `directory`, the quarantine of one source with `schema`.
 
+    `row_of_text` is that source's method, if it has one, for the records that it could not read.
     Raises Rejected naming a column whose values do not come back from a line unchanged.
     """
     for column in schema:
@@ -160,11 +160,11 @@ class QuarantinedRecords:
 class _Record:
     text: bytes
     is_unread: bool
-    """The source failed to read it; False: an operator failed on it."""
+    """True: the source failed to read it; False: an operator failed on it."""
 
 
 def _records_of(lines: pa.RecordBatch) -> list[_Record]:
-    """From batches of `LINE`."""
+    """Reads the records from a batch of `LINE`."""
     columns = (lines.column(name).to_pylist() for name in LINE.names)
     return [
         _Record(record.encode(), source is not None and source == operator)
@@ -202,7 +202,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def check_comes_back(column: pa.Field) -> None:
-    """Raises Rejected."""
+    """Raises Rejected if the column's values do not come back from a line unchanged."""
     if not has_json(column.type) or _has_text_within(column.type):
         raise Rejected(
             f"Column {column.name} of type {column.type} does not come back from a quarantine as it"
@@ -227,26 +227,27 @@ QUARANTINED = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""The columns of a line. `record` is the row as the source gave it, a JSON object as text; if the
-source could not read the record, the text that it found."""
+"""The columns of a line. `record` is the row as the source gave it, a JSON object as text. If the
+source could not read the record, it is the text that the source found."""
 
 
 def quarantine_of(home: str | Path, source: Uid, pipeline: str) -> ExactlyOnceFiles:
-    """`home` holds the quarantines of all sources of the pipeline."""
+    """Returns a source's quarantine; `home` holds those of all sources of the pipeline."""
     return ExactlyOnceFiles(Path(home) / source, pipeline=pipeline, format=JSON_LINES)
 
 
 def quarantined(poison: PoisonRecord, record: str) -> pa.RecordBatch:
-    """The line of one record."""
+    """Returns the quarantine line of one record."""
     line = {**msgspec.structs.asdict(poison), "record": record}
     return pa.RecordBatch.from_pylist([line], schema=QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedQuarantine:
-    """Guarantee: finds each file that existed when the run began, and none that the run itself
-    adds: a record that fails again waits for the next replay. Implements `GrowingSource`. There is
-    no event time, so that old records hold no window back.
+    """Guarantee: finds each file that existed when the run began, and none that the run adds.
+
+    A record that fails again waits for the next replay. Implements `GrowingSource`. There is no
+    event time, so that old records hold no window back.
 
     Needs a directory in which exactly the files of the starting point are visible.
     """
@@ -255,7 +256,7 @@ class ReplayedQuarantine:
     run_id: RunId
     _: KW_ONLY
     looks: bool
-    """False: finds no new files, and only reads those that the point had begun to their end."""
+    """False: finds no new files, and only finishes those that the restored point had begun."""
 
     timestamp_column: None = None
     out_of_orderness_ms: int = 0

@@ -1,9 +1,9 @@
 """Sink: files of Parquet or JSON lines that become visible exactly once, with their checkpoint.
 
-Two-phase: a file is written under a hidden name and digested meanwhile, closed and made durable at
-the barrier, and renamed when the checkpoint completes. Readers ignore names that start with a dot
-or an underscore. Which files belong to a starting point, and who may write, is decided in
-`files.target`.
+Two-phase: the writer writes and digests a file under a hidden name, closes it and makes it durable
+at the barrier, and renames it when the checkpoint completes. Readers ignore names that start with a
+dot or an underscore. `files.target` decides which files belong to a starting point, and which
+writers may write.
 
 Source: Flink's FileSink (in progress, pending, finished).
 """
@@ -35,7 +35,7 @@ from pipelines.domain.snapshots import Json
 
 
 class DigestedFile:
-    """File-like, for the code that writes the contents. Every call raises OSError."""
+    """A file-like object that digests what is written to it. Every call may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class DigestedFile:
         self._file.close()
 
     def close_durably(self) -> None:
-        """Also raises when the disk has taken less than it reported."""
+        """Also raises OSError if the disk has stored less than it reported."""
         self._file.flush()
         os.fsync(self._file.fileno())
         found_bytes = os.fstat(self._file.fileno()).st_size
@@ -84,7 +84,7 @@ class FileFormat(Protocol):
 
     @property
     def suffix(self) -> str:
-        """With its dot; one of `file_target.SUFFIXES`."""
+        """The suffix with its dot; one of `target.SUFFIXES`."""
         ...
 
     def check_storable(self, column: pa.Field) -> None:
@@ -95,7 +95,7 @@ class FileFormat(Protocol):
 
 
 class Parquet:
-    """A table becomes a row group."""
+    """Writes each table as a row group."""
 
     suffix = ".parquet"
 
@@ -113,7 +113,7 @@ class Parquet:
 
 
 class JsonLines:
-    """A row becomes an object on a line of its own, with every column, null or not."""
+    """Writes each row as an object on its own line, with every column, null or not."""
 
     suffix = ".jsonl"
 
@@ -139,12 +139,12 @@ class _JsonLinesWriter:
         self._file.write(json_lines_of(table))
 
     def close(self) -> None:
-        """A line holds nothing back."""
+        """Does nothing: each table is written at once."""
 
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 32 * 1024 * 1024
-"""Whichever comes first: what is held in memory before it goes to the file in progress."""
+"""The writer keeps rows in memory up to the first of these limits, then writes them to its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class ExactlyOnceFiles:
         pipeline: the name of the pipeline.
         format: `PARQUET` or `JSON_LINES`.
 
-    Building the pipeline raises Rejected for a column that the format cannot hold; a start, if the
-    directory is another pipeline's.
+    Building the pipeline raises Rejected for a column that the format cannot hold. A start raises
+    it if the directory belongs to another pipeline.
     """
 
     directory: Path | str
@@ -171,7 +171,7 @@ class ExactlyOnceFiles:
 
     @property
     def place(self) -> str:
-        """See `OwnsPlace`: the name of a file tells run, checkpoint and subtask, but no uid."""
+        """See `OwnsPlace`: a file's name contains run, checkpoint and subtask, but no uid."""
         return f"the directory {Path(self.directory).resolve()}"
 
     def check_columns(self, schema: pa.Schema) -> None:
@@ -228,8 +228,9 @@ class ExactlyOnceFiles:
 class Committable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A prepared file and the name under which it becomes visible; names within the directory.
 
-    `directory` is where it was prepared. A point may be restored into a pipeline that writes
-    elsewhere: then the file belongs to the run that restores the point there, and is left alone.
+    `directory` is where it was prepared. A point may be restored into a pipeline that writes to
+    another directory. The file is then left alone: it belongs to a run that restores the point into
+    `directory`.
     """
 
     temporary: str
@@ -300,7 +301,7 @@ class FilesWriter:
         self._tables = self._in_progress = None
 
     def _flush(self) -> None:
-        """Buffered records are written as one table."""
+        """Writes the buffered records as one table."""
         table = pa.Table.from_batches(self._buffer, self._schema)
         self._buffer, self._buffered_rows, self._buffered_bytes = [], 0, 0
         if table.num_rows == 0:
@@ -337,8 +338,10 @@ class FilesWriter:
         )
 
     def _check_still_current(self, prepared: Path) -> None:
-        """A writer that was replaced amid preparing takes its file back: successors may have looked
-        for such files already. Raises ProtocolError, TargetTaken."""
+        """Removes the file if this writer was replaced while it prepared.
+
+        Its successors may have looked for such files already. Raises ProtocolError, TargetTaken.
+        """
         try:
             self._target.check_current(self._context.run_id, self._context.attempt)
         except (ProtocolError, TargetTaken):
@@ -351,20 +354,22 @@ class FilesWriter:
         return name is not None and (name["run"], int(name["attempt"])) == mine
 
     def _tidy(self) -> None:
-        """A checkpoint of this attempt has completed, so every subtask has committed what it had
-        restored: no run needs what older attempts left."""
+        """Removes what older attempts left, which no run needs any more.
+
+        A checkpoint of this attempt has completed, so every subtask has committed what it restored.
+        """
         self._target.remove_older(self._context.run_id, self._context.attempt)
         self._has_tidied = True
 
     def _belongs_elsewhere(self, file: Committable) -> bool:
-        """Not so when the directory has only been moved: then the files are here."""
+        """Returns False if the directory has only been moved: then the files are here."""
         here = self._target.directory
         if file.directory is None or Path(file.directory) == here:
             return False
         return not (here / file.temporary).exists() and not (here / file.final).exists()
 
     def _make_visible(self, file: Committable, checkpoint_id: CheckpointId) -> None:
-        """Idempotent: a final file of the same content is the proof of an earlier commit."""
+        """Idempotent: a final file with the same content proves an earlier commit."""
         check(bool(PREPARED.fullmatch(file.temporary)), "a prepared file has its name", file=file)
         check(bool(FINAL.fullmatch(file.final)), "an output file has its name", file=file)
         temporary = self._target.directory / file.temporary
@@ -396,7 +401,7 @@ def _lost(checkpoint_id: CheckpointId, why: str) -> OutputLost:
 
 
 def _holds(path: Path, file: Committable) -> bool:
-    """By the function of its digest: an older savepoint's is another one."""
+    """Uses the hash function of the given digest: older savepoints used another one."""
     if path.stat().st_size != file.length:
         return False
     digest = RunningDigest(like=file.digest)

@@ -8,17 +8,17 @@
 
 What removes which files, so that nothing restorable is lost:
 
-- in progress: removed by the next attempt of this run or another. No checkpoint names such a file.
-- prepared: of the run that starts, what lies behind its starting point. That run restores its
-  newest whole point, so what lies behind it belongs to checkpoints that never completed. Of other
-  runs, `discard` removes the files that its caller names, because no point needs them; a file that
-  a point names stays, since the point may be restored later.
-- both are removed by `rewind`, and again when writers of the next attempt start and end: a slot
-  that was fenced may finish what it was doing for as long as it takes to die. What older
-  attempts still left goes with the first checkpoint that an attempt completes: then all that was
-  restored is committed.
+- in progress: the next attempt of this run or another removes it. No checkpoint names such a file.
+- prepared: a run that starts removes its own files behind its starting point. It restores its
+  newest whole point, so those files belong to checkpoints that never completed. Of other runs,
+  `discard` removes the files that its caller names, because no point needs them; a file that a
+  point names stays, since the point may be restored later.
+- `rewind` removes both kinds. The writers of the next attempt remove them again when they start and
+  when they end, because a fenced slot may continue its work until it dies. The first checkpoint
+  that an attempt completes removes what older attempts still left: by then, everything restored is
+  committed.
 - visible: never removed. `rewind` makes the visible files exactly those of the lineage: it sets
-  others aside, and brings back what an earlier rewind set aside and this lineage contains.
+  others aside, and brings back files of the lineage that an earlier rewind set aside.
 """
 
 import fcntl
@@ -55,8 +55,10 @@ IN_PROGRESS = re.compile(
 
 
 class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline a directory belongs to, the run that holds it (see `Holder`), the newest attempt
-    of it that has come, and the checkpoint of the run that this one starts from; None: not known.
+    """The pipeline that a directory belongs to, and the run that holds it (see `Holder`).
+
+    `attempt` is the run's newest attempt that has started to write. `restored_id` is the run's
+    checkpoint from which it starts; None: not known.
     """
 
     pipeline: str
@@ -78,8 +80,9 @@ class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileTarget:
-    """Guarantee: after `rewind`, the visible files are those of the lineage, and only writers of
-    the newest attempt of the run that holds the directory may add to them.
+    """Guarantee: after `rewind`, the visible files are those of the lineage.
+
+    Only writers of the newest attempt of the run that holds the directory may add to them.
     """
 
     def __init__(self, directory: Path, pipeline: str) -> None:
@@ -108,7 +111,7 @@ class FileTarget:
         return None if owner is None else owner.holder
 
     def hold(self, claim: Claim) -> None:
-        """Raises TargetTaken."""
+        """Makes the claim's run the holder. Raises TargetTaken."""
         with self._locked() as owner:
             held = claim.admit(owner.holder if owner else None, self.description)
             is_same = owner is not None and owner.run_id == held.run_id
@@ -118,8 +121,10 @@ class FileTarget:
             self._write_owner(owner, new)
 
     def rewind(self, lineage: Lineage, run_id: RunId) -> int:
-        """How many visible files were set aside. A rewind that was interrupted can be repeated; no
-        other run takes the directory over meanwhile. Raises TargetTaken when one has.
+        """Returns how many visible files it set aside.
+
+        An interrupted rewind can be repeated. No other run takes over the directory meanwhile.
+        Raises TargetTaken if one has.
         """
         newest = newest_of(lineage)
         restored_id = newest.get(run_id, 0)
@@ -134,15 +139,16 @@ class FileTarget:
         return len(foreign)
 
     def belonging(self, lineage: Lineage) -> list[Path]:
-        """What `rewind` would make visible, or leave so; touches nothing."""
+        """Returns the files that `rewind` would make visible or leave visible; changes nothing."""
         newest = newest_of(lineage)
         known = [*entries_of(self.directory), *self._superseded()]
         return sorted(file for file in known if _final_belongs(file, newest))
 
     def enter(self, run_id: RunId, attempt: Attempt) -> None:
-        """A writer starts: from now on older attempts of the run are refused.
+        """Called when a writer starts: from now on, older attempts of the run are refused.
 
-        Raises ProtocolError when a newer attempt has come, TargetTaken when another run has.
+        Raises ProtocolError if a newer attempt has started, TargetTaken if another run holds the
+        directory.
         """
         with self._locked() as owner:
             known = self._held_by(owner, run_id)
@@ -150,15 +156,14 @@ class FileTarget:
             self._write_owner(owner, msgspec.structs.replace(known, attempt=attempt))
 
     def check_current(self, run_id: RunId, attempt: Attempt) -> None:
-        """Raises ProtocolError when a newer attempt writes here, TargetTaken when another run
-        does."""
+        """Raises ProtocolError if a newer attempt writes here, TargetTaken if another run does."""
         owner = self._owner()
         check(owner is not None, "a directory with a writer has an owner", at=self.directory)
         self._check_ours(owner)
         self._check_newest(self._held_by(owner, run_id), attempt)
 
     def unfinished(self) -> list[Unfinished]:
-        """Of all runs; see `LeavesUnfinished`."""
+        """Lists the unfinished files of all runs; see `LeavesUnfinished`."""
         if not self.directory.exists():
             return []
         self._check_ours(self._owner())
@@ -175,8 +180,10 @@ class FileTarget:
         return len(found)
 
     def remove_left_over(self, run_id: RunId, attempt: Attempt, subtask: int) -> None:
-        """What older attempts of this subtask left behind the starting point; subtask 0 also
-        stands in for those gone."""
+        """Removes what older attempts of this subtask left behind the starting point.
+
+        Subtask 0 does so for all subtasks, because some may no longer exist.
+        """
         owner = self._owner()
         restored_id = None if owner is None else owner.restored_id
         for file in self.directory.iterdir():
@@ -185,7 +192,7 @@ class FileTarget:
                 file.unlink(missing_ok=True)
 
     def remove_older(self, run_id: RunId, attempt: Attempt) -> None:
-        """What older attempts of the run have not committed, wherever they started from."""
+        """Removes what older attempts of the run have not committed, wherever they started."""
         for file in self.directory.iterdir():
             name = PREPARED.fullmatch(file.name) or IN_PROGRESS.fullmatch(file.name)
             if name and name["run"] == run_id and int(name["attempt"]) < attempt:
@@ -197,7 +204,7 @@ class FileTarget:
                 file.unlink(missing_ok=True)
 
     def _superseded(self) -> list[Path]:
-        """What rewinds of all runs have set aside. Raises OSError."""
+        """Returns the files that rewinds of all runs have set aside. Raises OSError."""
         runs = entries_of(self.directory / SUPERSEDED)
         return [file for run in runs for file in entries_of(run)]
 
@@ -211,10 +218,10 @@ class FileTarget:
             check(is_free, "a file that a loss of power left in two places is one", file=file)
             file.rename(moved)
         for directory in dict.fromkeys((to, *(file.parent for file in files))):
-            make_durable(directory)  # where they went first, or the power might take both names
+            make_durable(directory)  # `to` first, or a loss of power might take both names
 
     def _held_by(self, owner: TargetOwner | None, run_id: RunId) -> TargetOwner:
-        """Raises TargetTaken when another run holds the directory."""
+        """Returns the run's record. Raises TargetTaken if another run holds the directory."""
         if owner is None:
             return self._unknown(run_id)
         if owner.run_id != run_id:
@@ -222,7 +229,7 @@ class FileTarget:
         return owner
 
     def _unknown(self, run_id: RunId) -> TargetOwner:
-        """A run that has had no attempt here yet."""
+        """Returns the record of a run that has had no attempt here yet."""
         return TargetOwner(pipeline=self._pipeline, run_id=run_id, attempt=Attempt(0))
 
     def _check_newest(self, owner: TargetOwner, attempt: Attempt) -> None:
@@ -266,7 +273,7 @@ class FileTarget:
 
     @contextmanager
     def _locked(self) -> Iterator[TargetOwner | None]:
-        """The owner, while no other process can change it."""
+        """Yields the owner, which no other process can change meanwhile."""
         make_directory(self.directory)
         with (self.directory / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -277,7 +284,7 @@ class FileTarget:
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """What the disk refuses may work later: Retryable, naming the directory."""
+    """Turns a refusal of the disk, which may work later, into Retryable naming the directory."""
     try:
         yield
     except OSError as error:
@@ -285,7 +292,7 @@ def writing(directory: Path) -> Iterator[None]:
 
 
 def _left_over(file: Path, run_id: RunId, restored_id: int | None) -> re.Match[str] | None:
-    """The name of an unfinished file of the run that its starting point does not know."""
+    """Returns the parsed name of an unfinished file of the run behind its starting point."""
     name = IN_PROGRESS.fullmatch(file.name)
     if name is None and restored_id is not None:
         name = PREPARED.fullmatch(file.name)
@@ -294,18 +301,18 @@ def _left_over(file: Path, run_id: RunId, restored_id: int | None) -> re.Match[s
 
 
 def _is_of_some_sink(file: Path) -> bool:
-    """Visible output of any writer."""
+    """Returns True for visible output of any writer."""
     return file.suffix in SUFFIXES and not file.name.startswith((".", "_"))
 
 
 def _final_belongs(file: Path, newest: dict[RunId, int]) -> bool | None:
-    """None: not a file of ours."""
+    """Returns True if the lineage contains the file, or None if it is not a file of ours."""
     name = FINAL.fullmatch(file.name)
     return None if name is None else int(name["checkpoint"]) <= newest.get(RunId(name["run"]), 0)
 
 
 def _unfinished(file: Path) -> Unfinished | None:
-    """None: not a hidden file of ours, or not there any more."""
+    """Returns None if it is not a hidden file of ours, or is not there any more."""
     name = PREPARED.fullmatch(file.name)
     found = name or IN_PROGRESS.fullmatch(file.name)
     if found is None:

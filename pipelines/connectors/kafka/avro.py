@@ -1,12 +1,12 @@
-"""Records in Avro: how fields become columns, and columns fields; records as columns and back.
+"""Records in Avro: the mapping of fields to columns and back, and the conversion of records.
 
 The bytes of a record do not say where a field is, so the schema that wrote them has to be known:
-one for all records, or one for each by the id of a schema registry. A batch is decoded in groups of
-the same schema.
+either one schema for all records, or one for each record, by its id in a schema registry. A batch
+is decoded in groups of the same schema.
 
-The columns decide what is read: by the names of the fields, with the types that a column can take
-without loss. A field that no column wants is skipped; a column without a field is null. A schema
-that does not go with the columns is refused, by the names of its record and field.
+Columns are found by the names of the fields, and a column has to take its field's type without
+loss. A field that no column wants is skipped; a column without a field is null. A schema that does
+not fit the columns is refused by the names of its record and field.
 
 Source: Avro 1.12, "Schema Resolution"; an enum may be read as text.
 """
@@ -37,7 +37,7 @@ from pipelines.connectors.source import UnreadableText
 from pipelines.domain.errors import Rejected
 
 AvroType: TypeAlias = Any
-"""A type as JSON has it: a name, a list (a union), or an object."""
+"""A type in its JSON form: a name, a list (a union), or an object."""
 
 PLAIN: Mapping[str, tuple[pa.DataType, ...]] = {
     "boolean": (pa.bool_(),),
@@ -71,12 +71,12 @@ WRITTEN = {
 
 
 class UnreadableSchema(Exception):
-    """It does not go with the columns; the message says why, in a clause."""
+    """The schema does not fit the columns; the message says why, in a clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """How one column is made of the values of its field. `unit`: of a time; None: it is none."""
+    """Makes a column of the values of its field. `unit`: the unit of a time; None: no time."""
 
     column: pa.Field
     unit: str | None = None
@@ -93,7 +93,7 @@ class ColumnPlan:
         return times.cast(type_, safe=FINER.index(type_.unit) >= FINER.index(self.unit))
 
     def values_of(self, array: pa.Array) -> list[Any]:
-        """The values of the field, for a writer."""
+        """Returns the values of the field, for a writer."""
         if self.unit is None:
             return list(array.to_pylist())
         if pa.types.is_date(self.column.type):
@@ -104,8 +104,11 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """`writer`: the schema of the bytes, `reader`: the fields of it that a column wants, both
-    parsed; None: all of them."""
+    """How to read the records of one schema.
+
+    `writer` is the schema of the bytes, `reader` its fields that a column wants, both parsed. A
+    `reader` of None means all fields.
+    """
 
     writer: AvroType
     reader: AvroType | None
@@ -113,7 +116,7 @@ class ReadPlan:
 
 
 def read_plan(text: str, columns: pa.Schema, referred: Sequence[str] = ()) -> ReadPlan:
-    """`referred`: the schemas that this one refers to, each behind those that it needs.
+    """`referred`: the schemas that this one refers to, each after those that it needs itself.
 
     Raises UnreadableSchema.
     """
@@ -122,7 +125,7 @@ def read_plan(text: str, columns: pa.Schema, referred: Sequence[str] = ()) -> Re
         for each in referred:
             fastavro.parse_schema(json.loads(each), named)
         types = dict(named)
-        record: Any = fastavro.parse_schema(json.loads(text), types)  # names are whole now
+        record: Any = fastavro.parse_schema(json.loads(text), types)  # names are full now
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as error:
         raise UnreadableSchema(f"it is no Avro schema ({type(error).__name__})") from error
     if not isinstance(record, dict) or record.get("type") != "record":
@@ -171,9 +174,9 @@ def _plan(
 
 
 def _check_is_bounded(written: AvroType) -> None:
-    """Elements without bytes could be as many as a few bytes say: reading them would not end.
+    """Raises UnreadableSchema for an array whose elements take no bytes.
 
-    Raises UnreadableSchema.
+    A few bytes could claim so many of them that reading would not end.
     """
     for each in _branches(written):
         if not isinstance(each, dict):
@@ -190,7 +193,7 @@ def _types_within(written: Mapping[str, Any]) -> list[AvroType]:
 
 
 def fits(written: AvroType, type_: pa.DataType, types: Mapping[str, Any]) -> bool:
-    """Whether a column of that type takes every value of an Avro type that is no union."""
+    """Returns True if a column of that type takes every value of an Avro type (not a union)."""
     if isinstance(written, str) and written in types:
         written = types[written]
     kind = written if isinstance(written, str) else written.get("type")
@@ -234,7 +237,7 @@ def _unit(written: AvroType) -> str | None:
 
 
 def _without_meaning(field: Mapping[str, Any]) -> dict[str, Any]:
-    """Times are read as numbers and uuids as text, which become a column at once."""
+    """Reads times as numbers and UUIDs as text, because these become a column in one step."""
     branches = [
         {"type": each["type"]} if _is_simple(each) else each for each in _branches(field["type"])
     ]
@@ -254,7 +257,7 @@ def _shown(written: AvroType) -> str:
 
 
 def schema_of_columns(columns: pa.Schema, name: str) -> dict[str, Any]:
-    """An Avro record of these columns; what may be null has null as its default.
+    """Returns an Avro record of these columns; nullable fields have null as their default.
 
     Raises UnreadableSchema for a column that has no Avro type.
     """
@@ -301,10 +304,10 @@ MALFORMED = (
     RecursionError,
     SchemaResolutionError,
 )
-"""What fastavro raises for bytes that the schema did not write."""
+"""The errors that fastavro raises for bytes that were not written with the schema."""
 
 PLAIN_ID = 0
-"""Stands for the schema of all records where there is no registry."""
+"""The id of the one schema of all records if there is no registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,17 +315,18 @@ class AvroValues:
     """Each value is an Avro record. A record without a value is a deletion, and is left out.
 
     For a source and for a sink. A source finds columns by the names of the fields: a missing field
-    is null, further fields are skipped. A schema that does not go with the columns is refused.
+    is null, other fields are skipped. A schema that does not fit the columns is refused.
 
     Args:
         schema: the columns.
         avro_schema: the schema as JSON text. For a source, the one that wrote all records; for a
-            sink, the one to write. None: it follows from the columns.
-        registry: each record begins with the id of its schema. A sink registers its schema there.
-        name: the name of the record in a schema that follows from the columns.
+            sink, the one to write. None: it is derived from the columns.
+        registry: the registry, if each record begins with the id of its schema. A sink registers
+            its schema there.
+        name: the name of the record in a schema that is derived from the columns.
         subject: where a sink registers its schema; None: `TOPIC-value`.
 
-    Raises Rejected when `avro_schema` does not go with the columns.
+    Raises Rejected if `avro_schema` does not fit the columns.
     """
 
     schema: pa.Schema
@@ -374,8 +378,7 @@ class AvroDecoder:
             self._plans[PLAIN_ID] = read_plan(format.written_schema, format.schema)
 
     def decoded(self, fetched: Fetched) -> Decoded:
-        """1. Split off the ids. 2. Decode the records of each schema. 3. Bring the rows back into
-        the order of the records."""
+        """1. Split off the ids. 2. Decode the records of each schema. 3. Restore their order."""
         problems: dict[int, str] = {}
         by_schema: dict[int, list[tuple[int, bytes]]] = {}
         for number, value in enumerate(fetched.values):
@@ -406,7 +409,7 @@ class AvroDecoder:
         return pa.concat_batches(parts).take(pa.array(np.argsort(np.array(numbers))))
 
     def _plan(self, schema_id: int) -> ReadPlan | str:
-        """A text: why no record of that schema can be decoded."""
+        """Returns the plan, or a text that says why no record of that schema can be decoded."""
         if schema_id not in self._plans and self._registry is not None:
             try:
                 self._plans[schema_id] = self._asked_plan(self._registry, schema_id)
@@ -500,7 +503,7 @@ class AvroEncoder:
 
 
 def _row(plan: ReadPlan, record: bytes) -> dict[str, Any]:
-    """Raises one of MALFORMED."""
+    """Decodes one record. Raises one of MALFORMED."""
     source = BytesIO(record)
     row: Any = fastavro.schemaless_reader(source, plan.writer, plan.reader)
     left = len(record) - source.tell()
@@ -515,7 +518,7 @@ def _reason(error: BaseException) -> str:
 
 
 def referred_by(registry: OpenRegistry, schema: Any) -> list[str]:
-    """The texts of the schemas that it refers to, each behind those that it needs itself.
+    """Returns the texts of the schemas that it refers to, each after those that it needs itself.
 
     Raises UnknownSchema.
     """

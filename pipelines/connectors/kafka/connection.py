@@ -2,7 +2,7 @@
 
 All of its errors are `Retryable`: a broker that restarts, or has just received a partition, knows
 neither topic nor user for a moment, and no run gives up its progress for that. Only a caller before
-the start may take an error for a refusal. Reads no records.
+the start may treat an error as a refusal. This module reads no records.
 
 A `KafkaAddress` has its security settings in the form of librdkafka; this module translates them
 for kafka-python. They hold passwords.
@@ -52,7 +52,7 @@ REFUSALS = {  # errors that a person can fix, if they last
 
 
 def answer_turns() -> int:
-    """How many times to ask for `TURN_S`; fewer while a person waits."""
+    """How many turns of `TURN_S` to wait for an answer; fewer while a person waits."""
     return max(1, round(patience_s(TURN_S * ANSWER_TURNS) / TURN_S))
 
 
@@ -78,8 +78,10 @@ class KafkaAddress:
 
     @contextmanager
     def settings_are_understood(self) -> Iterator[None]:
-        """Wraps the making of a client. Raises Rejected in our own words: the client's may repeat a
-        setting, and so a password."""
+        """Wraps the creation of a client. Raises Rejected in our own words.
+
+        The client's words may repeat a setting, and so a password.
+        """
         try:
             yield
         except (KafkaException, ValueError, TypeError):
@@ -114,7 +116,7 @@ class KafkaAdmin:
         return len(found.partitions)
 
     def _topic(self, topic: str) -> Any:
-        """Asks in short turns: a refused login is reported separately, not as an answer."""
+        """Asks in short turns, because the client reports a refused login separately."""
         turns = answer_turns()
         for turn in range(turns):
             try:
@@ -126,10 +128,10 @@ class KafkaAdmin:
         return None
 
     def await_leaders(self, topic: str) -> None:
-        """Returns once each partition answers: after a broker has created a topic, it takes a
-        moment until it knows the topic and leads its partitions.
+        """Waits until each partition answers.
 
-        Raises Retryable.
+        After a broker has created a topic, it takes a moment until it knows the topic and leads its
+        partitions. Raises Retryable.
         """
         tries = Retrying(
             retry=retry_if_exception_type(Retryable),
@@ -140,7 +142,7 @@ class KafkaAdmin:
         tries(self._ends, topic)
 
     def retention_ms(self, topic: str) -> int | None:
-        """How long the topic keeps records; None: it deletes none for their age."""
+        """How long the topic keeps records; None: it deletes no record for its age."""
         resource = _untyped.ConfigResource(_untyped.ConfigResource.Type.TOPIC, topic)
         timeout_s = patience_s(ANSWER_TIMEOUT_S)
         asked = self._client.describe_configs([resource], request_timeout=timeout_s)
@@ -169,7 +171,7 @@ class KafkaAdmin:
         return self._offsets(partitions, EARLIEST)
 
     def newest(self, partitions: Sequence[TopicPartition], *, committed_only: bool) -> list[int]:
-        """One behind the last record that a reader would see now, for each partition."""
+        """The offset after the last record that a reader would see now, for each partition."""
         return self._offsets(partitions, LATEST, committed_only=committed_only)
 
     def _ends(self, topic: str) -> list[int]:
@@ -199,7 +201,7 @@ class KafkaAdmin:
             self._refusal = error
 
     def _cause(self, error: KafkaException) -> KafkaError:
-        """The reason why a refused client gets no answer, which is reported separately."""
+        """Returns why a refused client gets no answer, which the client reports separately."""
         self._client.poll(0)
         refusal, self._refusal = self._refusal, None
         cause: KafkaError = refusal or error.args[0]
@@ -207,7 +209,7 @@ class KafkaAdmin:
 
 
 def _text_of(topic_id: Any) -> str | None:
-    """None for zeros, with which brokers before version 2.8 answer because they have no ids."""
+    """Returns None for zeros: brokers before version 2.8 have no ids and answer with zeros."""
     bits = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
     return str(topic_id).translate(URL_SAFE) if any(bits) else None
 
@@ -228,7 +230,7 @@ VERIFIES_HOST = "ssl.endpoint.identification.algorithm"
 
 
 def python_settings(address: KafkaAddress) -> dict[str, Any]:
-    """Raises Rejected naming a setting that has no counterpart."""
+    """Translates the settings. Raises Rejected naming a setting that has no counterpart."""
     timeout_ms = int(patience_s(ANSWER_TIMEOUT_S) * 1000)
     return {
         "bootstrap_servers": address.bootstrap_servers.split(","),

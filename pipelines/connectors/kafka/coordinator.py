@@ -103,7 +103,7 @@ class KafkaCoordinator:
         self._client: Any = None
 
     def prepared(self, transactional_id: str, topic: str) -> PreparedAtKafka | None:
-        """What the broker holds of the transaction now; None: it is no longer open."""
+        """Returns the transaction as the broker has it now, or None if it is no longer open."""
         try:
             (told,) = self._ask(
                 lambda client: client.describe_transactions([transactional_id])
@@ -131,7 +131,7 @@ class KafkaCoordinator:
         )
 
     def is_aborted(self, prepared: PreparedAtKafka) -> bool:
-        """True only if certain: a coordinator forgets, and a later writer hides the state."""
+        """True only if certain: a coordinator forgets it, and a later writer hides its state."""
         try:
             (told,) = self._ask(
                 lambda client: client.describe_transactions([prepared.transactional_id])
@@ -141,7 +141,7 @@ class KafkaCoordinator:
         return bool(told.producer_id == prepared.producer_id and told.state.value == ABORTED)
 
     def commit(self, prepared: PreparedAtKafka) -> CommitAnswer:
-        """May be repeated."""
+        """Commits a prepared transaction. May be repeated."""
         request = EndTxnRequest(
             transactional_id=prepared.transactional_id,
             producer_id=prepared.producer_id,
@@ -158,7 +158,7 @@ class KafkaCoordinator:
     def end(self, transactional_id: str, timeout: timedelta) -> None:
         """Aborts what is open under that id, waits until it is aborted, and fences its producer.
 
-        Raises Rejected when the broker does not allow so long a timeout.
+        Raises Rejected if the broker does not allow so long a timeout.
         """
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
@@ -219,7 +219,7 @@ class KafkaCoordinator:
             ) from None  # its text may repeat a setting
 
     def _send(self, transactional_id: str, request: Any) -> None:
-        """Sends to the coordinator of that id. Raises the error that it answers with."""
+        """Sends the request to the coordinator of that id. Raises the error in its answer."""
 
         async def send(client: Any) -> Any:
             node = await client._find_coordinator_id(transactional_id, CoordinatorType.TRANSACTION)

@@ -1,9 +1,9 @@
 """A transactional producer at Kafka: makes records, queues them, and knows when all have arrived.
 
-The queue is bounded. Fences the previous user of its transactional id. The client's `close` would
-abort what has been prepared, so it is never called: the client is just dropped. Decides the form of
-a record's value and key; the client's `PARTITIONER` decides the partition. Decides nothing about
-when a transaction ends.
+The queue is bounded. The producer fences the previous user of its transactional id. The client's
+`close` would abort a prepared transaction, so it is never called: the client is just dropped. This
+module decides the form of a record's value and key; the client's `PARTITIONER` decides the
+partition. It does not decide when a transaction ends.
 """
 
 import math
@@ -25,20 +25,23 @@ from pipelines.connectors.sink import last_changes, without_kind
 from pipelines.domain.errors import Rejected, Retryable
 
 PARTITIONER = "murmur2_random"
-"""By key as Java's clients do, to agree with other writers; without a key, in turn by batches."""
+"""By key like Java's clients, to agree with other writers; without a key, batches take turns."""
 
 Blobs = list[bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordForm:
-    """`value` names a column of text or bytes; None: the whole row, as `format` writes it, or as
+    """How rows become the values and keys of records.
+
+    `value` names a column of text or bytes; None: the whole row, as `format` writes it, or as
     `json_rows` does. `key` may also name a column of whole numbers, which become decimal digits.
 
-    `keys` takes the place of `key` where a record overwrites those of its key: one column as above,
-    or several, as a JSON object. With `applies_changes` the rows are a changelog. A row that is
-    taken back becomes a tombstone, which has the key and no value, unless the batch adds a newer
-    row of its key."""
+    `keys` replaces `key` if a record overwrites those of its key: it is one column as above, or
+    several, which become a JSON object. With `applies_changes` the rows are a changelog. A row that
+    is taken back becomes a tombstone, which has the key and no value, unless the batch adds a newer
+    row of its key.
+    """
 
     value: str | None = None
     key: str | None = None
@@ -68,8 +71,10 @@ class RecordForm:
             self._check_column(schema, key, topic, "key", has_json)
 
     def columns(self, batch: pa.RecordBatch) -> list[Blobs]:
-        """The values of the records, and their keys if they have any. Raises Rejected for a row
-        that overwrites by a key which is null."""
+        """Returns the values of the records, and their keys if they have any.
+
+        Raises Rejected if rows overwrite by key and a key is null.
+        """
         for key in self.keys:
             if batch.column(key).null_count:
                 raise Rejected(
@@ -82,7 +87,7 @@ class RecordForm:
 
     @property
     def _key_column(self) -> str | None:
-        """None: there is no key, or an object of several columns."""
+        """The one key column; None: there is no key, or it is an object of several columns."""
         return self.keys[0] if len(self.keys) == 1 else self.key
 
     def _keys(self, batch: pa.RecordBatch) -> Blobs | None:
@@ -91,7 +96,7 @@ class RecordForm:
         return _json(batch.select(list(self.keys))) if self.keys else None
 
     def _changes(self, batch: pa.RecordBatch) -> list[Blobs]:
-        """A key has one record, so its changes need no order among them."""
+        """Makes one record per key, so the records of a batch need no order."""
         last = last_changes([batch], self.keys)
         values: Blobs = [None] * last.gone.num_rows
         keys: Blobs = []
@@ -163,11 +168,11 @@ def _as_bytes(column: pa.Array) -> Blobs:
 
 CHUNK_ROWS = 20_000
 BUFFER_BYTES = 64 * 1024 * 1024
-"""About how much may wait in the client; a record that is larger waits alone."""
+"""About how much may wait in the client; a larger record waits alone."""
 
 QUEUE_RECORDS = 1_000_000
 DELIVERY = timedelta(minutes=1)
-"""How long the client tries to deliver a record; a shorter transaction shortens it."""
+"""How long the client tries to deliver a record; a shorter transaction timeout shortens it."""
 
 RECONNECT = timedelta(seconds=1)
 ROOM_TURN_S = 0.05
@@ -220,7 +225,7 @@ class KafkaOutput:
 
 
 class TransactionalProducer:
-    """Guarantee: after `flush` returns, the broker has every record; otherwise it has raised.
+    """Guarantee: when `flush` returns, the broker has every record; otherwise `flush` raises.
 
     Used by one thread. Raises Retryable or Rejected, translated by `KafkaOutput`.
     """
@@ -266,7 +271,7 @@ class TransactionalProducer:
         return records
 
     def flush(self) -> None:
-        """Checks for errors in between: after a refused record no later one arrives."""
+        """Checks for errors in between, because no record after a refused one arrives."""
         for _ in range(math.ceil((self._delivery_s + ANSWER_TIMEOUT_S) / TURN_S)):
             left = self._serve(lambda: self._client.flush(TURN_S))
             self._check()
@@ -278,7 +283,7 @@ class TransactionalProducer:
         )
 
     def commit(self, group: str, offset: TopicPartition) -> None:
-        """Commits all that was flushed and the group's offset, in one step or not at all."""
+        """Commits the flushed records and the group's offset together, or neither."""
         with self._output.address.settings_are_understood():
             consumer = Consumer(
                 {**self._output.address.settings(self._on_error), "group.id": group}
@@ -291,7 +296,7 @@ class TransactionalProducer:
         self._ask(lambda: self._client.commit_transaction(ANSWER_TIMEOUT_S))
 
     def abandon(self) -> None:
-        """Aborts what is open; if the broker does not answer, the transaction timeout does."""
+        """Aborts the transaction; if the broker does not answer, its timeout aborts it."""
         with suppress(KafkaException, SystemError):
             self._client.purge()
             self._client.abort_transaction(ANSWER_TIMEOUT_S)
@@ -329,8 +334,11 @@ class TransactionalProducer:
             raise self._output.translated(self._problem or error.args[0]) from error
 
     def _serve(self, callbacks: Callable[[], int]) -> int:
-        """The client raises fatal errors from its callbacks. From a nested callback the error comes
-        as the cause of a SystemError, or without a cause if two callbacks raise."""
+        """Runs the client's callbacks, from which it raises fatal errors.
+
+        From a nested callback the error comes as the cause of a SystemError, or without a cause if
+        two callbacks raise.
+        """
         try:
             return callbacks()
         except (KafkaException, SystemError) as error:
@@ -340,7 +348,7 @@ class TransactionalProducer:
             raise self._output.translated(fatal.args[0]) from error
 
     def _fatal(self) -> KafkaException | None:
-        """Why the client refuses to work; it says so when asked to begin a transaction."""
+        """Returns why the client refuses to work; it says so when asked to begin a transaction."""
         try:
             self._client.begin_transaction()
         except KafkaException as error:

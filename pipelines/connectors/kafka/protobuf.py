@@ -1,10 +1,10 @@
-"""Records in Protobuf: columns of a message's fields, and messages of rows.
+"""Records in Protobuf: converts the fields of messages to columns, and rows to messages.
 
 The message is a class that protoc has generated. Fields are found by their numbers, so a writer may
-have another version of it. With a schema registry, the writer's version is compared by field
-number, if the registry gives it as a descriptor. Maps and groups have no column.
+use another version of it. With a schema registry, the writer's version is compared by field number,
+if the registry gives it as a descriptor. Maps and groups have no column.
 
-Source: Confluent's wire format: behind the schema's id come the indexes of the message in its file.
+Source: Confluent's wire format: the indexes of the message in its file follow the schema's id.
 """
 
 import base64
@@ -52,7 +52,7 @@ TAKES: dict[int, tuple[pa.DataType, ...]] = {
     F.TYPE_BYTES: (pa.binary(), pa.large_binary()),
     F.TYPE_ENUM: (pa.string(), pa.int32()),
 }
-ALIKE = (  # are read as each other, as the documentation of Protobuf says
+ALIKE = (  # can be read as each other, says Protobuf's documentation
     {F.TYPE_INT32, F.TYPE_INT64, F.TYPE_UINT32, F.TYPE_UINT64, F.TYPE_BOOL, F.TYPE_ENUM},
     {F.TYPE_SINT32, F.TYPE_SINT64},
     {F.TYPE_FIXED32, F.TYPE_SFIXED32},
@@ -63,11 +63,11 @@ INDEXES_MAX = 32
 VARINT_BYTES_MAX = 5
 
 Read = Callable[[Any], Any]
-"""From the value of a field to the value of a column."""
+"""Converts the value of a field to the value of a column."""
 
 
 class UnfitField(Exception):
-    """A field does not go with a column or with a writer's; the message says why, in a clause."""
+    """A field does not fit a column or the writer's field; the message says why, in a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,11 @@ class ProtobufValues:
     Args:
         schema: the columns, by the names of the fields.
         message: the class of the message, as protoc generates it.
-        registry: each record begins with the id of its schema. A sink registers its schema there.
+        registry: the registry, if each record begins with the id of its schema. A sink registers
+            its schema there.
         subject: where a sink registers its schema; None: `TOPIC-value`.
 
-    Raises Rejected when a column has no field or another type.
+    Raises Rejected if a column has no field, or a field of another type.
     """
 
     schema: pa.Schema
@@ -144,7 +145,7 @@ class ProtobufValues:
 
 
 def columns_of(message: Descriptor, schema: pa.Schema) -> tuple[FieldColumn, ...]:
-    """Raises UnfitField."""
+    """Finds the field of each column. Raises UnfitField."""
     return tuple(_column(message, column) for column in schema)
 
 
@@ -165,7 +166,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _reading(field: FieldDescriptor, type_: pa.DataType) -> Read:
-    """Of one value. Raises UnfitField."""
+    """Returns the conversion of one value. Raises UnfitField."""
     if field.type == F.TYPE_MESSAGE and field.message_type.full_name == TIMESTAMP:
         if pa.types.is_timestamp(type_) and type_.tz is not None and type_.unit in DIGITS:
             return _moment_in(DIGITS[type_.unit])
@@ -193,7 +194,7 @@ def _moment_in(digits: int) -> Read:
 
 
 def _name_in(field: FieldDescriptor) -> Read:
-    """A number without a name, which a newer writer may send, stays a number."""
+    """A number without a name, which a newer writer may send, is written in digits."""
     names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
     return lambda number: names.get(number, str(number))
 
@@ -232,7 +233,7 @@ class ProtobufDecoder:
         return Decoded.of(self._rows(fitting), problems)
 
     def _record(self, value: bytes) -> bytes:
-        """Raises Unframed, UnfitField, UnknownSchema."""
+        """Returns the bytes of the message. Raises Unframed, UnfitField, UnknownSchema."""
         if self._registry is None:
             return value
         schema_id, rest = unframed(value)
@@ -248,7 +249,7 @@ class ProtobufDecoder:
     def _refusal(
         self, registry: OpenRegistry, schema_id: int, indexes: tuple[int, ...]
     ) -> str | None:
-        """Raises UnknownSchema."""
+        """Returns why the writer's schema is refused, or None. Raises UnknownSchema."""
         schema = registry.schema(schema_id, form="serialized")
         if schema.schema_type != "PROTOBUF":
             return f"it is a schema of {schema.schema_type}, not of Protobuf"
@@ -281,7 +282,7 @@ class ProtobufDecoder:
 
 
 def message_at(file: FileDescriptorProto, indexes: Sequence[int]) -> DescriptorProto:
-    """Raises UnfitField."""
+    """Finds a message in its file by its indexes. Raises UnfitField."""
     within: Sequence[DescriptorProto] = file.message_type
     for depth, index in enumerate(indexes, 1):
         if not 0 <= index < len(within):
@@ -309,7 +310,7 @@ def compare(writer: DescriptorProto, columns: Sequence[FieldColumn]) -> None:
 
 
 def without_indexes(framed: bytes) -> tuple[tuple[int, ...], bytes]:
-    """The indexes of the message in its file, and the message. Raises Unframed."""
+    """Returns the indexes of the message in its file, and the message. Raises Unframed."""
     count, at = _zigzag(framed, 0)
     if not 0 <= count <= INDEXES_MAX:
         raise Unframed(f"it begins with {count} indexes of a message")
@@ -333,7 +334,7 @@ def _zigzag(framed: bytes, at: int) -> tuple[int, int]:
 
 
 def indexes_of(message: Descriptor) -> bytes:
-    """As they stand behind a schema's id; the first message of a file is a single zero."""
+    """Encodes the indexes that follow a schema's id; the first message of a file is a zero."""
     path: list[int] = []
     while message is not None:
         outer = message.containing_type

@@ -1,11 +1,11 @@
 """Reads partitions of Kafka for one subtask: one consumer for all of them, a batch at a time.
 
 If a broker is away, the client reconnects by itself, and the reader yields nothing meanwhile. If
-retention deletes records before they are read, the attempt ends and names the range, where the
-client would skip it. A partition that delivers faster than it is read is paused meanwhile.
+retention deletes records before they are read, the attempt ends and names the range; the client
+alone would skip it. The reader pauses a partition that delivers faster than it is read.
 
-A consumer delivers the records of all its partitions in one sequence, whichever you ask for; those
-of the other partitions wait in `WaitingRecords`, up to a bound.
+A consumer delivers the records of all its partitions in one sequence. The records of partitions
+other than the one to read now wait in `WaitingRecords`, up to a bound.
 """
 
 from collections import deque
@@ -35,8 +35,10 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 class WaitingRecords:
-    """In order. Pauses at two batches and resumes below one, so it holds less than two batches and
-    what came with the fetch that filled it.
+    """The fetched records of one partition, in order.
+
+    The reader pauses the partition at two batches and resumes it below one. So this holds less than
+    two batches, plus the rest of the fetch that filled it.
     """
 
     def __init__(self, end_offset: int | None) -> None:
@@ -60,8 +62,9 @@ class WaitingRecords:
 
     @property
     def end(self) -> int:
-        """The end behind what was taken: only transaction markers come before it, and consumers
-        do not get those. 0 if not known.
+        """The end behind the records that were taken; 0 if not known.
+
+        Only transaction markers lie in between, and consumers do not get those.
         """
         return 0 if self._rows else self._end_seen
 
@@ -77,9 +80,9 @@ class WaitingRecords:
         self._end_seen = offset
 
     def take(self) -> Fetched:
-        """The next batch, or as much of it as there is."""
+        """Takes the next batch, or as much of it as there is."""
         parts: list[Fetched] = []
-        rows, bytes_ = BATCH_ROWS, BATCH_BYTES  # the room that is left
+        rows, bytes_ = BATCH_ROWS, BATCH_BYTES  # the room left
         while self._fetched and rows > 0 and bytes_ > 0:
             first = self._fetched.popleft()
             taken, rest = first.divided(first.fitting_count(rows, bytes_))
@@ -176,16 +179,18 @@ class TopicsReader:
         self._release(split)
 
     def _release(self, split: SplitProgress) -> None:
-        """Unassigns the partition, which may be read again from another offset on."""
+        """Unassigns the partition, which may be read again from another offset."""
         waiting, partition = self._waiting.pop(split.name), partition_of(split.name)
         if waiting.is_paused:
             self._consumer.resume([partition])
         self._consumer.incremental_unassign([partition])
 
     def confirmed(self, splits: Sequence[SplitProgress]) -> dict[str, str]:
-        """See `ConfirmsSplits`. The versions are topic ids. The client reads on by name, and does
-        not say if a topic was created again. So the records that it fetched before the answer
-        belong to the topic with that id."""
+        """See `ConfirmsSplits`. The versions are topic ids.
+
+        The client keeps reading by name, and does not say if a topic was created again. So the
+        records that it fetched before the answer belong to the topic with that id.
+        """
         topics = {split.name: partition_of(split.name).topic for split in splits}
         if self._admin is None:
             self._admin = KafkaAdmin(self._address)
@@ -204,22 +209,22 @@ class TopicsReader:
         self._consumer.close()
 
     def pending_records(self) -> int | None:
-        """Offsets between the position and the end, gaps included, as Kafka's tools count lag."""
+        """Counts offsets between position and end, gaps included, as Kafka's tools count lag."""
         return sum_known(self._pending.copy().values())
 
     def trouble(self) -> str:
-        """See `TellsTrouble`: of the newest cut."""
+        """See `TellsTrouble`; this is the trouble of the newest cut."""
         return self._trouble
 
     def _records_behind(self, at: SplitProgress) -> int | None:
-        """From the end that came with the newest fetch, without a question to the broker."""
+        """Counts to the end that came with the newest fetch, without asking the broker."""
         _, end = self._consumer.get_watermark_offsets(partition_of(at.name), cached=True)
         if end < 0:
             return None
         return max(0, min(end, at.end_offset or end) - at.offset)
 
     def _take(self, at: SplitProgress, waiting: WaitingRecords) -> Fetched:
-        """The next records of that partition; those of other partitions wait for their turn."""
+        """Takes the next records of that partition; those of other partitions wait."""
         self._at[at.name] = at
         if len(waiting) == 0:
             self._fetch()
@@ -251,7 +256,7 @@ class TopicsReader:
             raise self._address.translated(refusal)
 
     def _on_event(self, message: Message) -> None:
-        """Handles messages among the records that are not records."""
+        """Handles a message that is not a record."""
         error, name = message.error(), place_of(message)
         if error is None:
             return
@@ -262,8 +267,10 @@ class TopicsReader:
             raise self._failure(error, self._at.get(name))
 
     def _failure(self, error: KafkaError, at: SplitProgress | None) -> Rejected | Retryable:
-        """`at` None: the error is the client's, not a partition's. Raises Rejected if the topic is
-        another one."""
+        """Translates an error; `at` None: it is the client's, not a partition's.
+
+        Raises Rejected if the topic was created again.
+        """
         is_gone = error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
         if at is not None and is_gone:
             admin, partition = KafkaAdmin(self._address), partition_of(at.name)
@@ -271,13 +278,15 @@ class TopicsReader:
             (oldest,) = admin.oldest([partition])
             if oldest > at.offset:
                 return InputLost(range_gone(at, oldest))
-            # The partition ends before the offset, for a moment or for good: the recovery finds out
-            # which.
+            # The partition ends before the offset, for a moment or for good. The recovery finds out
+            # which it is.
         return self._address.translated(error)
 
     def _decoded(self, name: str, fetched: Fetched) -> tuple[LoggedRecords, MalformedRecord | None]:
-        """All records, with dead letters among them if they are kept; otherwise the records before
-        the first one that cannot be decoded, and that one."""
+        """Returns all records, with dead letters among them, if dead letters are kept.
+
+        Otherwise returns the records before the first one that cannot be decoded, and that one.
+        """
         decoded = self._decoder.decoded(fetched).with_event_time(self._timestamp_column)
         offsets = fetched.offsets
         sentences = {
@@ -328,8 +337,10 @@ def partition_of(name: str) -> TopicPartition:
 
 
 def check_same_topic(split: SplitProgress, topic_id: str | None) -> None:
-    """`topic_id` is that of the topic that has the name now. A topic keeps its id for ever, and no
-    other topic gets it (KIP-516). Raises Rejected."""
+    """Raises Rejected if `topic_id`, the id of the topic with that name now, is another one.
+
+    A topic keeps its id for ever, and no other topic gets it (KIP-516).
+    """
     if None in (split.version, topic_id) or split.version == topic_id:
         return
     raise Rejected(

@@ -1,8 +1,8 @@
 """A schema registry: which schema a record was written with, by the id in front of its bytes.
 
 Speaks Confluent's REST interface and wire format: a zero byte, the schema's id as four bytes, then
-the record. An id never changes its schema, so each is asked for once. Knows nothing about what the
-schemas mean. No text contains a secret.
+the record. An id never changes its schema, so each id is looked up once. This module does not
+interpret the schemas. No text contains a secret.
 
 Source: Confluent's wire format.
 """
@@ -34,7 +34,7 @@ class Unframed(Exception):
 
 
 def unframed(value: bytes) -> tuple[int, bytes]:
-    """The schema's id, and the record. Raises Unframed."""
+    """Returns the schema's id, and the record. Raises Unframed."""
     if len(value) < HEADER_BYTES:
         raise Unframed(f"its {len(value)} bytes are too few for a schema id")
     if value[:1] != MAGIC:
@@ -49,7 +49,7 @@ def header_of(schema_id: int) -> bytes:
 
 
 class UnknownSchema(Exception):
-    """The registry has no schema of that id; the message says so, in a clause."""
+    """The registry has no schema with that id; the message says so, in a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,10 @@ class SchemaRegistry:
 
 
 class OpenRegistry:
-    """Belongs to one reader or writer. Each question raises Retryable if the registry does not
-    answer, and Rejected if it refuses."""
+    """Belongs to one reader or writer.
+
+    Each question raises Retryable if the registry does not answer, and Rejected if it refuses.
+    """
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._url = registry.url
@@ -110,7 +112,7 @@ class OpenRegistry:
             ) from None
 
     def version(self, subject: str, version: int) -> Schema:
-        """Of a schema that another one refers to. Raises UnknownSchema."""
+        """Returns a schema that another one refers to. Raises UnknownSchema."""
         try:
             found = self._ask(lambda: self._client.get_version(subject, version))
         except _NotFound:
@@ -120,15 +122,17 @@ class OpenRegistry:
         return found.schema
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The id of the schema; the same each time."""
+        """Returns the id of the schema, which is the same each time."""
         try:
             return self._ask(lambda: self._client.register_schema(subject, schema))
         except _NotFound:
             raise Rejected(f"The schema registry {self._url} takes no subject {subject}.") from None
 
     def check_takes(self, subject: str, schema: Schema) -> None:
-        """Raises Rejected if the subject's newest version does not go with the schema. Changes
-        nothing."""
+        """Raises Rejected if the schema is not compatible with the subject's newest version.
+
+        Changes nothing.
+        """
         try:
             fits = self._ask(lambda: self._client.test_compatibility(subject, schema))
         except _NotFound:

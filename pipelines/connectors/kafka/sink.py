@@ -1,15 +1,16 @@
-"""What both sinks for Kafka have in common: their fields, what is checked, and who holds the topic.
+"""The common part of both sinks for Kafka: their fields, their checks, and the holder of the topic.
 
-How records become visible exactly once is in `kafka.transactions` and `kafka.write_ahead`. Names
-are checked before Kafka and its client see one: the client truncates a name at a NUL, which makes
-it another name, and ends the whole process if it cannot read a group's name. A broker only says of
-a bad topic name that it is invalid. Source: Kafka, `org.apache.kafka.common.internals.Topic`.
+`kafka.transactions` and `kafka.write_ahead` make records visible exactly once. This module checks
+names before Kafka and its client see them: the client truncates a name at a NUL, which makes it
+another name, and ends the whole process if it cannot read a group's name. A broker only says that a
+bad topic name is invalid. Source: Kafka, `org.apache.kafka.common.internals.Topic`.
 
-The holder of a topic is the text beside an offset of the group `ftdash/PIPELINE/TOPIC`, the offset
-its epoch; the newest attempt lies in the same way in the group `.../attempt`. No consumer reads
-with these groups. The holder is replaced in a transaction of an id of its own, which fences any
-other process that replaces it at the same time. That a replaced writer publishes nothing does not
-depend on these marks: its transactions are ended, and only a checkpoint's completion commits one.
+The group `ftdash/PIPELINE/TOPIC` stores the holder of a topic: its offset is the holder's epoch,
+and the text with the offset is the holder. The group `.../attempt` stores the newest attempt in the
+same way. No consumer reads with these groups. A process replaces the holder in a transaction with
+its own id, which fences any other process that replaces it at the same time. A replaced writer
+publishes nothing even without these marks: its transactions are ended, and only a checkpoint's
+completion commits one.
 """
 
 import re
@@ -44,7 +45,7 @@ Mark = TypeVar("Mark")
 
 @dataclass(frozen=True, slots=True)
 class TransactionName:
-    """Never used twice: what has been prepared under it can be nothing else."""
+    """Never used twice, so it identifies what was prepared under it."""
 
     uid: Uid
     run_id: RunId
@@ -60,14 +61,14 @@ class NewestAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class KafkaOwnership:
-    """Of two runs with the same pipeline and topic one holds it, and only that one writes."""
+    """Only one run of a pipeline holds a topic, and only that run writes to it."""
 
     pipeline: str
     topic: str
 
     @property
     def prefix(self) -> str:
-        """Of transactional ids, and the name of the group."""
+        """The beginning of transactional ids, and the name of the group."""
         return f"ftdash/{_quoted(self.pipeline)}/{_quoted(self.topic)}"
 
     def id_of(self, name: TransactionName) -> str:
@@ -75,7 +76,7 @@ class KafkaOwnership:
         return f"{self.prefix}/{_quoted(name.uid)}/{_quoted(name.run_id)}/t/{numbers}"
 
     def name_of(self, transactional_id: str) -> TransactionName | None:
-        """None: it is not one of ours."""
+        """Returns the name, or None if the id is not one of ours."""
         found = re.fullmatch(
             rf"{re.escape(self.prefix)}/{PART}/{PART}/t/(\d+)/(\d+)/(\d+)", transactional_id
         )
@@ -91,12 +92,14 @@ class KafkaOwnership:
         )
 
     def log_id(self, uid: Uid, run_id: RunId, subtask: int) -> str:
-        """Of what publishes segments, and of the group that remembers the last one."""
+        """The id of the producer of segments, and of the group that remembers the last one."""
         return f"{self.prefix}/{_quoted(uid)}/{_quoted(run_id)}/log/{subtask}"
 
     def run_of(self, transactional_id: str) -> RunId | None:
-        """That writes by this id, by transactions or from a log. None: it is not of a writer of
-        this pipeline and topic."""
+        """Returns the run that writes with this id, by transactions or from a log.
+
+        None: the id belongs to no writer of this pipeline and topic.
+        """
         writer = r"(?:t/\d+/\d+/\d+|log/\d+)"
         found = re.fullmatch(rf"{re.escape(self.prefix)}/{PART}/{PART}/{writer}", transactional_id)
         return None if found is None else RunId(unquote(found[2]))
@@ -110,13 +113,16 @@ class KafkaOwnership:
         return _decoded(mark, Holder)
 
     def hold(self, coordinator: KafkaCoordinator, output: KafkaOutput, claim: Claim) -> None:
-        """Raises TargetTaken."""
+        """Makes the claim's run the holder. Raises TargetTaken."""
         if self.holder(coordinator) != claim.holder:
             self.put(coordinator, output, claim)
 
     def put(self, coordinator: KafkaCoordinator, output: KafkaOutput, claim: Claim) -> None:
-        """1. Fence who else is at it; what they did is to be seen then. 2. Compare and replace.
-        3. Wait until that is to be seen. Raises TargetTaken.
+        """Replaces the holder. Raises TargetTaken.
+
+        1. Fence other processes that are replacing it, so that their result shows.
+        2. Compare and replace.
+        3. Wait until the new holder shows.
         """
         transactional_id = f"{self.prefix}/holder"
         producer = TransactionalProducer(output, transactional_id)
@@ -136,7 +142,7 @@ class KafkaOwnership:
         claim.admit(shown, output.place)
 
     def check_holds(self, coordinator: KafkaCoordinator, run_id: RunId, place: str) -> None:
-        """Raises TargetTaken when another run holds the topic."""
+        """Raises TargetTaken if another run holds the topic."""
         holder = self.holder(coordinator)
         if holder is not None and holder.run_id != run_id:
             raise taken(place, run_id, holder)
@@ -145,8 +151,8 @@ class KafkaOwnership:
 class HeldTopic:
     """The right of one attempt's subtask to write to a topic.
 
-    Brokers forget a group whose offset is a week old, and with it who holds the topic. So the first
-    subtask of a run puts that down again from time to time.
+    Brokers forget a group whose offset is a week old, and with it the holder of the topic. So the
+    first subtask of a run writes the holder again from time to time.
     """
 
     def __init__(
@@ -156,7 +162,7 @@ class HeldTopic:
         coordinator: KafkaCoordinator,
         context: SinkContext,
     ) -> None:
-        """From now on older attempts are refused. Raises as `check_current` does."""
+        """From now on, older attempts are refused. Raises the errors of `check_current`."""
         self._ownership = ownership
         self._output = output
         self._coordinator = coordinator
@@ -168,8 +174,11 @@ class HeldTopic:
             coordinator.remember(self._attempts, ownership.topic, 0, mark)
 
     def check_current(self) -> NewestAttempt | None:
-        """Raises ProtocolError when a newer attempt writes to the topic now, and TargetTaken when
-        another run holds it."""
+        """Returns the run's newest attempt, if it is known.
+
+        Raises ProtocolError if a newer attempt writes to the topic now, and TargetTaken if another
+        run holds it.
+        """
         topic, context = self._ownership.topic, self._context
         groups = (self._ownership.prefix, self._attempts)
         held, came = self._coordinator.remembered(topic, *groups)
@@ -198,7 +207,7 @@ class HeldTopic:
 
 
 def _decoded(mark: tuple[int, str] | None, kind: type[Mark]) -> Mark | None:
-    """The producing client ends a text by NUL."""
+    """Decodes a mark; the producing client ends its text with a NUL."""
     return None if mark is None else msgspec.json.decode(mark[1].rstrip("\0"), type=kind)
 
 
@@ -212,7 +221,7 @@ SHOWN = 50
 
 
 def check_topic(name: str) -> None:
-    """Raises Rejected."""
+    """Raises Rejected if no topic can have this name."""
     if not TOPIC.fullmatch(name) or name in DIRECTORIES:
         raise Rejected(
             "A Kafka topic is named by up to 249 letters, digits and any of . _ -, and not by"
@@ -221,7 +230,7 @@ def check_topic(name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    """Raises Rejected. A group may have any other name."""
+    """Raises Rejected for an empty name, or one with a NUL or that is no text; allows any other."""
     if not name:
         raise Rejected("The Kafka group for offsets needs a name; leave it out to commit none.")
     if "\0" in name or not _is_text(name):
@@ -240,9 +249,9 @@ def _is_text(name: str) -> bool:
 class KafkaSink:
     """`pipeline` and `topic` name its transactions; of the runs that use both, one holds the topic.
 
-    `value` and `key` are columns, see `RecordForm`; without `value` a record is the row in that
-    `format`, or as JSON.
-    Kafka's log cannot be rewound: restoring an older point publishes again what came after it.
+    `value` and `key` are columns, see `RecordForm`; without `value`, a record is the row in that
+    `format`, or as JSON. Kafka's log cannot be rewound: if you restore an older point, the run
+    publishes again what came after it.
     """
 
     address: KafkaAddress
@@ -308,8 +317,10 @@ class KafkaSink:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """What is published stays; what other runs were publishing from a log is ended, or it held
-        up readers, and the run that restores it begins again."""
+        """Keeps published records, and ends transactions in which other runs publish from a log.
+
+        Such a transaction would block readers. A run that restores its segment begins it again.
+        """
         with closing(KafkaCoordinator(self.address)) as coordinator:
             self.ownership.check_holds(coordinator, run_id, self.target)
             for transactional_id in coordinator.ongoing():
@@ -318,8 +329,10 @@ class KafkaSink:
         return None
 
     def unfinished(self) -> list[Unfinished]:
-        """See `LeavesUnfinished`. An open transaction hides from readers what comes behind it,
-        until it ends or its timeout has passed."""
+        """See `LeavesUnfinished`.
+
+        An open transaction hides the records behind it from readers until it ends or times out.
+        """
         with closing(KafkaCoordinator(self.address)) as coordinator:
             return [
                 Unfinished(each, run_id, "open transactions", is_ended_by_writers=True)

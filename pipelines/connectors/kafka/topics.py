@@ -4,10 +4,11 @@ Decides where partitions begin and end, and finds new ones. Only the checkpoint 
 the version of a split is the id of its topic. Reads nothing itself; see `kafka.reader`.
 
 For tools that show lag, it commits to a group how far completed checkpoints have come. Runs never
-read these offsets. A failed commit is counted and logged, and delays nothing. When a topic may
-delete a record is computed from the records' times and the topic's retention: a broker deletes
-whole segments, by the newest record in each, so records often live longer; it deletes no younger
-record for its age. Deletion for size has no date, so it is not predicted.
+read these offsets. A failed commit is counted and logged, and delays nothing.
+
+The records' times and the topic's retention give the time from which a topic may delete a record. A
+broker deletes whole segments, by the newest record in each, so records often live longer; it
+deletes no younger record for its age. Deletion for size has no date, so it is not predicted.
 
 Source: Flink's `KafkaSource` with `commit.offsets.on.checkpoint`, KIP-516 for the ids.
 """
@@ -47,9 +48,9 @@ from pipelines.domain.errors import InputLost, Rejected, Retryable
 
 
 def kept_until_ms(address: KafkaAddress, places: Sequence[TopicPartition]) -> int | None:
-    """The soonest time at which a record at or after these offsets may go; None: there is no limit.
+    """The earliest time at which a record at or after these offsets may be deleted.
 
-    Raises Retryable.
+    None: there is no limit. Raises Retryable.
     """
     admin = KafkaAdmin(address)
     topics = {place.topic for place in places}
@@ -63,9 +64,9 @@ def kept_until_ms(address: KafkaAddress, places: Sequence[TopicPartition]) -> in
 def first_written_ms(
     address: KafkaAddress, places: Sequence[TopicPartition]
 ) -> dict[tuple[str, int], int]:
-    """The time of the first record there is, by topic and partition; empty partitions are left out.
+    """The time of the first record that exists, by topic and partition.
 
-    Raises Retryable.
+    Leaves out empty partitions. Raises Retryable.
     """
     with address.settings_are_understood():
         consumer = Consumer(
@@ -106,7 +107,7 @@ def _first_of_each(
 
 
 def _answered(address: KafkaAddress, message: Message | None) -> tuple[str, int] | None:
-    """The partition of which this is the first record, or the end; None: not an answer."""
+    """The partition whose first record or end this is; None: it is not an answer."""
     if message is None:
         return None
     error = message.error()
@@ -171,7 +172,7 @@ class TellingTopicsReader(TopicsReader):
 
 
 def _place_of(split: SplitProgress) -> TopicPartition:
-    """The offset to read next; a finished split stands at its end."""
+    """Returns the offset to read next, which is the end of a finished split."""
     place = partition_of(split.name)
     end_offset = split.end_offset if split.is_finished else None
     place.offset = split.offset if end_offset is None else end_offset
@@ -183,7 +184,7 @@ LOOK_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
-    """Topics of Kafka. A partition is a split, and new partitions are found.
+    """Topics of Kafka. Each partition is a split, and the source finds new partitions.
 
     Args:
         address: the brokers.
@@ -196,18 +197,18 @@ class KafkaTopics:
             milliseconds.
         start_at: where a run without a recovery point begins, `StartAt.OLDEST` or `StartAt.NEWEST`.
         start_offsets: where such a run begins in single partitions, by `topic-partition`, such as
-            `{"rides-0": 700}`; in the others by `start_at`. `manage.py watch move` writes those of
-            a Structured Streaming query.
+            `{"rides-0": 700}`; `start_at` decides for the others. `manage.py watch move` writes
+            those of a Structured Streaming query.
         is_bounded: the run ends with the records that existed when it began.
         read_committed: hides records of transactions that are open or were rolled back.
         look_every: how often to look for new partitions, as a `timedelta`.
         group: the consumer group to which completed checkpoints commit their offsets, for tools
-            that show lag. None: none.
+            that show lag. None: no group.
         dead_letters: records that cannot be decoded go to the side output `dead_letters`. Otherwise
             such a record fails the run.
 
-    Raises Rejected when a topic or group has no possible name, when `timestamp_column` holds no
-    time, or when a start offset is none of a partition of these topics.
+    Raises Rejected if a topic or group has an impossible name, if `timestamp_column` holds no time,
+    or if a start offset belongs to no partition of these topics.
     """
 
     address: KafkaAddress
@@ -298,7 +299,7 @@ class KafkaTopics:
         ]
 
     def _start_offset(self, name: str, begin: int, oldest: int, newest: int) -> int:
-        """As it was given, or `begin`. Raises Rejected if it is gone, or does not exist yet."""
+        """Returns the given offset, or `begin`. Raises Rejected if it is gone or not there yet."""
         given = (self.start_offsets or {}).get(name, begin)
         if oldest <= given <= newest:
             return given

@@ -2,10 +2,10 @@
 
 confluent-kafka writes, because it is the fast client, but it can neither prepare a transaction nor
 take over that of a dead process. So kafka-python asks the coordinator. At the barrier it asks for
-producer id, epoch and what has arrived, which also proves that the transaction is still open. On
-completion it commits the transaction by those values, from any process. Once the coordinator has
-forgotten a transaction, the log proves that it was committed: one offset is read as a reader of
-committed records does.
+producer id, epoch and the records that have arrived, which also proves that the transaction is
+still open. On completion it commits the transaction by those values, from any process. Once the
+coordinator has forgotten a transaction, the log proves that it was committed: the sink reads one
+offset like a reader of committed records.
 
 A transaction waits no longer than its timeout. If an outage outlasts it, the output is lost and
 reported with its range; `kafka.write_ahead` loses nothing.
@@ -52,7 +52,7 @@ class Shown(Enum):
 
 
 def is_shown(address: KafkaAddress, place: TopicPartition) -> Shown:
-    """Raises Retryable when an open transaction before the offset holds readers back."""
+    """Raises Retryable if an open transaction before the offset holds readers back."""
     admin = KafkaAdmin(address)
     if admin.oldest([place])[0] > place.offset:
         return Shown.DELETED
@@ -101,10 +101,10 @@ TRANSACTION_TIMEOUT = timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnceKafka(KafkaSink):
-    """Exactly once into a topic, by transactions. One is open from an interval's first record to
-    its commit.
+    """Exactly once into a topic, by transactions.
 
-    Kafka's log cannot be rewound: restoring an older point publishes again what came after it.
+    A transaction is open from an interval's first record to its commit. Kafka's log cannot be
+    rewound: if you restore an older point, the run publishes again what came after it.
 
     Args:
         address: the brokers.
@@ -117,8 +117,8 @@ class ExactlyOnceKafka(KafkaSink):
         transaction_timeout: the longest time from the first record of an interval to its commit, as
             a `timedelta`. The broker's `transaction.max.timeout.ms` has to allow it.
 
-    Building the pipeline raises Rejected for a column that does not fit; a start, if the broker
-    does not take the transactions.
+    Building the pipeline raises Rejected for a column that does not fit. A start raises it if the
+    broker does not take the transactions.
     """
 
     transaction_timeout: timedelta = field(default=TRANSACTION_TIMEOUT, kw_only=True)
@@ -138,9 +138,9 @@ class KafkaUpsert(ExactlyOnceKafka):
     """Writes rows under a key, exactly once: the newest record of each key is its row.
 
     A row that a changelog takes back becomes a tombstone: its key, without a value. Give the topic
-    `cleanup.policy=compact`, and Kafka deletes what is overwritten or taken back. A restore of an
-    older point publishes again what came after it, so the newest record of each key is right again
-    when the replay has come there.
+    `cleanup.policy=compact`, and Kafka deletes rows that are overwritten or taken back. If you
+    restore an older point, the run publishes again what came after it. So the newest record of each
+    key is right again once the replay has caught up.
 
     Args:
         address: the brokers.
@@ -154,8 +154,8 @@ class KafkaUpsert(ExactlyOnceKafka):
         transaction_timeout: the longest time from the first record of an interval to its commit, as
             a `timedelta`. The broker's `transaction.max.timeout.ms` has to allow it.
 
-    Building the pipeline raises Rejected for a column that does not fit; a start, if the broker
-    does not take the transactions. A row whose key is null fails the run.
+    Building the pipeline raises Rejected for a column that does not fit. A start raises it if the
+    broker does not take the transactions. A row whose key is null fails the run.
 
     Source: Flink, the connector `upsert-kafka`.
     """
@@ -170,7 +170,7 @@ class KafkaUpsert(ExactlyOnceKafka):
 
     @property
     def place(self) -> str:
-        """See `OwnsPlace`: of two sinks in one topic, either would overwrite the other's rows."""
+        """See `OwnsPlace`: two sinks in one topic would overwrite each other's rows."""
         return self.output.place
 
     @property
@@ -254,11 +254,11 @@ class KafkaTransactionTarget:
             )
 
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
-        """Ends the open transactions of this sink, of earlier attempts and of any run: a restore
-        has replaced their writers, and an open transaction holds up all readers.
+        """Ends the open transactions of this sink, of earlier attempts and of any run.
 
-        The ids are listed before this attempt is known to be the newest, so none belongs to a newer
-        one. The transactions in `keep` have been committed, so they are not open.
+        A restore has replaced their writers, and an open transaction blocks all readers. The ids
+        are listed before this attempt is known to be the newest, so none belongs to a newer one.
+        The transactions in `keep` have been committed, so they are not open.
         """
         orphans = [each for each in self._coordinator.ongoing() if self._is_orphan(each)]
         self._held.check_current()
@@ -283,9 +283,10 @@ class KafkaTransactionTarget:
         return name is not None and name.uid == context.uid and context.inherits(name.subtask)
 
     def _was_committed(self, prepared: PreparedAtKafka) -> bool:
-        """A transaction is visible as a whole or not at all, so one partition that still has it
-        decides. If retention has deleted it everywhere, no reader can see it, and the coordinator
-        may know."""
+        """Checks one partition that still has the transaction: it is visible whole or not at all.
+
+        If retention has deleted it everywhere, no reader can see it, but the coordinator may know.
+        """
         for partition, (first, _) in prepared.ranges.items():
             place = TopicPartition(prepared.topic, int(partition), first)
             shown = is_shown(self._output.address, place)

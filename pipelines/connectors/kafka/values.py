@@ -1,14 +1,14 @@
-"""Records of a partition as columns, and what their values become: the contract of a format.
+"""Records of a partition as columns, and the contract of the formats that decode their values.
 
 The formats without a schema of their own, JSON and raw bytes, are here too.
 
 A format is an immutable description. It opens a decoder, which belongs to one reader and decodes a
-whole batch into columns. The decoder says of each record that it cannot decode what is wrong with
-it; the reader decides what happens to that record.
+whole batch into columns. If the decoder cannot decode a record, it says what is wrong with it; the
+reader decides what happens to that record.
 
 Python's garbage collector inspects a message again and again for as long as it lives, which costs
-more than fetching it; it does not inspect bytes and numbers. So columns are made of the client's
-messages as soon as they arrive.
+more than fetching it; it does not inspect bytes and numbers. So the client's messages are turned
+into columns as soon as they arrive.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,10 @@ Blobs = list[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """In the order of their offsets. `times_ms`: -1 where Kafka keeps no time. `bytes`: the size of
-    keys and values."""
+    """Records in the order of their offsets.
+
+    `times_ms`: -1 if Kafka keeps no time. `bytes`: the size of keys and values.
+    """
 
     offsets: Offsets
     keys: Blobs
@@ -44,14 +46,13 @@ class Fetched:
         return len(self.values)
 
     def divided(self, row: int) -> tuple["Fetched", "Fetched"]:
-        """The records before that row, and those from it on."""
+        """Returns the records before that row, and those from that row on."""
         if row == len(self):
             return self, NOTHING
         return self._slice(0, row), self._slice(row, len(self))
 
     def fitting_count(self, rows: int, bytes_: int) -> int:
-        """How many of the first `rows` to take, up to the one that brings them to `bytes_` or
-        more."""
+        """How many of the first `rows` to take, up to the one with which they reach `bytes_`."""
         if self.bytes <= bytes_:  # looks at single sizes only where they matter
             return min(len(self), rows)
         totals = accumulate(map(_size, islice(self.keys, rows), self.values))
@@ -59,7 +60,7 @@ class Fetched:
         return next(fitting, min(len(self), rows))
 
     def with_values(self) -> "Fetched":
-        """Without the records that are deletions."""
+        """Leaves out the records that are deletions."""
         if None not in self.values:
             return self
         rows = np.array([row for row, value in enumerate(self.values) if value is not None], int)
@@ -190,7 +191,7 @@ class ValueFormat(Protocol):
         ...
 
     def records_among(self, fetched: Fetched) -> Fetched:
-        """Without the records that are none to this format."""
+        """Leaves out what this format does not count as a record, such as a deletion."""
         ...
 
     def open(self) -> Decoder: ...
@@ -204,13 +205,15 @@ class Encoder(Protocol):
     """Belongs to one writer, and to the thread of its subtask."""
 
     def encoded(self, batch: pa.RecordBatch) -> list[bytes]:
-        """A value for each row. Raises Rejected for a row that does not fit, and Retryable if a
-        server that it has to ask does not answer."""
+        """Encodes each row as a value. Raises Rejected for a row that does not fit.
+
+        Raises Retryable if a server that it has to ask does not answer.
+        """
         ...
 
 
 class RowFormat(Protocol):
-    """What a sink makes of its rows. Immutable; building it contacts no server."""
+    """The form in which a sink writes rows. Immutable; building it contacts no server."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -222,12 +225,12 @@ class RowFormat(Protocol):
         ...
 
     def check_target(self, topic: str) -> None:
-        """Asks a registry if it would take the schema. Raises Rejected, Retryable."""
+        """Asks a registry if it would accept the schema. Raises Rejected, Retryable."""
         ...
 
 
 def check_columns(format: RowFormat, schema: pa.Schema, topic: str) -> None:
-    """Raises Rejected naming the first column that is another one than the format's."""
+    """Raises Rejected naming the first column that differs from the format's."""
     for column in schema:
         index = format.schema.get_field_index(column.name)
         wanted = None if index < 0 else format.schema.field(index).type
@@ -248,8 +251,8 @@ def check_columns(format: RowFormat, schema: pa.Schema, topic: str) -> None:
 class JsonValues:
     """Each value is a JSON object. A record without a value is a deletion, and is left out.
 
-    Columns are found by the names of the fields. A missing field is null, and further fields are
-    left out. Times are ISO 8601 with an offset, or Z.
+    Columns are found by the names of the fields. A missing field is null, and other fields are left
+    out. Times are ISO 8601 with an offset, or Z.
 
     Args:
         schema: the columns.
@@ -277,7 +280,7 @@ class JsonValues:
 
 @dataclass(frozen=True, slots=True)
 class RawValues:
-    """Key and value unchanged, and the time that Kafka keeps with a record, null without one.
+    """Key and value unchanged, and the time that Kafka keeps with a record, or null.
 
     The columns are `key` and `value`, of bytes, and `at`.
 
@@ -303,6 +306,6 @@ class RawValues:
         return fetched
 
     def row_of_text(self, text: str) -> pa.RecordBatch:
-        """A value alone: a quarantine has no more of a record that could not be read."""
+        """Returns the value alone: a quarantine keeps no more of a record that was not read."""
         values = {"key": None, "value": text.encode(), "at": None}
         return pa.RecordBatch.from_pylist([values], schema=self.schema)

@@ -1,13 +1,14 @@
 """Sink: exactly once into a topic of Kafka, from a log in the snapshot; it survives any outage.
 
-When its checkpoint has completed, a segment is sent in one transaction with its marker: the offset
-of a consumer group, which is the segment's checkpoint. Before the sink reads the marker, it ends
-what was sent halfway and fences the sender. So it never prepares a transaction or takes one over.
-Price: records wait in memory until the barrier and are visible after it.
+When its checkpoint has completed, the sink sends a segment in one transaction with its marker: the
+offset of a consumer group, whose number is the segment's checkpoint. Before the sink reads the
+marker, it ends a transaction that was sent halfway and fences its sender. So it never prepares a
+transaction or takes one over. The price: records wait in memory until the barrier and are visible
+after it.
 
 Brokers forget a group's offsets a week after the last commit, and when the topic is deleted. So
 each segment records how far the marker had come when the segment was prepared. A marker that is
-missing or stands before that is lost, and the run ends instead of publishing twice. Deletion of
+missing or older than that is lost, and the run ends instead of publishing twice. Deletion of
 records by retention changes nothing, because the marker is stored elsewhere.
 
 The first attempt of a run writes a marker when it opens the sink, so the position is known for
@@ -42,7 +43,7 @@ class LostMarker(StrEnum):
     """What to do with a segment if the broker has forgotten whether it is published."""
 
     FAIL = "fail"
-    """The run ends and names the range, so that a person looks for it in the topic and decides."""
+    """The run ends and names the range: a person has to look for it in the topic and decide."""
 
     PUBLISH = "publish"
     LEAVE_OUT = "leave out"
@@ -66,8 +67,8 @@ class WriteAheadKafka(KafkaSink):
             `timedelta`.
         lost_marker: what to do with a segment if the broker has forgotten whether it is published.
 
-    Building the pipeline raises Rejected for a column that does not fit; a start, if the broker
-    does not take the transactions.
+    Building the pipeline raises Rejected for a column that does not fit. A start raises it if the
+    broker does not take the transactions.
     """
 
     transaction_timeout: timedelta = field(default=SENDING_TIMEOUT, kw_only=True)
@@ -81,8 +82,8 @@ class WriteAheadKafka(KafkaSink):
 class KafkaLogTarget:
     """Guarantee: the segments of each subtask that ever prepared are published in order, each once.
 
-    The transactional id follows from the preparing writer, not from the publisher. So if two try
-    to publish the same segment, only one can succeed.
+    The transactional id follows from the preparing writer, not from the publisher. So if two
+    publishers try the same segment, only one can succeed.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class KafkaLogTarget:
         return sender.newest >= marker.checkpoint_id
 
     def begun(self, marker: Marker) -> CheckpointId:
-        """Without a marker yet, writes one: there is nothing to publish before this segment."""
+        """Writes a marker if there is none yet: no segment has to be published before this one."""
         sender = self._sender(marker)
         if sender.newest < 0:
             sender.producer.begin()

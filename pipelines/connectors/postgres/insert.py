@@ -4,11 +4,11 @@ The rows wait in the checkpoint. When it has completed, they enter the table in 
 a marker. If the server is away or is killed in between, that only costs time. The alternative is
 `postgres.two_phase`, which keeps the rows at the server only.
 
-Usually the server has the rows by then, invisibly. They are copied as they come, in an open
-transaction that gets the marker when the checkpoint has completed. This is only a short cut: the
-segment in the snapshot is what counts. Any failure of the short cut ends just that, and the segment
-is published in a transaction of its own. Each row carries its checkpoint, which is not known while
-the row is written. The sink assumes the next number, and discards a transaction for which that
+Usually the server has the rows by then, invisibly. The sink copies them as they come, in an open
+transaction that gets the marker when the checkpoint has completed. This is only a shortcut: the
+segment in the snapshot is what counts. If the shortcut fails, only the shortcut ends, and the sink
+publishes the segment in a separate transaction. Each row carries its checkpoint, which is not known
+while the row is written. The sink assumes the next number, and discards the transaction if that
 proves wrong.
 """
 
@@ -51,7 +51,7 @@ _INDEX = sa.table(
 
 
 class NotStaged(Exception):
-    """Gives the reason as a clause."""
+    """Rows are not staged; the message gives the reason as a clause."""
 
 
 class Stage:
@@ -84,8 +84,10 @@ class Stage:
             self._copying.close()
 
     def commit(self, mark: Callable[[sa.Connection], None]) -> None:
-        """Commits with what `mark` writes. Raises what `mark` raises, Rejected, and Retryable: then
-        the outcome is unknown."""
+        """Commits the rows with what `mark` writes.
+
+        Raises what `mark` raises, Rejected, and Retryable, after which the outcome is unknown.
+        """
         with self._database.explained(), self._open:
             mark(self._connection)
 
@@ -96,8 +98,11 @@ class Stage:
             raise _Abandoned
 
     def _check(self, table: str) -> None:
-        """Refuses a table where invisible rows could block others: unique values do, and a trigger
-        may. Both sides would then wait for each other through a checkpoint."""
+        """Refuses a table in which invisible rows could block others.
+
+        Unique values do, and a trigger may. Both sides would then wait for each other through a
+        checkpoint.
+        """
         self._connection.execute(
             sa.select(sa.func.set_config("lock_timeout", f"{LOCK_WAIT_MS}", True))
         )
@@ -110,8 +115,10 @@ class Stage:
 
 
 class Stages:
-    """The stages of one subtask, in the order of their checkpoints. Raises no error that the
-    segment would survive."""
+    """The stages of one subtask, in the order of their checkpoints.
+
+    Raises no error that the segment would survive.
+    """
 
     def __init__(
         self, database: SqlDatabase, table: str, number: int, newest: CheckpointId | None
@@ -137,7 +144,7 @@ class Stages:
             self._give_up(why)
 
     def end(self, checkpoint_id: CheckpointId) -> None:
-        """What was written since the previous checkpoint belongs to `checkpoint_id`."""
+        """The rows written since the previous checkpoint belong to `checkpoint_id`."""
         stage, self._writing = self._writing, None
         if stage is not None:
             self._end(stage, checkpoint_id)
@@ -184,16 +191,17 @@ class _Abandoned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PostgresInsert:
-    """Appends rows to a table, exactly once: they become visible when their checkpoint has
-    completed.
+    """Appends rows to a table, exactly once.
+
+    The rows become visible when their checkpoint has completed.
 
     Args:
         url: the address as SQLAlchemy takes it, `postgresql+psycopg://...`. It is a secret.
         table: the table to write to. It is created if it is absent.
         pipeline: the name of the pipeline. The target belongs to it alone.
 
-    Building the pipeline raises Rejected for a column that has no type in PostgreSQL; a start, if
-    the table does not fit.
+    Building the pipeline raises Rejected for a column that has no type in PostgreSQL. A start
+    raises it if the table does not fit.
     """
 
     url: str = field(repr=False)
@@ -250,8 +258,10 @@ class PostgresInsert:
 
 
 class PlainTransactions:
-    """Guarantee: a segment's rows and its marker become visible together, once, and only while this
-    attempt is the newest."""
+    """Guarantee: a segment's rows and its marker become visible together, and only once.
+
+    They become visible only while this attempt is the newest.
+    """
 
     def __init__(
         self, database: SqlDatabase, table: PostgresTable, context: SinkContext, stages: Stages
@@ -281,7 +291,7 @@ class PlainTransactions:
         self._database.close()
 
     def _commit_stage(self, marker: Marker) -> bool:
-        """False: there is none, or its outcome is unknown."""
+        """Returns False if there is no stage, or its outcome is unknown."""
         is_own = marker.is_of(self._context)
         stage = self._stages.take(marker.checkpoint_id) if is_own else None
         if stage is None:

@@ -1,21 +1,22 @@
-"""The table of a PostgreSQL sink, and its prepared transactions: who owns them, what is published.
+"""The table of a PostgreSQL sink, its markers, and its prepared transactions with their owners.
 
-Rows carry their origin and are rewound as those of `SqlUpsert` are (`sql.tables`). The table
-`ftdash_published` holds the markers: a row is visible when, and only when, the output of that
-checkpoint is, because both are written in one transaction. Of one run, sink and subtask, output is
-published in the order of the checkpoints. So the newest marker speaks for all before it, and those
+Rows carry their origin and are rewound like those of `SqlUpsert` (`sql.tables`). The table
+`ftdash_published` holds the markers. A marker is visible if and only if the output of its
+checkpoint is, because both are written in one transaction. The output of one run, sink and subtask
+is published in the order of the checkpoints. So the newest marker covers all before it, and those
 are deleted.
 
-The name of a prepared transaction says who owns it, so that a writer ends only its own, from
-anywhere:
+The name of a prepared transaction names its owner, so that a writer in any process ends only its
+own:
 
     ftdash-<place>-<uid>-<run>-a<attempt>-s<subtask>-i<interval>
 
 `place` is a digest of database, schema and table, because a server has one list for all its
-databases; `uid` is a digest of the sink's uid. `interval` is its beginning: one more than the
-checkpoint before it. The checkpoint that ends it is not known while it is written. For a completed
-checkpoint n the beginning is enough: n has passed every subtask, so an interval that began before n
-ended with n at the latest. Whether a transaction that is gone was committed, its marker row tells.
+databases; `uid` is a digest of the sink's uid. `interval` is the beginning of the interval: one
+more than the checkpoint before it. The checkpoint that ends it is not known while it is written.
+For a completed checkpoint n the beginning is enough: n has passed every subtask, so an interval
+that began before n ended with n at the latest. If a transaction is gone, its marker row tells
+whether it was committed.
 
 Source: PostgreSQL, PREPARE TRANSACTION and `pg_prepared_xacts`.
 """
@@ -58,23 +59,23 @@ STARTS = sa.Table(
     sa.MetaData(),
     sa.Column("sink", sa.Text, primary_key=True),
     sa.Column("run", sa.Text, nullable=False),
-    sa.Column("checkpoint", sa.BigInteger, nullable=False),  # of the run, that it restored
+    sa.Column("checkpoint", sa.BigInteger, nullable=False),  # its own, that it restored
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresTable:
-    """`name` belongs to `pipeline` alone; it is made if absent."""
+    """The table `name`, which belongs to `pipeline` alone; it is created if absent."""
 
     name: str
     pipeline: str
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Raises Rejected."""
+        """Raises Rejected for a column or name that the table cannot have."""
         sql_tables.output_table(self.name, schema, ())
 
     def validate(self, database: SqlDatabase, schema: pa.Schema) -> None:
-        """Raises Rejected."""
+        """Raises Rejected if the database or its table does not fit."""
         output = sql_tables.output_table(self.name, schema, ())
         if database.dialect != "postgresql":
             raise Rejected(
@@ -99,7 +100,7 @@ class PostgresTable:
             database.transaction(lambda connection: self._hold(connection, claim))
 
     def enter(self, database: SqlDatabase, context: SinkContext, schema: pa.Schema) -> int:
-        """From now on older attempts are refused; the number of the run (`sql.origins`).
+        """Refuses older attempts from now on; returns the number of the run (`sql.tables`).
 
         Raises Rejected, ProtocolError, Retryable.
         """
@@ -117,7 +118,7 @@ class PostgresTable:
         return Superseded(items, f"table {self.name}_superseded") if items else None
 
     def pass_fence(self, connection: sa.Connection, context: SinkContext) -> None:
-        """Subtasks of one attempt pass at the same time; no newer attempt comes in between."""
+        """Subtasks of one attempt can pass at once; no newer attempt comes in between."""
         sql_tables.pass_fence(
             connection, self.name, context.run_id, context.attempt, is_shared=True
         )
@@ -131,7 +132,7 @@ class PostgresTable:
         return connection.scalar(sa.select(sa.literal(1)).where(sa.exists().where(newer))) == 1
 
     def mark(self, connection: sa.Connection, marker: Marker) -> None:
-        """In the transaction that writes the rows."""
+        """Call it in the transaction that writes the rows."""
         connection.execute(
             sa.insert(PUBLISHED).values(
                 sink=self.name,
@@ -147,7 +148,7 @@ class PostgresTable:
         connection.execute(sa.delete(PUBLISHED).where(older))
 
     def remember_start(self, connection: sa.Connection, run_id: RunId, restored_id: int) -> None:
-        """For the writers of the attempt that starts now."""
+        """Stores the restored checkpoint for the writers of the attempt that starts now."""
         sql_tables.one_at_a_time(connection)
         sql_tables.create_if_absent(connection, STARTS)
         connection.execute(sa.delete(STARTS).where(STARTS.c.sink == self.name))
@@ -155,7 +156,7 @@ class PostgresTable:
         connection.execute(start)
 
     def start_of(self, connection: sa.Connection, run_id: RunId) -> int:
-        """0: the run has restored no checkpoint of its own."""
+        """Returns the checkpoint that the run restored; 0: it has restored none of its own."""
         if not sa.inspect(connection).has_table(STARTS.name):
             return 0
         mine = sa.and_(STARTS.c.sink == self.name, STARTS.c.run == run_id)
@@ -234,7 +235,7 @@ class Gid:
 
     @classmethod
     def of(cls, place: str, context: SinkContext, interval: int) -> "Gid":
-        """Raises Rejected when the run's name leaves no room."""
+        """Raises Rejected if the run's name leaves no room for the rest."""
         gid = cls(
             place=place,
             uid=_digest(4, context.uid),
@@ -252,7 +253,7 @@ class Gid:
 
     @classmethod
     def parsed(cls, text: str) -> "Gid | None":
-        """None: the name is not one of ours."""
+        """Returns None if the name is not one of ours."""
         found = _PATTERN.fullmatch(text)
         if found is None:
             return None
@@ -282,7 +283,7 @@ class Gid:
         )
 
     def is_behind(self, place: str, run_id: RunId, restored_id: int) -> bool:
-        """True if the run made it behind its starting point: its checkpoint never completed."""
+        """True if the run prepared it behind its starting point: its checkpoint never completed."""
         return self.place == place and self.run_id == run_id and self.interval > restored_id
 
 
@@ -307,19 +308,19 @@ WHERE x.database = current_database() AND 2 = (
     AND l.relation IN (to_regclass(quote_ident(:output)), to_regclass(quote_ident(:markers)))
 )
 """
-"""A prepared transaction has no session (no `pid`). What else it holds goes by the same virtual
-number as the lock on its own number, which the server changes when it restarts."""
+"""A prepared transaction has no session (no `pid`). Its other locks have the same virtual number as
+the lock on its own number. The server changes the virtual number when it restarts."""
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a snapshot keeps of a prepared transaction."""
+    """A prepared transaction in a snapshot."""
 
     gid: str
     marker: Marker
 
 
 class PreparedTransactions:
-    """Those of one table, for one subtask or, in the driver, for a run's start."""
+    """The prepared transactions of one table, for one subtask or, in the driver, a run's start."""
 
     def __init__(self, database: SqlDatabase, table: PostgresTable) -> None:
         """Raises Retryable."""
@@ -328,14 +329,17 @@ class PreparedTransactions:
         self.place = database.transaction(lambda connection: _place(connection, table.name))
 
     def all(self) -> list[Gid]:
-        """Ours, of any run; those of other databases and programs are not looked at."""
+        """Lists ours, of any run; ignores those of other databases and programs."""
         texts = self.database.transaction(_gids)
         found = [Gid.parsed(text) for text in texts]
         return [gid for gid in found if gid is not None and gid.place == self.place]
 
     def written(self) -> list[Gid]:
-        """Those of `all` that hold locks on the output table and on the table of markers, as each
-        of ours does: it has written to both. A stranger's that only has such a name is left out."""
+        """Lists those of `all` that hold locks on the output table and on the table of markers.
+
+        Each of ours does, because it has written to both. One of another program that only has such
+        a name is left out.
+        """
         texts = set(self.database.transaction(self._locking))
         return [gid for gid in self.all() if str(gid) in texts]
 
@@ -347,7 +351,7 @@ class PreparedTransactions:
         return bool(self.database.transaction(_has_room))
 
     def finish(self, action: str, gid: str) -> bool:
-        """COMMIT or ROLLBACK. False: it is not there. Raises psycopg.Error, Retryable."""
+        """Ends one by COMMIT or ROLLBACK; False: it is gone. Raises psycopg.Error, Retryable."""
         statement = sql.SQL("{} PREPARED {}").format(sql.SQL(action), sql.Literal(gid))
         with self.database.connected() as connection, driver_errors(action):
             connection.autocommit = True
@@ -358,11 +362,14 @@ class PreparedTransactions:
         return True
 
     def roll_back(self, gid: str) -> None:
-        """Harmless when it is gone. Raises Retryable."""
+        """Harmless if it is gone. Raises Retryable."""
         self.database.transaction(lambda _: self.finish("ROLLBACK", gid))
 
     def roll_back_as_holder(self, gid: str, run_id: RunId) -> bool:
-        """While `run_id` holds the table. False: it is gone. Raises TargetTaken, Retryable."""
+        """Rolls back while `run_id` holds the table; False: it is gone.
+
+        Raises TargetTaken, Retryable.
+        """
 
         def roll_back(connection: sa.Connection) -> bool:
             self.table.pass_as_holder(connection, run_id)

@@ -1,16 +1,16 @@
 """Sink: rows of a PostgreSQL table, exactly once, by COPY and PREPARE TRANSACTION.
 
 The rows are copied as they come, prepared at the barrier and committed when the checkpoint has
-completed. A marker row, prepared with them, decides when the transaction is gone: it is there if it
-was committed, and if it is not, the rows are lost. For intervals that are too large to wait in
-memory and in the checkpoint; otherwise `postgres.insert` does the same and needs nothing of the
-server.
+completed. If the transaction is gone by then, a marker row that was prepared with the rows decides:
+if the marker is there, the transaction was committed; if not, the rows are lost. Use this sink for
+intervals that are too large to wait in memory and in the checkpoint; otherwise, `postgres.insert`
+does the same and needs no setting of the server.
 
-What PREPARE TRANSACTION answers is not believed: of a transaction in which something failed the
-server makes a rollback and calls that a success. So the status is asked for before, and the gid
-looked for after. COPY uses PostgreSQL's binary format, which costs client and server less than text
-and leaves no spelling to get wrong. The server does not convert it, so each value is sent in the
-width of its column.
+The sink does not trust the answer to PREPARE TRANSACTION: if a statement of the transaction failed,
+the server rolls back and reports success. So the sink checks the status before, and looks for the
+gid after. COPY uses PostgreSQL's binary format, which costs client and server less than text and
+leaves no spelling to get wrong. The server does not convert it, so each value is sent in the width
+of its column.
 """
 
 from collections.abc import Collection, Iterator
@@ -99,10 +99,10 @@ class TableCopy:
 def copying(
     cursor: "psycopg.Cursor[Any]", table: str, schema: pa.Schema, number: int
 ) -> Iterator[TableCopy]:
-    """Takes batches of `schema` from the run with that number (`sql.origins`).
+    """Takes batches of `schema` from the run with that number (`sql.tables`).
 
-    Quotes names itself, whatever they contain. If the context is left by an exception, no row is in
-    the table. Raises psycopg.Error.
+    Quotes names itself, so they may contain anything. If an exception ends the context, the table
+    gets no row. Raises psycopg.Error.
     """
     fields = [*schema, pa.field(ORIGIN, pa.int64())]
     place = sql.Identifier(table)
@@ -166,10 +166,10 @@ class CopyTransaction:
             self._copy.write(batch, CheckpointId(self._gid.interval))
 
     def prepare(self, checkpoint_id: CheckpointId) -> Json:
-        """1. Ask the fence, and for room; until here nothing has changed. 2. End the COPY and write
-        the marker. 3. Prepare. 4. Look whether it is there, and the fence is still ours.
+        """Raises PrepareRefused, ProtocolError, Retryable, Rejected.
 
-        Raises PrepareRefused, ProtocolError, Retryable, Rejected.
+        1. Pass the fence and check for room; until here nothing has changed. 2. End the COPY and
+        write the marker. 3. Prepare. 4. Check that it is there, and that the fence is still ours.
         """
         self._pass_fence()
         if not self._transactions.has_room():
@@ -187,7 +187,7 @@ class CopyTransaction:
         return msgspec.to_builtins(Handle(gid=str(self._gid), marker=marker))
 
     def abandon(self) -> None:
-        """The COPY is broken off and the connection closed: the server rolls back."""
+        """Breaks off the COPY and closes the connection, so that the server rolls back."""
         with suppress(_Abandoned, psycopg.Error), self._open, self._copying:
             raise _Abandoned
 
@@ -238,16 +238,16 @@ class _Abandoned(Exception):
 class PostgresTwoPhase:
     """Appends rows to a table, exactly once, by prepared transactions.
 
-    The server has to allow them: `max_prepared_transactions`, 0 as it comes, two or more for each
-    subtask. They hold their locks and hold VACUUM back until they are ended.
+    The server has to allow them: set `max_prepared_transactions`, 0 by default, to two or more for
+    each subtask. They keep their locks and hold VACUUM back until they are ended.
 
     Args:
         url: the address as SQLAlchemy takes it, `postgresql+psycopg://...`. It is a secret.
         table: the table to write to. It is created if it is absent.
         pipeline: the name of the pipeline. The target belongs to it alone.
 
-    Building the pipeline raises Rejected for a column that has no type in PostgreSQL; a start, if
-    the table does not fit.
+    Building the pipeline raises Rejected for a column that has no type in PostgreSQL. A start
+    raises it if the table does not fit.
     """
 
     url: str = field(repr=False)
@@ -295,8 +295,10 @@ class PostgresTwoPhase:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """What this run has prepared behind its starting point is rolled back. What other runs have
-        is not: `discard` ends what no point needs."""
+        """Rolls back what this run has prepared behind its starting point.
+
+        Keeps what other runs have prepared: `discard` ends the part that no point needs.
+        """
         database = SqlDatabase(self.url)
         restored_id = newest_of(ancestors).get(run_id, 0)
         try:
@@ -313,8 +315,7 @@ class PostgresTwoPhase:
         return superseded
 
     def unfinished(self) -> list[Unfinished]:
-        """See `LeavesUnfinished`. A gid says where its interval begins, not which checkpoint ends
-        it."""
+        """See `LeavesUnfinished`. A gid names the start of its interval, not its checkpoint."""
         with SqlDatabase.opened(self.url) as database:
             found = PreparedTransactions(database, self._table).written()
         return [Unfinished(str(gid), gid.run_id, "prepared transactions") for gid in found]
@@ -331,7 +332,7 @@ class PostgresTwoPhase:
 
 
 class PreparingWriter(TwoPhaseCommitWriter):
-    """Says in the ledger under which name a transaction is prepared."""
+    """Gives the ledger the name under which a transaction is prepared."""
 
     def token(self, committable: Json) -> str:
         prepared = msgspec.convert(committable, PreparedTransaction)
@@ -339,8 +340,10 @@ class PreparingWriter(TwoPhaseCommitWriter):
 
 
 class PreparedTarget:
-    """The target of a `TwoPhaseCommitWriter`. `number` is the run's; `restored_id`: where the run
-    starts from."""
+    """The target of a `TwoPhaseCommitWriter`.
+
+    `number` is the run's; `restored_id` is the checkpoint from which the run starts.
+    """
 
     def __init__(
         self,
@@ -362,7 +365,7 @@ class PreparedTarget:
         return CopyTransaction(self._transactions, context, schema, gid, self._number)
 
     def commit(self, handle: Json) -> None:
-        """What was prepared for another table or database is its own restore's business."""
+        """Skips what was prepared for another table or database: a restore there commits it."""
         prepared = msgspec.convert(handle, Handle)
         gid = Gid.parsed(prepared.gid)
         if gid is None or gid.place == self._transactions.place:
@@ -379,10 +382,11 @@ class PreparedTarget:
         self._transactions.database.close()
 
     def _commit(self, connection: sa.Connection, prepared: Handle) -> None:
-        """The fence is held meanwhile: no rewind comes in between.
+        """Commits behind the fence, so that no rewind comes in between.
 
-        1. The marker proves that the rows are there; what is prepared under their name since then
-        is a stranger's. 2. Commit. 3. An earlier attempt may have done so in between.
+        1. The marker proves that the rows are there; if their name is prepared again since then,
+        that is another program's. 2. Commit. 3. Look for the marker again: an earlier attempt may
+        have committed in between.
         """
         table, marker = self._transactions.table, prepared.marker
         table.pass_fence(connection, self._context)

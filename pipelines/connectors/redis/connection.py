@@ -1,7 +1,7 @@
-"""A client of a Redis server, what its errors mean, and the entries of its streams as they come.
+"""A client of a Redis server, the meaning of its errors, and the raw entries of its streams.
 
-No text here holds the password. `Retryable`: the server is away, starts up, or accepts nothing at
-the moment. `Rejected`: it refuses. Knows neither splits nor schemas.
+No text here contains the password. `Retryable`: the server is away, starts up, or accepts nothing
+at the moment. `Rejected`: it refuses. This module knows neither splits nor schemas.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,10 @@ def database_of(client: Any) -> str:
 
 @contextmanager
 def asking(client: Any, wish: str) -> Iterator[None]:
-    """`wish` says what was refused, such as `to read the stream x`. Other answers pass through."""
+    """Translates errors; `wish` says what was refused, such as `to read the stream x`.
+
+    Other errors pass through.
+    """
     try:
         yield
     except (redis.AuthenticationError, NoPermissionError) as error:
@@ -102,20 +105,20 @@ class RedisConnection:
         self._client.close()
 
     def extent(self, stream: str) -> StreamExtent | None:
-        """None: the stream does not exist."""
+        """Returns None if the stream does not exist."""
         with self._asking(stream):
             answer = self._client.execute_command("XINFO STREAM", stream)
             return StreamExtent.of(_pairs(answer))
         return None
 
     def look(self, stream: str, marked: int | None) -> Found:
-        """As `entries`, but fetches no entries."""
+        """Like `entries`, but fetches no entries."""
         return self.entries(stream, 0, None, 0, marked)
 
     def entries(
         self, stream: str, offset: int, end_offset: int | None, count: int, marked: int | None
     ) -> Found:
-        """At most `count` entries from `offset` on, and the contents of the entry at `marked`."""
+        """Fetches up to `count` entries from `offset` on, and the contents of that at `marked`."""
         with self._asking(stream):
             transaction = self._client.pipeline(transaction=True)
             transaction.execute_command("XINFO STREAM", stream)
@@ -130,8 +133,10 @@ class RedisConnection:
         return Found(None, [], None)
 
     def count(self, stream: str, extent: StreamExtent) -> int:
-        """Counts the entries up to the largest id that was deleted. Counts from both ends in turn,
-        so that it takes no longer than the shorter part."""
+        """Counts the entries up to the largest id that was deleted.
+
+        Counts from both ends in turn, so that the shorter part decides how long it takes.
+        """
         hole = extent.max_deleted + 1
         up_to, behind = self._pages(stream, 0, hole), self._pages(stream, hole, extent.last + 1)
         counted_up_to = counted_behind = 0
@@ -145,7 +150,7 @@ class RedisConnection:
         return extent.length - counted_behind
 
     def _pages(self, stream: str, offset: int, end_offset: int) -> Iterator[int]:
-        """The number of entries on each page; the last page is not full."""
+        """Yields the number of entries on each page; the last page is not full."""
         is_last = False
         while not is_last:
             entries: list[Entry] = []

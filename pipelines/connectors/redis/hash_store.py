@@ -1,15 +1,15 @@
 """The keys of `RedisHashes` on the server, and the Lua scripts that change them, step by step.
 
     {<prefix>}:row:<key>                     a hash per key: committed, visible
-    {<prefix>}:own:owner                     pipeline, holder, attempt, and who is refused
+    {<prefix>}:own:owner                     pipeline, holder, attempt, and refused attempts
     {<prefix>}:own:runs                      each run's number, in the order of their starts
     {<prefix>}:own:staged:<transaction>      chunks of rows, written but not visible
-    {<prefix>}:own:open                      staged transactions, and what they are prepared for
+    {<prefix>}:own:open                      staged transactions, and their checkpoints if prepared
     {<prefix>}:own:done                      the newest checkpoint each writer has committed
-    {<prefix>}:own:index                     which run and checkpoint wrote a row last
+    {<prefix>}:own:index                     the run and checkpoint that wrote a row last
     {<prefix>}:own:aside, own:aside:<...>    rows that a rewind has set aside
 
-The braces make one slot of a cluster of all of it, and no key is made of input alone. Each step is
+The braces put all keys into one slot of a cluster, and no key consists of input alone. Each step is
 one script, so it happens whole or not at all, and behind the fence. An error reply begins with one
 of our own words: FENCED, TAKEN, FOREIGN, UNOWNED, LOST, OCCUPIED.
 
@@ -18,8 +18,8 @@ A score says which run and checkpoint wrote a row last: the number of the run, c
 runs.
 
 A writer calls some of the scripts. The driver calls the others while no writer is open, to make the
-rows those of a starting point. Each of these does at most so many rows, whole; together they can be
-interrupted and repeated.
+rows those of a starting point. Each call of these handles a limited number of rows, each row whole;
+the sequence of calls can be interrupted and repeated.
 """
 
 import itertools
@@ -61,7 +61,7 @@ if tonumber(owner[2]) > tonumber(ARGV[2]) or tonumber(owner[3]) >= tonumber(ARGV
 end
 """
 )
-"""ARGV: run, attempt. Refuses an attempt that has been replaced, and a run that holds nothing."""
+"""ARGV: run, attempt. Refuses a replaced attempt, and a run that does not hold the prefix."""
 
 NUMBER_RUN = """
 redis.call('HSETNX', RUNS, ARGV[1], redis.call('HLEN', RUNS) + 1)
@@ -83,7 +83,7 @@ if owner[2] ~= ARGV[4] then redis.call('HSET', KEYS[1], 'attempt', -1, 'closed',
 return 1
 """
 """ARGV: pipeline; run and epoch of the holder that was read; run, epoch, installation and person of
-the next holder. Returns 0 if another one holds the prefix by now.
+the next holder. Returns 0 if the prefix has another holder by now.
 
 Does not write the pipeline's name: if it is missing, the server has lost data.
 """
@@ -231,10 +231,10 @@ redis.call('HSET', OWNER, 'pipeline', ARGV[3], 'run', ARGV[1], 'restored', ARGV[
     + NUMBER_RUN
     + "return redis.call('HGETALL', RUNS)"
 )
-"""ARGV: run, restored checkpoint, pipeline, whether the run has written before. The run holds the
-prefix, or no run does.
+"""ARGV: run, restored checkpoint, pipeline, and `known` if the run has written before.
 
-Every attempt that has entered so far is refused from now on. Returns the numbers of the runs.
+The run must hold the prefix, or no run may hold it. From now on, every attempt that has entered so
+far is refused. Returns the numbers of the runs.
 """
 
 _REWINDING = (
@@ -256,7 +256,7 @@ end
 """
     + DROP_LEFT_OVER
 )
-"""ARGV: run. Drops what no writer goes on with, and what the run prepared behind its start."""
+"""ARGV: run. Drops what no writer will finish, and what the run prepared behind its start."""
 
 UNFINISHED = (
     KEYS_NAMED
@@ -269,7 +269,7 @@ end
 return found
 """
 )
-"""Returns each staged transaction, what `open` says of it, and its bytes; -1: not known."""
+"""Returns each staged transaction, its entry in `open`, and its size in bytes; -1: not known."""
 
 DISCARD_STAGED = (
     _REWINDING
@@ -356,7 +356,7 @@ PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 OWN = ("owner", "runs", "open", "done", "index", "aside")
 REWIND_ROWS = 1000
 HOLD_TRIES = 3
-"""A second one finds who came in between."""
+"""A second try finds the holder that came in between."""
 
 OLDEST_SERVER = (6, 2)
 LOST_FOR_GOOD = 2**53
@@ -367,7 +367,7 @@ class RedisHashStore:
     """One connection; used by one thread, closed by it."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        """Raises Rejected: the prefix or the address is none."""
+        """Raises Rejected if the prefix or the address is not valid."""
         if not PREFIX.fullmatch(prefix):
             raise Rejected(
                 "The prefix of Redis hashes consists of up to 200 letters, digits and any of"
@@ -381,7 +381,7 @@ class RedisHashStore:
         self._client.close()
 
     def check(self, pipeline: str) -> None:
-        """Raises Rejected: too old, may drop keys by itself, or the prefix is another's."""
+        """Raises Rejected if the server is too old or may evict keys, or the prefix is taken."""
         with self._translating():
             server: dict[str, Any] = self._client.info("server")
             memory: dict[str, Any] = self._client.info("memory")
@@ -414,7 +414,7 @@ class RedisHashStore:
         )
 
     def hold(self, claim: Claim, pipeline: str) -> None:
-        """Raises TargetTaken."""
+        """Makes the claim's run the holder. Raises TargetTaken."""
         for _ in range(HOLD_TRIES):
             found = self.holder()
             held = claim.admit(found, self.description)
@@ -425,20 +425,19 @@ class RedisHashStore:
         raise Retryable(f"the holder of {self.description} keeps changing")
 
     def enter(self, context: SinkContext, pipeline: str) -> None:
-        """Raises ProtocolError when this attempt has been replaced already, TargetTaken when its
-        run has been."""
+        """Raises ProtocolError if this attempt has been replaced, TargetTaken if its run has."""
         self._run(ENTER, context.run_id, context.attempt, pipeline)
 
     def stage(self, context: SinkContext, transaction: str, chunk: bytes) -> None:
         self._run(STAGE, context.run_id, context.attempt, transaction, chunk)
 
     def prepare(self, context: SinkContext, transaction: str, checkpoint_id: CheckpointId) -> int:
-        """How many chunks were staged for it."""
+        """Returns how many chunks were staged for the transaction."""
         who = (context.run_id, context.attempt)
         return int(self._run(PREPARE, *who, transaction, checkpoint_id))
 
     def apply(self, context: SinkContext, steps: Iterable[tuple[object, ...]]) -> None:
-        """Steps (transaction, its run, its writer, its checkpoint), each a chunk, in one go.
+        """Applies steps (transaction, its run, its writer, its checkpoint), one chunk per step.
 
         Raises TransactionLost.
         """
@@ -456,7 +455,7 @@ class RedisHashStore:
         self._run(SWEEP, context.run_id, context.attempt)
 
     def unfinished(self) -> list[Unfinished]:
-        """What is staged, of all runs. A list that no entry of `open` names is not of this sink."""
+        """Lists what all runs have staged. A list that `open` does not name is not of this sink."""
         found = []
         for transaction, opened, size in self._run(UNFINISHED):
             _, checkpoint, run = opened.decode().split(" ", 2)
@@ -467,16 +466,16 @@ class RedisHashStore:
         return found
 
     def discard_staged(self, names: Collection[str], run_id: RunId) -> int:
-        """Raises TargetTaken."""
+        """Returns how many were staged. Raises TargetTaken."""
         left, count = iter(names), 0
         while some := list(itertools.islice(left, REWIND_ROWS)):
             count += int(self._run(DISCARD_STAGED, run_id, *some))
         return count
 
     def rewind(self, newest: Mapping[RunId, int], run_id: RunId, pipeline: str) -> int:
-        """How many rows of other runs were set aside. Can be repeated after an interruption.
+        """Returns how many rows of other runs it set aside. Can be repeated after an interruption.
 
-        Raises Rejected when the server has forgotten what this run has written.
+        Raises TransactionLost if the server has forgotten what this run has written.
         """
         is_known = "known" if run_id in newest else "new"
         answer = self._run(BEGIN, run_id, newest.get(run_id, 0), pipeline, is_known)
@@ -570,7 +569,7 @@ def _pairs(answer: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _gaps(kept: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The scores between ranges that ascend."""
+    """Yields the ranges of scores between the ascending ranges in `kept`."""
     start = 1
     for lowest, highest in kept:
         if start < lowest:

@@ -1,15 +1,15 @@
 """Sink: a Redis hash per key, holding absolute values, visible when the checkpoint completes.
 
 Two-phase: rows are staged on the server in lists that no reader looks at, and a script moves a list
-into place once its checkpoint has completed. Only absolute values can be written: what adds to a
-key (INCR, LPUSH, XADD) could not be written again without harm, and is not offered. The steps on
-the server are in `redis.hash_store`.
+into place once its checkpoint has completed. Only absolute values can be written. Commands that add
+to a key (INCR, LPUSH, XADD) could not be repeated without harm, so the sink does not offer them.
+The steps on the server are in `redis.hash_store`.
 
-Of a changelog, the hash of a key is deleted when its row is taken back. The index keeps the key, so
-that an older transaction, committed after it, does not bring the hash back.
+With a changelog, the sink deletes the hash of a key when its row is taken back. The index keeps the
+key, so that an older transaction that is committed later does not bring the hash back.
 
-Batches become rows of text column by column. A key is the values of the key columns, joined by
-colons. Colons and percent signs within a value are escaped, so that no two keys collide.
+Batches become rows of text column by column. A key consists of the values of the key columns,
+joined by colons. Colons and percent signs within a value are escaped, so that no two keys collide.
 """
 
 import itertools
@@ -47,8 +47,10 @@ CHUNK_BYTES = 1024 * 1024
 """About how much is applied at once; meanwhile the server does nothing else."""
 
 Chunk = bytes
-"""MessagePack of [field names, row keys, columns of values]; null: the field is absent. A chunk of
-deletions has no rows, and the keys of the rows that are gone as a fourth part."""
+"""MessagePack of [field names, row keys, columns of values]; null: the field is absent.
+
+A chunk of deletions has no rows; its fourth part holds the keys of the rows that are gone.
+"""
 
 
 def check_rows(schema: pa.Schema, keys: Sequence[str]) -> None:
@@ -72,7 +74,7 @@ def check_rows(schema: pa.Schema, keys: Sequence[str]) -> None:
 
 
 def chunks_of(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> Iterator[Chunk]:
-    """Raises Rejected when a key is null."""
+    """Encodes the rows as chunks. Raises Rejected if a key is null."""
     table = pa.Table.from_batches(batches).combine_chunks()
     if not table.num_rows:
         return
@@ -86,7 +88,7 @@ def chunks_of(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> Iterato
 
 
 def change_chunks_of(batches: Sequence[pa.RecordBatch], keys: Sequence[str]) -> Iterator[Chunk]:
-    """The same for a changelog: what is left of each key. Raises Rejected when a key is null."""
+    """Encodes the last change of each key of a changelog. Raises Rejected if a key is null."""
     last = last_changes(batches, keys)
     yield from chunks_of(last.kept.to_batches(), keys) if last.kept.num_rows else ()
     if last.gone.num_rows:
@@ -148,8 +150,8 @@ class RedisHashes:
         pipeline: the name of the pipeline. The target belongs to it alone.
         buffer_rows: how many rows are sent at once.
 
-    Building the pipeline raises Rejected for a column that does not fit; a start, if the server may
-    evict keys.
+    Building the pipeline raises Rejected for a column that does not fit. A start raises it if the
+    server may evict keys.
     """
 
     url: str = field(repr=False)
@@ -170,8 +172,7 @@ class RedisHashes:
 
     @property
     def place(self) -> str:
-        """See `OwnsPlace`: of a row that two sinks write, a rewind could keep only the newer one's
-        fields."""
+        """See `OwnsPlace`: if two sinks wrote a row, a rewind could keep the fields of only one."""
         with closing(client_of(self.url)) as client:
             return f"the prefix {self.prefix} of the Redis server {database_of(client)}"
 
@@ -235,8 +236,11 @@ class RedisHashes:
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prepared transaction. `prefix` is where: a point may be restored into a pipeline that
-    writes elsewhere; then it is left to the run that restores the point there."""
+    """A prepared transaction under `prefix`.
+
+    A point may be restored into a pipeline that writes under another prefix. The transaction is
+    then left to a run that restores the point under this one.
+    """
 
     prefix: str
     transaction: str
@@ -248,7 +252,7 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class StagingWriter(TwoPhaseCommitWriter):
-    """Says in the ledger under which name a transaction is staged."""
+    """Gives the ledger the name under which a transaction is staged."""
 
     def token(self, committable: Json) -> str:
         prepared = msgspec.convert(committable, PreparedTransaction)
@@ -256,8 +260,10 @@ class StagingWriter(TwoPhaseCommitWriter):
 
 
 class RedisTransactions:
-    """Guarantee: a row is visible only of a committed transaction, and of the newest that wrote
-    its key; a fenced writer changes nothing."""
+    """Guarantee: a visible row is that of the newest committed transaction that wrote its key.
+
+    A fenced writer changes nothing.
+    """
 
     def __init__(
         self,
@@ -284,7 +290,7 @@ class RedisTransactions:
         )
 
     def commit(self, handle: Json) -> None:
-        """A commit that was interrupted goes on at the chunk where it was."""
+        """An interrupted commit continues at the chunk where it stopped."""
         prepared = msgspec.convert(handle, Handle)
         if prepared.prefix != self._prefix:
             return
@@ -295,7 +301,7 @@ class RedisTransactions:
             self._store.apply(self._context, itertools.repeat(step, count))
 
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
-        """What was restored is prepared for the starting point or before, and stays by that."""
+        """Keeps restored transactions: they are prepared for the starting point or before it."""
         self._store.sweep(context)
 
     def close(self) -> None:
@@ -303,7 +309,7 @@ class RedisTransactions:
 
 
 class RedisTransaction:
-    """Rows of one interval: some here, and the rest staged under `name`."""
+    """Rows of one interval: some are buffered here, the rest is staged under `name`."""
 
     def __init__(
         self,
@@ -346,7 +352,7 @@ class RedisTransaction:
         return handle
 
     def abandon(self) -> None:
-        """What is staged is dropped by the next rewind."""
+        """The next rewind drops what is staged."""
         self._buffer = []
 
     def _flush(self) -> None:

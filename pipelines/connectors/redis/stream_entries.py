@@ -1,4 +1,4 @@
-"""Entries of a Redis stream: as text, as offsets, and if one was lost before it was read. Pure.
+"""Entries of a Redis stream: their text, their offsets, and whether one was lost unread. Pure.
 
 The text of an entry that does not fit its columns is a JSON object of its fields, in the form of a
 quarantine line; it becomes a row once the columns change. Binary values are base64, so that nothing
@@ -12,18 +12,18 @@ A stream reports how many entries were ever added, how many it has, the first on
 id that was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with Valkey 9.1),
 and removes entries from the old end only. So there are three cases:
 
-- No entry before the position exists any more. Then as many are missing as were missing when the
-  run began, wherever they had been, plus those read since. If more are missing, some were lost; if
-  fewer, this is another stream of that name.
+- No entry before the position exists any more. Then the number of missing entries has to be the
+  number when the run began, wherever they had been, plus those read since. If more are missing,
+  some were lost; if fewer, this is another stream of that name.
 - Such an entry exists, so nothing behind the position was trimmed. A deletion by id shows, because
   it moves the largest deleted id.
-- It does not show if an older hole lies ahead. So the entries up to that hole are counted when the
-  run begins, and the reader must get as many.
+- A deletion does not show if an older hole lies ahead. So the entries up to that hole are counted
+  when the run begins, and the reader must get as many.
 
 Redis gives a stream no identity: one that was deleted and created again has the same name, and may
 have the same ids. So a position names an entry of the stream, with a digest of its contents. One
-case goes unnoticed: a new stream that has lost, when it is looked at, exactly as many entries as
-were missing or read of the old one.
+case goes unnoticed: a new stream that has lost, by the time of the check, exactly as many entries
+as the old one had lost or had read.
 """
 
 import base64
@@ -55,7 +55,7 @@ def text_of_fields(fields: Sequence[bytes], schema: pa.Schema) -> bytes:
 
 
 def row_of_fields(text: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Raises UnreadableText."""
+    """Makes a row of an entry's text. Raises UnreadableText."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, object])
         values = [_value(fields.get(column.name), column) for column in schema]
@@ -68,7 +68,7 @@ def row_of_fields(text: str, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _value(found: object, column: pa.Field) -> bytes | None:
-    """The bytes as in the entry; a row that an operator got has JSON's numbers and truth values."""
+    """The bytes as in the entry; a row that an operator got has JSON's numbers and booleans."""
     if found is None:
         return None
     if not isinstance(found, str):
@@ -131,8 +131,12 @@ class MarkedEntry:
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """`max_deleted`: the stream's, when the run began. `due`: how many entries are passed once all
-    up to there are read; None if it is not ahead, or if an earlier version wrote this."""
+    """What a position remembers of its stream.
+
+    `max_deleted`: the stream's largest deleted id when the run began. `due`: how many entries are
+    passed once all up to that id are read; None if it is not ahead, or if an earlier version wrote
+    this.
+    """
 
     max_deleted: int = 0
     due: int | None = None
@@ -140,7 +144,7 @@ class StreamMark:
 
     @classmethod
     def of(cls, version: str | None) -> "StreamMark":
-        """From a position's `version`; an earlier release stored `max_deleted` alone."""
+        """Parses a position's `version`; an earlier release stored `max_deleted` alone."""
         max_deleted, due, entry_id, digest = (f"{version or 0}".split(":") + [""] * PARTS)[:PARTS]
         return cls(
             int(max_deleted),
@@ -177,7 +181,7 @@ Fields = Sequence[bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamExtent:
-    """The state at one moment. `first` None: the stream is empty."""
+    """The state of a stream at one moment. `first` None: the stream is empty."""
 
     added: int
     length: int
@@ -189,7 +193,7 @@ class StreamExtent:
 
     @classmethod
     def of(cls, answer: Mapping[bytes, object]) -> "StreamExtent":
-        """From the answer of XINFO STREAM. Raises Rejected: the server is older than 7.0."""
+        """Reads the answer of XINFO STREAM. Raises Rejected if the server is older than 7.0."""
         if b"entries-added" not in answer:
             raise Rejected("The Redis server does not count what was trimmed; use 7.0 or newer.")
         first = _entry(answer[b"first-entry"])
@@ -209,11 +213,11 @@ class StreamExtent:
 
     @property
     def has_hole_ahead(self) -> bool:
-        """For a reader that begins with the first entry."""
+        """True if a hole lies ahead of a reader that begins with the first entry."""
         return self.first is not None and self.max_deleted > self.first
 
     def from_oldest(self, name: str, end_offset: int | None, ahead: int | None) -> SplitProgress:
-        """The position of the first entry. Entries deleted before do not count as lost.
+        """Returns the position of the first entry. Entries deleted before do not count as lost.
 
         `ahead`: how many entries there are up to the hole that lies ahead.
         """
@@ -228,22 +232,27 @@ class StreamExtent:
         return SplitProgress(name, self.last + 1, self.added, None, str(mark))
 
     def past_gap(self, split: SplitProgress, ahead: int | None) -> PastGap | None:
-        """The position of the first entry, if all up to there is gone. `ahead`: as for
-        `from_oldest`. None: older entries exist, so those that are gone lay between others."""
+        """Returns the position of the first entry, if all entries before it are gone.
+
+        `ahead`: as for `from_oldest`. None: older entries exist, so those that are gone lay between
+        others.
+        """
         lost = self.lost_before(split)
         if lost is None:
             return None
         return PastGap(self.from_oldest(split.name, split.end_offset, ahead), lost)
 
     def lost_before(self, split: SplitProgress) -> int | None:
-        """How many entries are gone unread, at most, if the first one comes later than the
-        position. None: older entries exist, so how many are gone between others is unknown."""
+        """How many entries are gone unread, at most, if the first one lies behind the position.
+
+        None: older entries exist, so how many are gone between others is unknown.
+        """
         return max(0, self.removed - split.passed) if self._begin > split.offset else None
 
     def oldest(self, split: SplitProgress, marked: Fields | None) -> int:
         """See `GrowingSource.oldest`. `marked`: the present contents of the mark's entry.
 
-        Raises InputLost: this is another stream of that name.
+        Raises InputLost if this is another stream of that name.
         """
         mark = StreamMark.of(split.version)
         if self._is_another(split, mark, marked):
@@ -285,7 +294,7 @@ class StreamExtent:
 
 
 def oldest_of(extent: StreamExtent | None, split: SplitProgress, marked: Fields | None) -> int:
-    """`extent` None: the stream does not exist. Raises InputLost if it did."""
+    """See `StreamExtent.oldest`. `extent` None: no stream exists; raises InputLost if one did."""
     if extent is not None:
         return extent.oldest(split, marked)
     if split.offset:
@@ -298,8 +307,8 @@ def passed_by(
 ) -> SplitProgress:
     """The position after the entries read from `split` on; `last` holds the fields of the last.
 
-    `is_all`: there are no more at the moment. Raises Rejected when entries up to the hole that lay
-    ahead are missing.
+    `is_all`: there are no more at the moment. Raises Rejected if entries are missing up to the hole
+    that lay ahead.
     """
     mark, count = StreamMark.of(split.version), len(offsets)
     if mark.due is not None:
@@ -329,8 +338,10 @@ def _check_complete(split: SplitProgress, mark: StreamMark, passed: int) -> None
 
 
 def pending_of(extent: StreamExtent | None, split: SplitProgress, given: int) -> int | None:
-    """How much is left after the next `given` entries. None for a bounded split: how many of the
-    entries lie before its end is unknown."""
+    """How many entries are left after the next `given` ones.
+
+    None for a bounded split: how many of the entries lie before its end is unknown.
+    """
     if extent is None:
         return 0
     if split.end_offset is not None:
@@ -339,7 +350,7 @@ def pending_of(extent: StreamExtent | None, split: SplitProgress, given: int) ->
 
 
 def range_gone(split: SplitProgress, oldest: int, extent: StreamExtent | None) -> str:
-    """`extent`, as it was seen; None: it is not known now, so nothing is counted."""
+    """Says in a sentence what is gone; if `extent` is None, it is unknown, so counts nothing."""
     lost = extent.lost_before(split) if extent is not None else None
     entries = f"{id_of(split.offset)} to {id_of(oldest - 1)}"
     named = f"entries {entries}" if lost is None else f"{lost:,} entries, {entries},"

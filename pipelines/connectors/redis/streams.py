@@ -1,9 +1,9 @@
 """Source: Redis Streams, a split per stream, ids as offsets, without consumer groups.
 
 Decides where to begin and end. Only the checkpoint holds the progress; a group would be a second
-truth. The reader asks in one transaction for the entries and for whether any were lost, so that
-nothing is trimmed in between. If the server is away, the reader waits: it yields empty batches, so
-that barriers go on, and asks again each turn, for one stream only, for a bounded time.
+truth. The reader fetches entries and checks for lost ones in one transaction, so that nothing is
+trimmed in between. If the server is away, the reader waits: it yields empty batches, so that
+barriers pass, and asks again each turn, for one stream only, for a bounded time.
 """
 
 import time
@@ -89,7 +89,7 @@ class StreamsReader:
         self._connection.close()
 
     def pending_records(self) -> int | None:
-        """Entries added since the last read, less those that were deleted unread."""
+        """Counts the entries added since the last read, less those that were deleted unread."""
         return sum_known(self._pending.copy().values())
 
     def trouble(self) -> str:
@@ -97,13 +97,13 @@ class StreamsReader:
         return self._trouble
 
     def _behind(self, at: SplitProgress, entries: list[Entry]) -> SplitProgress:
-        """The position after these entries. Raises Rejected when entries are missing among them."""
+        """The position after these entries. Raises Rejected if entries are missing among them."""
         offsets = offsets_of([entry[0] for entry in entries]) if entries else NONE
         last = entries[-1][1] if entries else []
         return passed_by(at, offsets, last, is_all=len(entries) < self._batch_rows)
 
     def _next(self, at: SplitProgress) -> list[Entry] | None:
-        """None: the server is away. Raises Rejected naming the entries that are gone."""
+        """Fetches the next entries; None: the server is away. Raises Rejected naming those gone."""
         if self._told_away and at.name not in self._told_away:
             self._told_away.add(at.name)
             return None
@@ -163,7 +163,7 @@ def _malformed(sentence: str, entries: list[Entry], row: int, schema: pa.Schema)
 
 
 def _values(entries: list[Entry], name: str) -> list[bytes | None]:
-    """Looks first where the first entry has the field, which most others share."""
+    """Looks first at the place of the field in the first entry, which most entries share."""
     field, first = name.encode(), entries[0][1]
     place = next((i for i in range(0, len(first), 2) if first[i] == field), None)
     if place is None:
@@ -185,7 +185,7 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RedisStreams:
-    """Streams of Redis. A field that an entry lacks is null.
+    """Streams of Redis. A field that is missing in an entry is null.
 
     Args:
         url: the address, `redis://...` or `rediss://...`. It is a secret.

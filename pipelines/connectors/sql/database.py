@@ -1,7 +1,7 @@
 """A database for `SqlUpsert`: connections, short transactions, and how to answer their errors.
 
 Supports SQLite and PostgreSQL. An error means: try again, look first, or end; a locked or
-unreachable database is tried again within bounds. One table has every class of SQLSTATE, a second
+unreachable database is tried again within bounds. One table lists every class of SQLSTATE, a second
 one the states that differ from their class. An error without a SQLSTATE comes from SQLite or from
 the driver; its Python class decides.
 
@@ -34,7 +34,7 @@ from pipelines.domain.errors import Rejected, Retryable
 
 
 class AfterError(StrEnum):
-    """All but END repeat the transaction, which looks first whether its work is done."""
+    """All but END repeat the transaction, which first checks if its work is done."""
 
     AGAIN = "again"
     """The database is away, busy or full. It may work later, however long that takes."""
@@ -181,7 +181,7 @@ class SqlDatabase:
             raise Rejected(str(error)) from error
 
     def transaction(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Runs `work` in one transaction, and again where `sql.sqlstates` says so.
+        """Runs `work` in one transaction, and again if `after_error` says so.
 
         `work` must be repeatable and look first: an earlier try may have been committed although
         its answer was lost. Raises Retryable if the database stays busy or away, Rejected if it
@@ -202,7 +202,9 @@ class SqlDatabase:
     @contextmanager
     def begun(self) -> Iterator[sa.Connection]:
         """A transaction for the length of the context, tried once and rolled back on an exception.
-        Each of its statements sees what was committed before the statement."""
+
+        Each of its statements sees what was committed before the statement.
+        """
         with self._leaving_standby(), self._engine.connect() as connection:
             each_sees = connection.execution_options(isolation_level="READ COMMITTED")
             with each_sees.begin():
@@ -241,8 +243,11 @@ class SqlDatabase:
 
     @contextmanager
     def _leaving_standby(self) -> Iterator[None]:
-        """Empties the pool. It would otherwise keep supplying a connection to a server that takes
-        no writes, even after another server has taken over."""
+        """Empties the pool if the server takes no writes.
+
+        Otherwise the pool would keep supplying a connection to that server, even after another
+        server has taken over.
+        """
         try:
             yield
         except DBAPIError as error:

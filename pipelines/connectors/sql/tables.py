@@ -2,11 +2,11 @@
 
 Every output row carries its origin: one number for the run and checkpoint that wrote it last. It is
 the run's number times 2^40, plus the checkpoint's. Storing run and checkpoint by name would cost a
-short row as much as its values do. `ftdash_runs` maps the numbers: the runs of each table are
-counted from 1, in order of arrival. Rows whose checkpoint is not known yet have a negative origin
-of their run.
+short row as much as its values do. `ftdash_runs` maps the numbers to runs: the runs of each table
+are counted from 1, in order of arrival. Rows whose checkpoint is not known yet have a negative
+origin of their run.
 
-By the origin, a rewind decides which rows belong to a starting point:
+A rewind uses the origin to decide which rows belong to a starting point:
 
 - rows of the lineage stay, and come back if an earlier rewind had set them aside;
 - rows of other runs move to `<table>_superseded`, because their points may still be restored;
@@ -97,7 +97,7 @@ Insert = sqlite.Insert | postgresql.Insert
 
 
 def insert_into(dialect: str, table: sa.Table) -> Insert:
-    """An insert with ON CONFLICT, which standard SQL lacks."""
+    """An insert with ON CONFLICT, which is not in standard SQL."""
     return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
 
 
@@ -118,7 +118,7 @@ def origin_of(number: int, checkpoint_id: CheckpointId) -> int:
 
 
 def early_origin_of(number: int, writer: int) -> int:
-    """For rows whose checkpoint is not known yet; `writer` is from 0 to less than 2^40 - 1."""
+    """The origin of rows whose checkpoint is not known yet; `writer` is in 0 to 2^40 - 2."""
     return -number * RUN_STEP - 1 - writer
 
 
@@ -195,7 +195,7 @@ def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
 
 
 def superseded_table(output: sa.Table) -> sa.Table:
-    """The same columns without a key: several runs may have had a row for it."""
+    """The same columns without a key, because several runs may have had a row for the same key."""
     columns = [sa.Column(column.name, column.type) for column in output.columns]
     return sa.Table(f"{output.name}_superseded", sa.MetaData(), *columns)
 
@@ -213,7 +213,7 @@ def upsert(dialect: str, table: sa.Table) -> Insert:
 
 
 KEY_PARAMETER = "key_of_"
-"""Begins the names of the parameters of `delete_by_key`, which end with the key's columns."""
+"""The prefix of the parameters of `delete_by_key`; the name of a key column follows it."""
 
 
 def delete_by_key(table: sa.Table) -> sa.Delete:
@@ -222,7 +222,7 @@ def delete_by_key(table: sa.Table) -> sa.Delete:
 
 
 def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> None:
-    """Raises Rejected if the table exists and lacks a column, or differs in a type or its key."""
+    """Raises Rejected if the table exists but misses a column, or differs in a type or its key."""
     inspector = sa.inspect(connection)
     if not inspector.has_table(wanted.name):
         return
@@ -283,7 +283,7 @@ def holder_of(connection: sa.Connection, sink: str) -> Holder | None:
 
 
 def hold(connection: sa.Connection, sink: str, pipeline: str, claim: Claim) -> None:
-    """Writers of other runs are refused from now on. Raises TargetTaken."""
+    """Refuses writers of other runs from now on. Raises TargetTaken."""
     one_at_a_time(connection)
     create_if_absent(connection, FENCE, RUNS, HOLDERS)
     check_owner(connection, sink, pipeline)
@@ -345,11 +345,11 @@ def pass_fence(
     *,
     is_shared: bool = False,
 ) -> None:
-    """Raises ProtocolError for an older attempt, and TargetTaken for a run that does not hold the
-    table; then nothing is written.
+    """Raises ProtocolError for an older attempt, TargetTaken if another run holds the table.
 
-    The row stays locked until the transaction ends, so that no newer writer comes in between.
-    `is_shared` lets in other writers of the same attempt, which has passed before.
+    If it raises, it has written nothing. The row stays locked until the transaction ends, so that
+    no newer writer comes in between. `is_shared` lets in other writers of the same attempt, which
+    has passed before.
     """
     mine = FENCE.c.sink == sink
     there = pass_as_holder(connection, sink, run_id, is_shared=is_shared)
@@ -366,7 +366,7 @@ def pass_fence(
 def pass_as_holder(
     connection: sa.Connection, sink: str, run_id: RunId, *, is_shared: bool = False
 ) -> Attempt:
-    """The newest attempt of the run that has registered. Raises TargetTaken."""
+    """Returns the newest attempt that the run has registered. Raises TargetTaken."""
     found = sa.select(FENCE.c.run, FENCE.c.attempt).where(FENCE.c.sink == sink)
     row = connection.execute(found.with_for_update(read=is_shared)).one()
     if row.run != run_id:
@@ -398,8 +398,10 @@ def rewind(
 
 
 def one_at_a_time(connection: sa.Connection) -> None:
-    """In PostgreSQL, two sessions that create the same table at the same moment fail, even with IF
-    NOT EXISTS. The lock ends with the transaction; SQLite has one writer at a time anyway.
+    """Takes a lock, so that no two sessions create the same table at the same moment.
+
+    In PostgreSQL that fails, even with IF NOT EXISTS. The lock ends with the transaction; SQLite
+    has one writer at a time anyway.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("ftdash"))))

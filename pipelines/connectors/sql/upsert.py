@@ -4,8 +4,8 @@ Idempotent: a replay overwrites the rows that it wrote before. Rows are visible 
 checkpoint completes, and exact once the checkpoint after a replay has completed. `sql.tables`
 decides how a rewind fits the table to a starting point, and how older writers are fenced.
 
-Of a changelog, the row of a key is deleted when it is taken back. As with a value that was
-overwritten, a rewind does not bring the row back; the replay takes it back again.
+With a changelog, the sink deletes the row of a key when it is taken back. A rewind does not bring
+it back, just as it does not restore an overwritten value; the replay takes the row back again.
 """
 
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -27,8 +27,9 @@ BUFFER_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class SqlUpsert:
-    """Writes rows under a key. They are visible at once; a replay overwrites them with the same
-    values.
+    """Writes rows under a key.
+
+    The rows are visible at once; a replay overwrites them with the same values.
 
     Args:
         url: the address as SQLAlchemy takes it, of PostgreSQL or SQLite. It is a secret.
@@ -37,8 +38,8 @@ class SqlUpsert:
         pipeline: the name of the pipeline. The target belongs to it alone.
         buffer_rows: how many rows are sent at once.
 
-    Building the pipeline raises Rejected when a key column is not in the results; a start, if the
-    table does not fit.
+    Building the pipeline raises Rejected if a key column is not in the results. A start raises it
+    if the table does not fit.
     """
 
     url: str = field(repr=False)
@@ -170,8 +171,10 @@ class SqlUpsert:
 
 
 class SqlWriter:
-    """One subtask's rows. Guarantee: after `prepare(n)` every row written is in the table, with n
-    or an earlier checkpoint as its origin; a fenced writer changes nothing.
+    """One subtask's rows.
+
+    Guarantee: after `prepare(n)`, every row written is in the table, with n or an earlier
+    checkpoint as its origin; a fenced writer changes nothing.
 
     Rows that are written before their checkpoint is known, because too many are buffered, carry an
     early origin until then.
@@ -244,7 +247,7 @@ class SqlWriter:
             connection.execute(self._delete, changes.gone)
 
     def _buffered(self, origin: int) -> "_Changes":
-        """The buffered records. A key is among the rows or among those that are gone."""
+        """The buffered changes. A key is among the rows to write or among those to delete."""
         if not self._buffer:
             return _Changes([], [])
         if not self._applies_changes:
@@ -274,7 +277,7 @@ def _rows_of(table: pa.Table, origin: int) -> list[dict[str, object]]:
 
 
 def _in_utc(table: pa.Table) -> pa.Table:
-    """Times as UTC, since SQLite does not keep a zone."""
+    """Converts times to UTC, because SQLite does not keep a zone."""
     for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
             utc = table.column(index).cast(pa.timestamp(column.type.unit, "UTC"))

@@ -1,9 +1,9 @@
-"""What the engine tells the world: one frozen type per event, JSON on the wire.
+"""The events that the engine reports: one frozen type each, JSON on the wire.
 
-The journal holds `Envelope`s, one JSON object a line; the projector folds them into rows. A
+The journal holds `Envelope`s, one JSON object per line; the projector folds them into rows. A
 reader that meets an event it does not know must stop, not skip. All times are wall-clock
-milliseconds since the epoch (UTC); all durations are milliseconds and were measured on a
-monotonic clock.
+milliseconds since the epoch (UTC); all durations are milliseconds and were measured on a monotonic
+clock.
 """
 
 import msgspec

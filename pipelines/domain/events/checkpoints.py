@@ -1,4 +1,4 @@
-"""The life of checkpoints and of their points, and the state of a run once a second."""
+"""Events of checkpoints and of their points, and the state of a run once a second."""
 
 from enum import StrEnum
 
@@ -22,7 +22,7 @@ class CheckpointTriggered(Event, frozen=True, kw_only=True):
 
 
 class SubtaskAcknowledged(Event, frozen=True, kw_only=True):
-    """One subtask's snapshot is durable. `phases` is what the alignment timeline is drawn from."""
+    """One subtask's snapshot is durable. The alignment timeline shows its `phases`."""
 
     checkpoint_id: CheckpointId
     phases: SubtaskPhases
@@ -73,12 +73,14 @@ class ClaimedPointDiscarded(Event, frozen=True, kw_only=True):
 
 
 class RestorePointRefused(Event, frozen=True, kw_only=True):
-    """A recovery point did not verify, at a recovery or on schedule, or counts on output that is
-    lost; it is not offered again."""
+    """A recovery point did not verify, or relies on lost output; it is not offered again.
+
+    It was verified at a recovery or on schedule.
+    """
 
     path: str
     message: str
-    kind: FailureKind = FailureKind.POINT_DAMAGED  # why; what older versions wrote has none
+    kind: FailureKind = FailureKind.POINT_DAMAGED  # why; events of older versions have none
 
 
 class DamageRemembered(Event, frozen=True, kw_only=True):
@@ -107,19 +109,19 @@ class PointsVerified(Event, frozen=True, kw_only=True):
 
 
 class LedgerBegun(Event, frozen=True, kw_only=True):
-    """An attempt begins: the ledger is that of `lineage`; what was entered behind it is void.
+    """An attempt begins: the ledger is that of `lineage`, and entries after it are void.
 
-    `start` is the entry of the starting point itself, once more: the driver that completed it may
-    have died before it made one.
+    `start` is the entry of the starting point itself, repeated because the driver that completed
+    the point may have died before it made one.
     """
 
     lineage: list[tuple[RunId, CheckpointId]]  # for each run, up to which checkpoint; oldest first
     start: LedgerEntry | None
-    gaps: list[Gap] = msgspec.field(default_factory=list)  # which the run went past
+    gaps: list[Gap] = msgspec.field(default_factory=list)  # that the run went past
 
 
 class LedgerAdvanced(Event, frozen=True, kw_only=True):
-    """A checkpoint is complete, and no sink has been told yet to commit what belongs to it."""
+    """A checkpoint is complete, and no sink has been asked yet to commit its output."""
 
     entry: LedgerEntry
 
@@ -189,7 +191,7 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int | None = None  # what each channel may hold; None: there is no channel
     metrics: list[MetricSample] = msgspec.field(default_factory=list)  # since the attempt started
     hot_keys: list[HotKeys] = msgspec.field(default_factory=list)  # one for each vertex it feeds
-    stands_ms: int | None = None  # how long author's code has held it; None: it gets on
+    stands_ms: int | None = None  # how long author's code has blocked it; None: it has not
     stands_at: str = ""  # the line of that code
     trouble: str = ""  # the system of a source that does not answer
 
@@ -223,4 +225,4 @@ class MetricsSampled(Event, frozen=True, kw_only=True):
     restored_records: int | None = None  # how far they had come where this attempt began
     restoring: RestoreProgress | None = None  # None: no recovery point is being read
     mean_records_per_s: float | None = None  # over the last ten seconds
-    next_restart_delay_ms: float | None = None  # of a failure now; None: unknown, or none follows
+    next_restart_delay_ms: float | None = None  # of a failure now; None: unknown, or no restart

@@ -42,7 +42,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     accepted_gaps: list[str] = msgspec.field(default_factory=list)
     """Ranges of input that were gone, and that a person accepted as lost."""
     transaction_timeouts_ms: dict[Uid, int] = msgspec.field(default_factory=dict)
-    """By sink, if its target gives up a transaction that stays open for too long."""
+    """The timeout by sink, if its target gives up a transaction that stays open for too long."""
 
 
 class VertexShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class SlotLost(Event, frozen=True, kw_only=True):
 
 
 class SettingsChanged(Event, frozen=True, kw_only=True):
-    """A person changed settings of the running run; the newest such event holds for every driver.
+    """A person changed settings of the running run; the newest such event applies to every driver.
 
     `settings` are all the given settings, `changed` those that this event changed.
     """
@@ -104,8 +104,9 @@ class RunEnded(Event, frozen=True, kw_only=True):
 
 
 class JournalContinued(Event, frozen=True, kw_only=True):
-    """The first line of every segment of a journal but the first: the lines of earlier segments
-    that are still needed. A reader that has read those segments skips it.
+    """The first line of each later segment of a journal: earlier lines that are still needed.
+
+    A reader that has read the earlier segments skips it.
 
     `kept` are the newest lines on each matter; `under_way` everything that had begun and not ended.
     """
@@ -128,7 +129,7 @@ class RequestEnded(Event, frozen=True, kw_only=True):
 
 
 class FailureOccurred(Event, frozen=True, kw_only=True):
-    """Something died. `vertex` and `subtask` are known when an operator failed."""
+    """Something failed. `vertex` and `subtask` are known if it was an operator."""
 
     cause: str  # one sentence: "slot 1 (pid 4711) was killed"
     vertex: Uid | None = None
@@ -149,8 +150,10 @@ class RecordsIsolated(Event, frozen=True, kw_only=True):
 
 
 class RecordQuarantined(Event, frozen=True, kw_only=True):
-    """From now on no operator is given this record: it goes to `directory`, where it is visible
-    once a checkpoint has completed that has it."""
+    """From now on, no operator gets this record.
+
+    It goes to `directory`, where it is visible once a checkpoint with it has completed.
+    """
 
     record: PoisonRecord
     directory: str
@@ -171,13 +174,13 @@ class RecoveryPhaseReached(Event, frozen=True, kw_only=True):
 class RestartScheduled(Event, frozen=True, kw_only=True):
     """The run waits on purpose, as its restart strategy says; a person may end the wait."""
 
-    at_ms: int  # wall clock: when it goes on
+    at_ms: int  # wall clock: when the wait ends
     attempt: Attempt  # that begins then
     delay_ms: float  # of the whole wait
 
 
 class ZombieRefused(Event, frozen=True, kw_only=True):
-    """Something of an older attempt spoke up and was refused."""
+    """Something of an older attempt still tried to act, and was refused."""
 
     zombie_attempt: Attempt
     what: str
@@ -192,19 +195,21 @@ class OutputSuperseded(Event, frozen=True, kw_only=True):
 
 
 class StartUndone(Event, frozen=True, kw_only=True):
-    """The run started over, and ends: its targets hold the output of `lineage` again."""
+    """The start of the run was undone: its targets hold the output of `lineage` again."""
 
     lineage: list[tuple[RunId, CheckpointId]]
 
 
 class OutputPublishedAgain(Event, frozen=True, kw_only=True):
-    """The run starts from a point behind which a target, which takes nothing back, has records
-    already. Without `restored_id` it starts from nothing."""
+    """A target that takes nothing back already has records from after the run's starting point.
+
+    Without `restored_id`, the run starts from nothing.
+    """
 
     sink: Uid
     target: str
     records: int | None  # None: not known
-    is_at_most: bool = False  # that all of them are visible is not known
+    is_at_most: bool = False  # it is not known that all of them are visible
     published_by: RunId
     published_id: CheckpointId | None = None  # the newest checkpoint that they belong to
     restored_run: RunId | None = None
@@ -212,8 +217,10 @@ class OutputPublishedAgain(Event, frozen=True, kw_only=True):
 
 
 class LeftoversDiscarded(Event, frozen=True, kw_only=True):
-    """Output that was never committed and that no recovery point needs was removed from a target:
-    what earlier runs of the pipeline left there, or what the run itself leaves at its end."""
+    """Uncommitted output that no recovery point needs was removed from a target.
+
+    Earlier runs of the pipeline left it there, or the run itself at its end.
+    """
 
     sink: Uid
     target: str
@@ -237,8 +244,10 @@ class LeftoversKept(Event, frozen=True, kw_only=True):
 
 
 class TargetTakenOver(Event, frozen=True, kw_only=True):
-    """The run, which a person started, holds a target from now on that another installation's run
-    held; that one may not write there any more."""
+    """The run, which a person started, took a target over from another installation's run.
+
+    That run may not write there any more.
+    """
 
     sink: Uid
     target: str
@@ -257,4 +266,4 @@ class DriverReplaced(Event, frozen=True, kw_only=True):
     host: str = ""
     silent_ms: float = 0.0  # how long it had shown no sign of life, or no progress
     reason: str = ""  # a sentence: what was missing
-    was_killed: bool = False  # else it was fenced off, and changes nothing when it goes on
+    was_killed: bool = False  # else it was fenced off, and can change nothing

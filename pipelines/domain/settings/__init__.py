@@ -1,8 +1,8 @@
 """The settings of a run as values, in groups by subject; `parsing` reads and checks them.
 
-Each setting is declared once, as a field of its group: key, default, what values are valid, and
-the help that pages and commands show unchanged. If a default differs from Flink's, the help says
-why. `parsing` has the contradictions between settings. Nothing here decides when a checkpoint runs.
+Each setting is declared once, as a field of its group: key, default, valid values, and the help
+that pages and commands show unchanged. If a default differs from Flink's, the help says why.
+`parsing` has the contradictions between settings. Nothing here decides when a checkpoint runs.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ REQUIRED_KEY = "ftdash.guarantee.required"
 
 
 class RequiredGuarantee(StrEnum):
-    """The guarantee required from end to end; NONE: any."""
+    """The guarantee required from end to end; NONE means any."""
 
     NONE = "none"
     AT_MOST_ONCE = "AT_MOST_ONCE"
@@ -90,7 +90,7 @@ def _faults(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The groups, and the settings that stand alone."""
+    """The groups, and the settings outside the groups."""
 
     checkpointing: CheckpointingOptions
     barriers: BarrierOptions
@@ -143,8 +143,10 @@ class Settings:
 
     @property
     def may_fall_back(self) -> bool:
-        """True if it may go back to an older point when the newest does not verify. Never at most
-        once: the output since then would come out again."""
+        """True if the run may go back to an older point when the newest does not verify.
+
+        It never may in mode AT_MOST_ONCE: the output since then would come out again.
+        """
         may_repeat = self.barriers.mode is not CheckpointingMode.AT_MOST_ONCE
         return may_repeat and self.recovery.on_damaged_point is DamagedPointPolicy.OLDER
 

@@ -1,7 +1,7 @@
 """Settings of checkpoints: when they are taken and kept, and what barriers and ackers do.
 
 `protocol.triggering`, `protocol.retention` and `protocol.alignment` carry them out. For mode ACKED,
-which follows every record under Storm's names, `protocol.acking` explains them.
+which follows every record and has settings under Storm's names, `protocol.acking` does.
 
 Source: Flink 2.3, `CheckpointingOptions`; Storm, `org.apache.storm.Config`.
 """
@@ -37,7 +37,7 @@ class CheckpointingMode(StrEnum):
 
 
 class CapAction(StrEnum):
-    """What happens if more is held back than the cap allows."""
+    """The action if more is held back than the cap allows."""
 
     WAIT = "wait"
     UNALIGNED = "unaligned"
@@ -45,7 +45,7 @@ class CapAction(StrEnum):
 
 
 class ExternalizedRetention(StrEnum):
-    """Which ends of a run leave its checkpoints in place; the names are Flink's."""
+    """The ends of a run that leave its checkpoints in place; the names are Flink's."""
 
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"

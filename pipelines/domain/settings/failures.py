@@ -88,7 +88,7 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDelay:
-    """Restarts with pauses that grow while failures go on."""
+    """Restarts with pauses that grow while failures continue."""
 
     initial_ms: int = setting(
         "restart-strategy.exponential-delay.initial-backoff",
@@ -174,7 +174,7 @@ def _read_strategy(text: str) -> RestartStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartOptions:
-    """What follows a failure."""
+    """The response to a failure."""
 
     strategy: RestartStrategy = setting(
         "restart-strategy.type",
@@ -281,7 +281,7 @@ class RecoveryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonOptions:
-    """What follows when a record fails its operator again and again."""
+    """The response to a record that fails its operator again and again."""
 
     policy: PoisonPolicy = setting(
         POLICY_KEY,
@@ -306,7 +306,7 @@ class PoisonOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeOptions:
-    """When an upgrade to new code has succeeded."""
+    """The conditions for the success of an upgrade to new code."""
 
     checkpoint_count: int = setting(
         "pipeline.upgrade.checkpoints",

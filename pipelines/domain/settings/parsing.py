@@ -2,9 +2,9 @@
 
 Strict: it refuses an unknown key, a bad value and a contradiction by name before anything starts.
 
-If you bring a configuration from Flink, each setting about fault tolerance that ftdash lacks is
-answered by name, with what to do instead. A setting that ftdash has under Flink's newer name is
-also listed under its older one.
+If you bring a configuration from Flink, the refusal of each fault tolerance setting that ftdash
+does not have says what to do instead. A setting that ftdash has under Flink's newer name is also
+listed under its older one.
 
 Settings that contradict each other are refused in one sentence for each contradiction, which names
 the keys as a person writes them and says what to change. `readers` refuses values that are wrong by
@@ -68,7 +68,7 @@ def _value(declared: Field[Any], given: Mapping[str, str]) -> object:
 
 
 Rule = Callable[[Settings], str | None]
-"""None: no objection. Otherwise the sentence for the person who set both."""
+"""Returns None, or the objection as a sentence for the person who set both."""
 
 
 def check_settings(settings: Settings, given: Collection[str]) -> None:
@@ -409,7 +409,7 @@ _ABSENT_GROUPS = {
 
 
 def why_absent(key: str) -> str | None:
-    """The answer to a person who sets `key`; None: we know of no such setting in Flink."""
+    """Returns the answer to a person who sets `key`; None if we know no such setting in Flink."""
     if key in RENAMED:
         return f"The setting {key!r} is called {RENAMED[key]} here, as in newer versions of Flink."
     groups = (why for prefix, why in _ABSENT_GROUPS.items() if key.startswith(prefix))
@@ -421,11 +421,11 @@ _BY_KEY = {definition.key: definition for definition in DEFINITIONS}
 
 
 def parse_settings(given: Mapping[str, str]) -> Settings:
-    """Settings that are not given have the default of the table.
+    """Settings that are not given have their default.
 
     Raises:
-        Rejected: an unknown key, with its closest neighbour; one of Flink's that ftdash lacks, with
-        what to do instead; a bad value; settings that contradict each other.
+        Rejected: an unknown key, with its closest neighbour; a setting of Flink's that is
+        missing here, with what to do instead; a bad value; settings that contradict each other.
     """
     for key in given:
         _check_known(key)
@@ -435,11 +435,11 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
 
 
 def changed_settings(given: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """The given settings after `changes` to a run that goes on.
+    """Returns the given settings after `changes` to a running run.
 
     Raises:
-        Rejected: there is no change, a setting cannot change while a run goes on, or a start would
-        refuse the settings.
+        Rejected: there is no change, a setting cannot change during a run, or a start would refuse
+        the settings.
     """
     if not changes:
         raise Rejected(f"Name a setting to change: {_listed_live()}.")

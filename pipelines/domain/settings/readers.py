@@ -16,7 +16,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNIT_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|min|h|d)")
 MOST_DAYS = 3_650
-"""The longest duration: to say never, leave the setting out, or write off."""
+"""The longest duration. To say never, leave the setting out or write off."""
 MOST_MEMORY_BYTES = 1 << 40
 _SIZE = re.compile(r"([0-9]{1,12})\s*(b|kb|mb|gb)")
 
@@ -39,7 +39,7 @@ class Definition:
     default: str
     read: Reader[SettingValue]
     help: str
-    changes_live: bool = False  # may change while a run goes on
+    changes_live: bool = False  # may change during a run
 
     def parse(self, text: str) -> SettingValue:
         """Raises Rejected naming key, value and what was expected."""
@@ -58,7 +58,7 @@ def setting(
 
 
 def definition_of(declared: Field[SettingValue]) -> Definition:
-    """`declared`: a field made with `setting`."""
+    """Returns the definition of a field made with `setting`."""
     definition: Definition = declared.metadata[_DECLARED]
     return definition
 

@@ -144,8 +144,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
-    """How operators take what is queued in front of them, and how much of the processor; every slot
-    gets them."""
+    """How operators take queued batches, and how much of the processor; every slot gets them."""
 
     coalesced_rows: int = setting(
         "pipeline.coalescing.max-rows",
@@ -218,8 +217,8 @@ class InputOptions:
 AS_SENT = InputOptions(
     coalesced_rows=1, coalescing_wait_ms=0, longest_work_ms=0, debloats_channels=False
 )
-"""For mode ACKED. It fails and repeats batches as they were sent, so it joins none. No barrier
-waits there behind queued records, so its channels need no bound in time."""
+"""The options of mode ACKED. It fails and repeats batches as they were sent, so it joins none. No
+barrier waits there behind queued records, so its channels need no bound in time."""
 
 
 def _host(text: str) -> str:
@@ -236,7 +235,7 @@ def _reachable_host(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """Under which addresses driver and slots listen and are reached."""
+    """The addresses on which driver and slots listen, and under which they are reached."""
 
     driver_host: str = setting(
         "jobmanager.rpc.address",
@@ -275,7 +274,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """What driver and slots encrypt their connections with."""
+    """How driver and slots encrypt their connections."""
 
     enabled: bool = setting(
         "security.ssl.internal.enabled",

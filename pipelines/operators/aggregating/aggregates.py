@@ -1,5 +1,7 @@
-"""The aggregate functions: count, sum, mean, max, min and count_distinct. They leave nulls out, as
-in SQL. Counts may have a condition, as SQL's `FILTER (WHERE ...)`: a boolean column.
+"""The aggregate functions: count, sum, mean, max, min and count_distinct.
+
+They leave nulls out, as in SQL. A count may have a condition, a boolean column, like SQL's
+`FILTER (WHERE ...)`.
 
 An aggregate turns each row into accumulators (`lift`), and accumulators into a result; it does not
 combine them in between. Without any value, a result is null and a count 0. Accumulators are
@@ -8,7 +10,7 @@ fixed-width columns. Each combines by one associative operation with an identity
 Distinct values of running totals are counted by an operator in front of the aggregation
 (`ranking.deduplicate`), which marks the rows that bring a new value to their key. The aggregate
 counts the marks, so partial results combine like those of any count. In windows,
-`windowing.distinct_counts` counts.
+`windowing.distinct_counts` counts the values.
 """
 
 from abc import ABC, abstractmethod
@@ -64,7 +66,7 @@ class Accumulator:
         return float("-inf") if lowest else float("inf")
 
     def reduce(self, values: Values, groups: Groups) -> Values:
-        """Combine the rows of each group."""
+        """Combines the rows of each group."""
         if self.combine is Combine.SUM and values.dtype == np.bool_:
             counted = groups.index if values.all() else groups.index[values]
             return np.bincount(counted, minlength=groups.count)
@@ -89,7 +91,7 @@ VALUE = "value"
 
 
 class Aggregate(ABC):
-    """An aggregate as the author writes it; it is bound to a schema before use, see `bind`."""
+    """An aggregate as the author writes it; `bind` binds it to a schema before use."""
 
     @abstractmethod
     def bind(self, schema: pa.Schema) -> "BoundAggregate":
@@ -104,7 +106,7 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
-        """The accumulators of each row alone."""
+        """Returns the accumulators of each row alone."""
 
     @abstractmethod
     def result(self, accumulated: list[Values]) -> pa.Array: ...
@@ -209,7 +211,7 @@ def check_condition(schema: pa.Schema, column: str | None) -> None:
 
 
 def holds(batch: pa.RecordBatch, condition: str | None) -> Values:
-    """True in the rows that count; a condition that is null does not hold."""
+    """True in the rows that count; a null condition counts as false."""
     if condition is None:
         return np.ones(batch.num_rows, np.bool_)
     column = batch.column(condition).fill_null(False)
@@ -225,7 +227,7 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
 
 
 def sum(column: str) -> Aggregate:
-    """Integers stay integers (64 bits); everything else becomes a double."""
+    """Sums a column. Integers stay integers (64 bits); everything else becomes a double."""
     return Fold("sum", column)
 
 
@@ -234,7 +236,7 @@ def mean(column: str) -> Aggregate:
 
 
 def max(column: str) -> Aggregate:
-    """Numbers or timestamps; the result has the column's type."""
+    """Takes numbers or timestamps; the result has the column's type."""
     return Fold("max", column)
 
 
@@ -243,7 +245,7 @@ def min(column: str) -> Aggregate:
 
 
 def mark_of(column: str, condition: str | None = None) -> str:
-    """The column that says which rows bring a new value of `column`."""
+    """Returns the name of the column that marks the rows with a new value of `column`."""
     return f"__first__{column}" if condition is None else f"__first__{column}__where__{condition}"
 
 
@@ -291,10 +293,11 @@ class _BoundCountDistinct(BoundAggregate):
 def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     """Counts the distinct values of a column, exactly; a null is no value.
 
-    The state holds every value of each key; in windows of time, until the window is closed.
-    Sessions keep every row. Not in windows of a number of rows.
+    The state has every value of each key; in windows of time, until the window is closed.
+    Sessions keep every row. Windows of a number of rows cannot count distinct values.
 
     `where` names a boolean column: only rows in which it is true count. Counts of one
-    column under several conditions hold each value once. Only for running totals of records.
+    column under several conditions keep each value once. Only running totals of records
+    can use `where`.
     """
     return CountDistinct(column, where)

@@ -63,8 +63,10 @@ class Aggregation:
         *,
         of_changes: bool = False,
     ) -> "Aggregation":
-        """Raises Rejected naming a column that is missing, unusable or produced twice. Of changes,
-        there are only sums; see `changelog_aggregate` for the others."""
+        """Raises Rejected naming a column that is missing, unusable or produced twice.
+
+        Over a changelog, only sums are possible; see `changelog_aggregate` for the others.
+        """
         if not aggregates:
             raise Rejected("An aggregation needs at least one aggregate, such as total=count().")
         key_schema = pa.schema([field_of(schema, key) for key in keys])
@@ -106,7 +108,7 @@ class Aggregation:
         )
 
     def lift(self, batch: pa.RecordBatch) -> list[Values]:
-        """The accumulators of each record alone; a row that is taken back is subtracted."""
+        """Returns the accumulators of each record alone; subtracts a row that is taken back."""
         lifted = [values for output in self.outputs for values in output.aggregate.lift(batch)]
         if not self.of_changes:
             return lifted
@@ -114,7 +116,7 @@ class Aggregation:
         return [values * of_rows for values in lifted]
 
     def lifted(self, partials: pa.RecordBatch) -> list[Values]:
-        """The accumulators that a batch of partial results carries."""
+        """Returns the accumulators in a batch of partial results."""
         return [partials.column(a.name).to_numpy(zero_copy_only=False) for a in self.accumulators]
 
     def reduce(self, lifted: list[Values], groups: Groups) -> list[Values]:
@@ -126,7 +128,7 @@ class Aggregation:
         return pa.RecordBatch.from_arrays([*keys.columns, *columns], schema=self.partial_schema)
 
     def fold(self, table: Table, keys: pa.RecordBatch, reduced: list[Values]) -> list[Values]:
-        """Merge into the rows of distinct `keys`; returns their new accumulators."""
+        """Merges values into the rows of distinct `keys`; returns their new accumulators."""
         return fold(table, self.accumulators, keys, reduced)
 
     def results(self, keys: pa.RecordBatch, accumulated: list[Values]) -> pa.RecordBatch:
@@ -141,7 +143,7 @@ class Aggregation:
 def fold(
     table: Table, accumulators: list[Accumulator], keys: pa.RecordBatch, reduced: list[Values]
 ) -> list[Values]:
-    """Merge into the rows of distinct `keys`; returns their new accumulators."""
+    """Merges values into the rows of distinct `keys`; returns their new accumulators."""
     rows = table.rows_for(keys)
     merged = []
     for accumulator, values in zip(accumulators, reduced, strict=True):
@@ -152,7 +154,7 @@ def fold(
 
 
 def reduce(accumulators: list[Accumulator], lifted: list[Values], groups: Groups) -> list[Values]:
-    """Combine the accumulators of all members of each group."""
+    """Combines the accumulators of all members of each group."""
     pairs = zip(accumulators, lifted, strict=True)
     return [accumulator.reduce(values, groups) for accumulator, values in pairs]
 
@@ -164,7 +166,7 @@ def _bind(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Output:
 
 
 def refuse_kind_key(keys: tuple[str, ...]) -> None:
-    """Raises Rejected for a key that would keep the rows of a changelog and their return apart."""
+    """Raises Rejected for a key that would separate rows of a changelog from their retractions."""
     if ROW_KIND in keys:
         raise Rejected(
             f"its input is a changelog, so {ROW_KIND!r} cannot be a key. Leave it out, or put"

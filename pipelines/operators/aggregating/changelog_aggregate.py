@@ -1,17 +1,17 @@
 """Running totals of a changelog, with minimum, maximum or a count of distinct values.
 
 Sums and counts subtract the rows that are taken back. The others need to know which values are
-left, so the operator keeps the values of each key, each with how often it is there. Rows come
-whole: a step before the exchange could combine sums, but not these.
+left, so the operator keeps the values of each key, each with its count. Rows arrive whole, because
+a step before the exchange could combine sums but not these.
 
 The values take three tables. The first has a row for each key and value, with its count. Values
 that can be ordered also have a place, from 0 without gaps; the second table has the value at each
-place, so that the values of a key can be looked through. The third has the number of values of each
-key, with the least and the greatest one. Only when one of those two goes are the values of its key
-looked through. A value that is taken back before it has come keeps a count below 0, and is not
-there.
+place, so that the operator can scan the values of a key. The third has the number of values of each
+key, with the least and the greatest one. The operator scans the values of a key only when one of
+those two goes. A value that is taken back before it arrives keeps a count below 0, and does not
+count as present.
 
-Source: Flink's `MinWithRetractAggFunction`, whose map of counts is looked through likewise.
+Source: Flink's `MinWithRetractAggFunction`, which scans its map of counts in the same way.
 """
 
 from collections.abc import Mapping
@@ -46,8 +46,10 @@ Ends = npt.NDArray[Any]
 
 
 class CountedValues:
-    """Guarantee: of all rows added to a key less those taken back, the distinct values that are
-    left, and the least and the greatest one. A null is no value."""
+    """Guarantee: knows the distinct values of each key, and the least and the greatest one.
+
+    The values are those of all rows added to the key minus those taken back. A null is no value.
+    """
 
     def __init__(self, keys: tuple[str, ...], column: str, schema: pa.Schema) -> None:
         """Raises Rejected naming a column that state cannot hold."""
@@ -65,10 +67,10 @@ class CountedValues:
         self._places: Table | None = tables[2] if self._has_order else None
 
     def add(self, batch: pa.RecordBatch, signs: Longs) -> None:
-        """`signs` 1: the row is added; -1: it is taken back.
+        """Adds the rows whose sign is 1, and takes back those whose sign is -1.
 
         1. Sum the signs of each key and value. 2. Take out the values that are gone, and close the
-        gaps in the places. 3. Put new values at the places behind. 4. Note the counts. 5. Find the
+        gaps in the places. 3. Put new values at the next places. 4. Note the counts. 5. Find the
         ends of the keys that have changed.
         """
         is_value = batch.column(self._column).is_valid()
@@ -100,12 +102,12 @@ class CountedValues:
             )
 
     def distinct(self, keys: pa.RecordBatch) -> Longs:
-        """How many distinct values each key has."""
+        """Returns how many distinct values each key has."""
         rows = self._sizes.rows_for(keys)
         return self._sizes.read(_SIZE, rows).astype(np.int64)
 
     def end(self, keys: pa.RecordBatch, *, is_least: bool) -> pa.Array:
-        """The least or the greatest value of each key, in the type of the column; null if none."""
+        """Returns the least or greatest value of each key, in the column's type; null if none."""
         rows = self._sizes.rows_for(keys)
         ends = self._sizes.read(_LEAST if is_least else _GREATEST, rows)
         is_empty = self._sizes.read(_SIZE, rows) == 0
@@ -114,7 +116,7 @@ class CountedValues:
     def _take_out(
         self, places: Table, by_key: Groups, goes: Flags, held: Longs, left: Longs
     ) -> None:
-        """Values at the last places of a key move to the places that become free."""
+        """Moves the values at the last places of a key to the places that become free."""
         if not goes.any():
             return
         keys, free = by_key.index[goes], held[goes]
@@ -181,7 +183,7 @@ class CountedValues:
         return np.full(count, least), np.full(count, greatest)
 
     def _read(self, column: str, rows: Rows) -> Longs:
-        """0 where there is no row."""
+        """Returns the column's values, or 0 where there is no row."""
         is_there = rows != NO_ROW
         values = np.zeros(len(rows), np.int64)
         if column in self._value_names:
@@ -192,7 +194,7 @@ class CountedValues:
         return with_column(keys.take(pa.array(index)), PLACE, pa.array(places, pa.int64()))
 
     def _coded(self, batch: pa.RecordBatch) -> pa.Array:
-        """Values with an order as 64 bits, which any state can have as a key."""
+        """Encodes values with an order in 64 bits, which any state can have as a key."""
         column = batch.column(self._column)
         if not self._has_order:
             return column
@@ -239,12 +241,12 @@ class CountedValues:
 
 
 def has_order(given: pa.DataType) -> bool:
-    """Numbers and timestamps; uint64 does not fit the 64 bits in which values are kept."""
+    """True for numbers and timestamps; uint64 does not fit the 64 bits that values are kept in."""
     return is_whole(given) or bool(pa.types.is_floating(given))
 
 
 def no_ends(given: pa.DataType) -> tuple[int | float, int | float]:
-    """The least and the greatest value where there is none yet."""
+    """Returns the initial least and greatest value of a key that has no value yet."""
     if pa.types.is_floating(given):
         return float("inf"), float("-inf")
     bounds = np.iinfo(np.int64)
@@ -263,14 +265,14 @@ def _members(by_key: Groups, chosen: Flags) -> Longs:
 
 
 def _numbered(ordered: Longs) -> Longs:
-    """For each element, how many equal ones come before it; equal ones are neighbours."""
+    """Counts, for each element, the equal ones before it. Equal elements must be neighbours."""
     positions = np.arange(len(ordered))
     begins = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     return np.asarray(positions - np.maximum.accumulate(np.where(begins, positions, 0)))
 
 
 def needs_values(aggregate: Aggregate) -> TypeGuard[Fold | CountDistinct]:
-    """Taking back a row may change its result to a value of an earlier row."""
+    """True if taking back a row may change the result to a value of an earlier row."""
     is_end = isinstance(aggregate, Fold) and aggregate.name in ("min", "max")
     return is_end or isinstance(aggregate, CountDistinct)
 
@@ -344,5 +346,5 @@ class ChangelogAggregate(Operator):
 
 
 def _result_type(aggregate: Fold | CountDistinct, schema: pa.Schema) -> pa.DataType:
-    """Raises Rejected naming a column of which there is no least value."""
+    """Raises Rejected naming a column that has no least value."""
     return aggregate.bind(schema).output_type if isinstance(aggregate, Fold) else pa.int64()

@@ -1,8 +1,8 @@
 """The operator behind `map_async`: asks a service for each row, or for each batch.
 
-Rows whose results have not left are its state, in the order of the input. After a restore they are
-asked again, before anything new; so a service sees a request again after a failure, and the output
-has each result once. At another parallelism the rows are dealt to the subtasks in turn.
+Its state is the rows whose results have not left, in the order of the input. After a restore it
+asks for them again, before anything new. So a service sees a request again after a failure, but the
+output has each result once. At another parallelism the rows are dealt to the subtasks in turn.
 
 Source: Flink's `AsyncDataStream` and `AsyncWaitOperator`.
 """
@@ -34,16 +34,18 @@ from pipelines.operators.stateless import check_declared
 from pipelines.state.descriptors import ListStateDescriptor
 
 IN_FLIGHT = "in_flight"
-"""The state: rows that were asked, or wait to be."""
+"""The state: rows that the operator has asked for, or has yet to ask for."""
 
 ORIGINS = "__origins"
 TIMED_OUT = "requests_timed_out"
-"""Counter: results that the author's `timed_out` gave."""
+"""Counts the results that the author's `timed_out` gave."""
 
 
 class AsyncMap(AsyncOperator):
-    """Guarantee: each row of the input has its result in the output once, and event time waits for
-    it. Needs a function that may be called again for a row."""
+    """Guarantee: the output has the result of each input row once, and event time waits for it.
+
+    Needs a function that may be called again for a row.
+    """
 
     def __init__(
         self, function: AsyncCall | AsyncFunction, schema: pa.Schema, policy: RequestPolicy
@@ -63,7 +65,7 @@ class AsyncMap(AsyncOperator):
         return self._schema
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
-        """Raises Rejected in the mode that follows each record instead of keeping state."""
+        """Raises Rejected in the mode ACKED, which follows each record instead of keeping state."""
         super().open(context, inputs)
         if context.lineage is not None:
             raise Rejected(
@@ -79,7 +81,7 @@ class AsyncMap(AsyncOperator):
         )
 
     def on_restored(self) -> None:
-        """Nothing is asked before the subtask runs."""
+        """Queues the restored rows, but asks for nothing before the subtask runs."""
         rows = self._kept.get()
         self._kept.clear()
         fields = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True))
@@ -159,7 +161,7 @@ class AsyncMap(AsyncOperator):
                 self.context.mark(due)
 
     def _emit_all(self, results: Results) -> None:
-        """Raises what a request raised; `failing_row` then knows its row."""
+        """Raises the error that a request raised; `failing_row` then knows its row."""
         for number, answer in results.answers:
             self._row_in_work = number
             if answer.error is not None:
@@ -176,25 +178,25 @@ class AsyncMap(AsyncOperator):
 
     @abstractmethod
     def _count(self, rows: pa.RecordBatch) -> int:
-        """How many requests the rows need."""
+        """Returns how many requests the rows need."""
 
     @abstractmethod
     def _argument(self, work: Work) -> Any:
-        """What the next request of this work is called with."""
+        """Returns the argument of this work's next request."""
 
     @abstractmethod
     def _unfinished_rows(self, work: Work) -> pa.RecordBatch:
-        """The rows without a result."""
+        """Returns the rows without a result."""
 
     @abstractmethod
     def _emit(self, answer: Answer) -> None: ...
 
     def _flush(self) -> None:
-        """All answers of one work were emitted."""
+        """Called when all due answers of one work were emitted."""
 
 
 class AsyncMapRows(AsyncMap):
-    """One request for each row, which is a dictionary; so is the result."""
+    """Makes one request for each row; the row and the result are dictionaries."""
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
@@ -220,7 +222,7 @@ class AsyncMapRows(AsyncMap):
 
 
 class AsyncMapBatches(AsyncMap):
-    """One request for all rows that came together; the result is a batch of any length."""
+    """Makes one request for all rows that arrived together; the result is a batch of any length."""
 
     def failing_row(self, batch: pa.RecordBatch) -> int:
         return -1

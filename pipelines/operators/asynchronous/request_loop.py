@@ -1,7 +1,7 @@
 """One asyncio loop in a thread of its own, on which the requests of one subtask run.
 
 The subtask's thread hands requests over and takes answers; it never waits for them. The loop ends
-with `close`, or when the object is collected, so that a killed subtask leaves no thread behind.
+with `close`, or when Python collects the object, so that a killed subtask leaves no thread behind.
 
 Source: Flink's `AsyncWaitOperator`, `RetryableAsyncOperatorDelegator`.
 """
@@ -29,7 +29,7 @@ from pipelines.operators.asynchronous.request_queue import Answer, Work
 
 LONGEST_RETRY_DELAY = timedelta(seconds=30)
 CLOSES_WITHIN_S = 10.0
-"""How long the end of a subtask waits for the author's `close`."""
+"""How long a subtask that ends waits for the author's `close`."""
 
 Asked: TypeAlias = tuple[Work, int]
 AsyncCall: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -45,7 +45,7 @@ class AsyncFunction:
         """Called once, before the first request: make the client here."""
 
     async def invoke(self, row: Any) -> Any:
-        """One request. `row` is a dictionary, or a batch in `map_batches_async`."""
+        """Makes one request. `row` is a dictionary, or a batch in `map_batches_async`."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -54,9 +54,10 @@ class AsyncFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPolicy:
-    """`timeout` is that of a request with all its retries. `timed_out`: returns the result instead.
+    """The limits of requests. `timeout` is for one request with all its retries.
 
-    The delay before a retry doubles each time, up to 30 s.
+    After a timeout, `timed_out` returns the result instead. The delay before a retry doubles each
+    time, up to 30 s.
     """
 
     capacity: int
@@ -86,7 +87,7 @@ def check_async(function: AsyncCall | AsyncFunction) -> None:
 
 
 class RequestLoop:
-    """Called by the subtask's thread. `wake` is called by the loop's, after each answer."""
+    """Used by the subtask's thread. The loop's thread calls `wake` after each answer."""
 
     def __init__(
         self,
@@ -105,17 +106,17 @@ class RequestLoop:
         self._finalizer = weakref.finalize(self, _stop, self._loop)
 
     def ask(self, requests: Iterable[tuple[Asked, Any]]) -> None:
-        """Starts them in this order; each with what the function is called with."""
+        """Starts the requests in this order; each comes with the argument for the function."""
         batch = list(requests)
         if batch:
             self._loop.call_soon_threadsafe(self._runner.start, batch)
 
     def answered(self) -> list[tuple[Work, int, Answer]]:
-        """What came back since the last call."""
+        """Returns the answers that arrived since the last call."""
         return [self._answers.get() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        """Gives up what is under way, and closes the author's function. Raises what that raises."""
+        """Gives up pending requests and closes the author's function; raises what that raises."""
         try:
             closing = asyncio.run_coroutine_threadsafe(self._runner.close(), self._loop)
             closing.result(CLOSES_WITHIN_S)
@@ -125,7 +126,7 @@ class RequestLoop:
 
 
 class _Runner:
-    """Used on the loop only."""
+    """Makes the requests. Used on the loop only."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class _Runner:
 
 
 def _run(loop: asyncio.AbstractEventLoop, runner: _Runner) -> None:
-    """Connections do not outlive the loop, even if `close` was never called."""
+    """Runs the loop. Connections do not outlive it, even if `close` was never called."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

@@ -1,7 +1,7 @@
-"""The order of requests under way: what is asked next, and which results may leave.
+"""The order of requests: which request the operator makes next, and which results may leave.
 
-Pure. The operator asks, and reports answers to this queue. Rows that came together are one `Work`.
-Marks of event time stand between them, in the order of the input.
+Pure. The operator makes the requests and reports the answers to this queue. Rows that arrived
+together are one `Work`. Marks of event time are between them, in the order of the input.
 
 Source: Flink's `OrderedStreamElementQueue` and `UnorderedStreamElementQueue`.
 """
@@ -23,16 +23,16 @@ TimeMark: TypeAlias = Watermark | WatermarkStatus
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request returned. `error` None: it succeeded."""
+    """The result of a request; `error` is None if it succeeded."""
 
     value: Any = None
     error: Exception | None = None
-    is_late: bool = False  # the function for requests that time out gave the value
+    is_late: bool = False  # the request timed out, and the author's `timed_out` gave the value
 
 
 @dataclass(slots=True)
 class Work:
-    """Rows that came together, with one request for each row or one for all."""
+    """Rows that arrived together, with one request for each row or one for all."""
 
     rows: pa.RecordBatch
     origins: Origins
@@ -55,7 +55,7 @@ class Work:
         self._answers[number] = answer
 
     def take(self, *, in_order: bool) -> list[tuple[int, Answer]]:
-        """The answers that may leave, by number."""
+        """Removes and returns the answers that may leave, by number."""
         numbers = self._next_in_order() if in_order else sorted(self._answers)
         taken = [(number, self._answers.pop(number)) for number in numbers]
         self.is_given[numbers] = True
@@ -76,17 +76,20 @@ class Results:
 
 
 class RequestQueue:
-    """Guarantee: no mark leaves before the results of the rows that came before it, and no result
-    before the marks that came before its row. In order: results leave as their rows came."""
+    """Guarantee: results and marks of event time never overtake each other.
+
+    No mark leaves before the results of the rows that arrived before it, and no result before the
+    marks that arrived before its row. With `in_order`, results leave in the order of their rows.
+    """
 
     def __init__(self, capacity: int, *, in_order: bool) -> None:
-        """`capacity`: how many requests are asked whose results have not left."""
+        """`capacity` limits the requests that were made and whose results have not left."""
         self._capacity = capacity
         self._in_order = in_order
         self._entries: deque[Work | TimeMark] = deque()
         self._to_ask: deque[Work] = deque()
         self._under_way = 0
-        self._has_ended = False  # event time has: nothing follows
+        self._has_ended = False  # event time has ended, and nothing follows
 
     @property
     def is_empty(self) -> bool:
@@ -94,7 +97,7 @@ class RequestQueue:
 
     @property
     def is_full(self) -> bool:
-        """Take no input: rows wait, or the end of event time waits for all that came before."""
+        """True if rows wait to be asked for, or the end of event time waits for earlier entries."""
         return bool(self._to_ask) or (self._has_ended and bool(self._entries))
 
     def add(self, work: Work) -> None:
@@ -102,7 +105,7 @@ class RequestQueue:
         self._to_ask.append(work)
 
     def add_mark(self, mark: TimeMark) -> None:
-        """A watermark takes the place of one that it follows directly."""
+        """Adds a mark; a watermark replaces one that it follows directly."""
         if isinstance(mark, Watermark):
             self._has_ended = self._has_ended or mark.timestamp_ms >= MAX_WATERMARK_MS
             if self._entries and isinstance(self._entries[-1], Watermark):
@@ -110,7 +113,7 @@ class RequestQueue:
         self._entries.append(mark)
 
     def take_to_ask(self) -> list[tuple[Work, int]]:
-        """The requests to ask now."""
+        """Returns the requests to make now."""
         taken: list[tuple[Work, int]] = []
         while self._to_ask and self._under_way < self._capacity:
             work = self._to_ask[0]
@@ -122,7 +125,7 @@ class RequestQueue:
         return taken
 
     def take_due(self) -> Iterator[Results | TimeMark]:
-        """What may leave now, in order."""
+        """Yields the results and marks that may leave now, in order."""
         while self._entries:
             first = self._entries[0]
             if not isinstance(first, Work):
@@ -135,11 +138,11 @@ class RequestQueue:
                 return
 
     def unfinished(self) -> list[Work]:
-        """All work with results that have not left, as it came."""
+        """Returns all work with results that have not left, in order of arrival."""
         return [entry for entry in self._entries if isinstance(entry, Work)]
 
     def _take_answered(self) -> Iterator[Results]:
-        """Goes up to the next mark."""
+        """Yields the results that may leave, up to the next mark."""
         for entry in self._entries:
             if not isinstance(entry, Work):
                 return

@@ -2,10 +2,10 @@
 
 The index is built when the first element arrives, after a restore has loaded the rows. It consists
 of runs, each sorted by the hash of the key and then by time, so a few binary searches look up a
-whole batch of keys. A run holds numbers only: the rows are read where the state has them, which is
+whole batch of keys. A run contains only numbers: rows are read where the state keeps them, which is
 in memory with every backend. Runs of similar size are merged, so that there are few runs and each
-number moves a logarithmic number of times. Large runs are merged by another thread, so that
-barriers pass meanwhile. Rows of equal hash are compared by key; null equals nothing.
+number moves a logarithmic number of times. Another thread merges large runs, so that barriers can
+pass meanwhile. Rows of equal hash are compared by key; null equals nothing.
 
 Source: O'Neil et al., "The log-structured merge-tree" (1996), for the runs.
 """
@@ -27,12 +27,12 @@ from pipelines.state.entries import ranks
 from pipelines.state.hashing import Hashes, is_bijective, key_hashes
 
 MAX_PAIRS = 1 << 20
-"""How many pairs are handled together, unless one row alone has more partners."""
+"""The most pairs that are handled together, unless one row alone has more partners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Pairs: the positions of rows in the question, and the row that each of them found."""
+    """Pairs: the positions of keys among those asked for, and the row that each of them found."""
 
     asked: Longs
     found: pa.RecordBatch
@@ -40,15 +40,15 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Keys, each with the first and the last time at which its partners lie.
+    """Keys to look up, each with the first and the last time that its partners may have.
 
-    `order` sorts the hashes: a search for sorted ones takes a fifth of the time.
+    `order` sorts the hashes, because a search for sorted ones takes a fifth of the time.
     """
 
     keys: pa.RecordBatch
     hashes: Hashes
     order: Longs
-    earliest: Longs | None  # None: any time will do
+    earliest: Longs | None  # None means any time
     latest: Longs | None
 
     @classmethod
@@ -62,7 +62,7 @@ class _Asked:
         return _Asked.of(keys, hashes, _at(self.earliest, rows), _at(self.latest, rows))
 
     def equals(self, rows: Longs, found: pa.RecordBatch) -> Flags:
-        """Whether each of these rows, in order, has the key of the one found by its hash."""
+        """Flags the rows that have the same key as the row that their hash found, in order."""
         names, keys = self.keys.schema.names, self.keys
         columns = [keys.column(0), found.column(names[0])]
         if is_bijective(keys.schema) and not any(column.null_count for column in columns):
@@ -79,16 +79,16 @@ def _at(times: Longs | None, rows: Longs) -> Longs | None:
 
 
 MERGED_AT_ONCE = 1 << 18
-"""How many rows the subtask's thread merges itself, in some tens of milliseconds."""
+"""The most rows that the subtask's thread merges itself, in some tens of milliseconds."""
 
 RUNS_MAX = 64
-"""With more runs, the subtask waits for the thread that merges: a lookup reads all of them."""
+"""From this many runs on, the subtask waits for the merging thread: a lookup reads all runs."""
 
 _MERGER = ThreadPoolExecutor(1, thread_name_prefix="join-index")
 
 
 class RowsInPlace:
-    """The rows of a state, each known by its time and by its number among those of its bucket.
+    """The rows of a state, each identified by its time and by its number within its bucket.
 
     A bucket of `width_ms` is a namespace of the state, and numbers are in order of arrival.
     """
@@ -102,7 +102,7 @@ class RowsInPlace:
         return times - times % self._width_ms
 
     def next_numbers(self, times: Longs) -> Longs:
-        """Of rows that are just being added to the state, in their order."""
+        """Numbers rows that are just being added to the state, in their order."""
         buckets = self.buckets(times)
         if (buckets == buckets[0]).all():
             begin = self._numbered.get(int(buckets[0]), 0)
@@ -116,13 +116,13 @@ class RowsInPlace:
         return begins[bucket] + ranks(bucket)
 
     def pop(self, buckets: Iterable[int]) -> None:
-        """A bucket that comes again begins to number its rows anew."""
+        """Removes buckets. A bucket that comes back numbers its rows from 0 again."""
         for bucket in buckets:
             self._rows.pop(bucket)
             self._numbered.pop(bucket, None)
 
     def take(self, times: Longs, numbers: Longs) -> tuple[Longs, pa.RecordBatch]:
-        """These rows, in an order in which those of each batch are neighbours; and that order."""
+        """Returns an order that keeps rows of a batch together, and the rows in that order."""
         order, taken = self._by_batch(times, numbers)
         return order, pa.concat_batches(taken)
 
@@ -153,7 +153,7 @@ class RowsInPlace:
 
 
 class RowIndex:
-    """Finds rows of a state. The side that adds rows here adds them to the state as well."""
+    """Finds rows of a state. A side that adds rows here also adds them to the state."""
 
     def __init__(self, keys: tuple[str, ...], rows: RowsInPlace) -> None:
         self._keys = list(keys)
@@ -174,7 +174,7 @@ class RowIndex:
             self._begin_merging()
 
     def _may_merge(self, place: int, rows_max: float) -> bool:
-        """Whether that run and the next one are similar enough, and no other thread has them."""
+        """True if that run and the next one are similar in size, and no other thread has them."""
         if place < 0:
             return False
         run, younger = self._runs[place : place + 2]
@@ -192,7 +192,7 @@ class RowIndex:
                 return
 
     def _take_merged(self) -> None:
-        """Raises what the other thread raised."""
+        """Takes the run that the other thread has merged. Raises what that thread raised."""
         merging = self._merging
         if merging is None or not (merging.merged.done() or len(self._runs) >= RUNS_MAX):
             return
@@ -206,7 +206,7 @@ class RowIndex:
     def match(
         self, keys: pa.RecordBatch, earliest: Longs | None = None, latest: Longs | None = None
     ) -> Iterator[Matches]:
-        """All partners of each key with a time between the two, both included."""
+        """Yields all partners of each key with a time between the two, both included."""
         asked = self._asked(keys, earliest, latest)
         for run in self._runs:
             yield from run.match(asked, self._rows)
@@ -224,17 +224,17 @@ class RowIndex:
         return _Asked.of(keys, key_hashes(keys, self._keys), earliest, latest)
 
     def drop_before(self, time_ms: int) -> None:
-        """Forget older rows, which leave the state."""
+        """Forgets older rows, which leave the state."""
         runs = [r if r.oldest_ms >= time_ms else r.only(r.times >= time_ms) for r in self._runs]
         self._runs = [run for run in runs if len(run)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Positions are those of the sorted rows.
+    """A sorted part of the index. A position is the place of a row in it.
 
     `hashes` are distinct and ascend; `begins` and `ends` bound the positions of each, by time.
-    `times` and `numbers`, by position, say which row it is.
+    `times` and `numbers` identify the row at each position.
     """
 
     hashes: Hashes
@@ -268,7 +268,7 @@ class _Run:
         return len(self.times)
 
     def contains(self, asked: _Asked, stored: RowsInPlace) -> Flags:
-        """Compares the first row of each hash; the others only if that one has another key."""
+        """Compares the first row of each hash, and the others only if that one has another key."""
         is_known = np.zeros(len(asked.hashes), np.bool_)
         rows, place = self._of_equal_hash(asked)
         if len(rows) == 0:
@@ -298,7 +298,7 @@ class _Run:
                 yield Matches(of_asked[same], found.filter(pa.array(same)))
 
     def _of_equal_hash(self, asked: _Asked) -> tuple[Longs, Longs]:
-        """Which of them have rows here, and the number of the hash of each."""
+        """Returns which of the keys have rows here, and the number of each one's hash."""
         number = np.empty(len(asked.hashes), np.int64)
         number[asked.order] = np.searchsorted(self.hashes, asked.hashes[asked.order])
         number = np.minimum(number, len(self.hashes) - 1)
@@ -308,7 +308,7 @@ class _Run:
     def _within(
         self, number: Longs, earliest: Longs | None, latest: Longs | None
     ) -> tuple[Longs, Longs]:
-        """The positions of each hash that lie between the times; all searches halve in step."""
+        """Returns the positions of each hash between the times; all searches halve in step."""
         first, end = self.begins[number], self.ends[number]
         if earliest is not None:
             first = _search(self.times, first, end, earliest)
@@ -331,7 +331,7 @@ class _Merging:
 
 
 def _search(times: Longs, low: Longs, high: Longs, wanted: Longs) -> Longs:
-    """In each slice [low, high) of `times`, which ascend there, the first one >= `wanted`."""
+    """Finds, in each slice [low, high) of `times`, which ascend there, the first >= `wanted`."""
     low, high = low.copy(), high.copy()
     while (is_open := low < high).any():
         middle = (low + high) // 2
@@ -342,7 +342,7 @@ def _search(times: Longs, low: Longs, high: Longs, wanted: Longs) -> Longs:
 
 
 def _parts(counts: Longs) -> Iterator[slice]:
-    """Divides into neighbouring rows whose pairs together stay below the bound."""
+    """Divides rows into slices whose pairs together stay below MAX_PAIRS."""
     total = np.cumsum(counts)
     begin = 0
     while begin < len(counts):
@@ -381,7 +381,7 @@ class TimedSide:
 
     @property
     def index(self) -> RowIndex:
-        """Rows in buckets of another width, which an older version made, go into this one's."""
+        """The index. Rows in an older version's buckets of another width move to this one's."""
         if self._index is None:
             self._index = RowIndex(self._keys, self._in_place)
             others: list[pa.RecordBatch] = []
@@ -405,7 +405,7 @@ class TimedSide:
             self._rows.append(bucket, of_bucket)
 
     def drop_before(self, time_ms: int) -> None:
-        """Drop rows older than that; those of the bucket that contains it stay for a while."""
+        """Drops rows older than that; those in the same bucket as that time stay for a while."""
         gone = self._rows.namespaces_at_most(time_ms - self._bucket_ms)
         if gone:
             self.index.drop_before(gone[-1] + self._bucket_ms)
@@ -413,7 +413,7 @@ class TimedSide:
 
 
 class KeptSide:
-    """Rows that are kept for ever, or for a time-to-live after they came.
+    """Rows that are kept for ever, or for a time-to-live after they arrived.
 
     Rows are in buckets of processing time and are dropped with their whole bucket, so each stays
     for the time-to-live and up to a sixteenth of it more.
@@ -437,7 +437,7 @@ class KeptSide:
 
     @property
     def index(self) -> RowIndex:
-        """If there was no time-to-live before, rows begin to age when it first applies."""
+        """The index. If the time-to-live is new, rows begin to age when it first applies."""
         if self._index is None:
             self._index = RowIndex(self._keys, self._in_place)
             if self._ttl_ms is not None:
@@ -475,7 +475,7 @@ class KeptSide:
         return now_ms - now_ms % self._bucket_ms
 
     def _newest_expired(self, ttl_ms: int) -> int:
-        """Buckets that begin at or before this time ended longer ago than the time-to-live."""
+        """Returns the latest beginning of buckets that ended `ttl_ms` or longer ago."""
         return self._now_ms() - ttl_ms - self._bucket_ms
 
     @property

@@ -1,15 +1,15 @@
 """Joins of two streams without windows: of all rows, or of those within an interval of event time.
 
 Without an interval, every row of either side is kept. With a time-to-live, in processing time, a
-row is dropped that long after it came and finds no more partners; so the output is not the join of
-all input. An outer join cannot have a time-to-live: it would not know if a row without partners
+row is dropped that long after it arrived and finds no more partners; so the output is not the join
+of all input. An outer join cannot have a time-to-live: it would not know if a row without partners
 once had some. An inner join only ever adds rows. An outer join emits a row without a partner at
-once, and retracts it when its first partner comes. Its output has the column `row_kind`: `+I` for
+once, and retracts it when its first partner arrives. Its output has the column `row_kind`: `+I` for
 an added row, and `-D` for a retracted one, equal in all other columns. Both inputs must be streams
 that only add rows. Null equals nothing, as in SQL.
 
-Within an interval, a pair is emitted when its later row arrives. A row is kept while a partner may
-still come; once the watermark excludes that, the row is dropped. Rows behind the watermark are
+Within an interval, a pair is emitted when its second row arrives. A row is kept while a partner may
+still arrive; once the watermark excludes that, the row is dropped. Rows behind the watermark are
 late: they are counted, and go to the side outputs `late_left` and `late_right`.
 
 Source: Flink SQL's `StreamingJoinOperator` and its `RowKind`; Flink's `IntervalJoinOperator` (inner
@@ -58,9 +58,9 @@ from pipelines.operators.windowing.windows import with_time, without_late
 
 
 class StreamJoin(Operator):
-    """Guarantee: at any time, added less retracted rows are the join of all input so far.
+    """Guarantee: at any time, added minus retracted rows are the join of all input so far.
 
-    Port 0 is left, port 1 right. A batch takes rows away before it adds any.
+    Port 0 is left, port 1 right. A batch retracts rows before it adds any.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class StreamJoin(Operator):
         ]
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        """1. Retract rows that had no partner until now. 2. Add pairs. 3. Add rows without one."""
+        """1. Retract rows that now get a partner. 2. Add pairs. 3. Add rows without a partner."""
         for side in self._sides:
             side.drop_expired()
         is_null = has_null(batch, self._on)
@@ -116,7 +116,7 @@ class StreamJoin(Operator):
         self._sides[port].add(keyed)
 
     def _take_back(self, port: int, keyed: pa.RecordBatch) -> None:
-        """Retract rows of the other side for whose key this batch brings the first partners."""
+        """Retracts the other side's rows that get their first partners from this batch."""
         keys = group(keyed, list(self._on)).keys
         first_ones = keys.filter(pa.array(~self._sides[port].index.contains(keys)))
         for matches in self._sides[1 - port].match(first_ones):
@@ -140,7 +140,7 @@ JOIN_TIME = "join_time"
 """The later of a pair's two event times, which is the event time of the pair."""
 
 _BUCKETS = 8
-"""In how many steps state is dropped; each bucket holds that part of the interval."""
+"""State is dropped in this many steps; each bucket covers that part of the interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +168,13 @@ class Interval:
         return max(1, (self.upper_ms - self.lower_ms) // _BUCKETS)
 
     def partners(self, port: int, times_ms: Longs) -> tuple[Longs, Longs]:
-        """The times, on the other side, between which the partners of this side's rows lie."""
+        """Returns the earliest and latest times of the other side's partners for these rows."""
         if port == 0:
             return times_ms + self.lower_ms, times_ms + self.upper_ms
         return times_ms - self.upper_ms, times_ms - self.lower_ms
 
     def oldest_useful(self, port: int, watermark_ms: int) -> int:
-        """The time before which rows of this side find no partner among rows still to come."""
+        """Returns the time before which rows of this side find no partner among rows to come."""
         return watermark_ms + (-self.upper_ms if port == 0 else self.lower_ms)
 
 

@@ -2,13 +2,13 @@
 
 In event time, a row of the stream (port 0) waits until the watermark of both inputs has reached its
 time. Then its version is known: the newest row of its key in the table (port 1) that is not later
-than it. Of rows of a key with equal times the last to arrive counts. Versions behind the watermark
-are dropped except the newest one of each key. In processing time, a row of the stream takes the
-version that arrived last, at once.
+than the row. If rows of a key have equal times, the last to arrive counts. Versions behind the
+watermark are dropped, except the newest one of each key. In processing time, a row of the stream
+takes the version that arrived last, at once.
 
 Rows of the stream behind the watermark are late: they go to the side output `late_left`. Versions
-behind it may have come after rows that they belong to. They go to `late_right`, and serve the rows
-to come nevertheless, unless the key has a newer version.
+behind it may have arrived after rows that they belong to. They go to `late_right`, but later rows
+can still use them, unless the key has a newer version.
 
 Source: Flink SQL's `TemporalRowTimeJoinOperator` and `TemporalProcessTimeJoinOperator`
 (`FOR SYSTEM_TIME AS OF`). Flink joins late rows of the stream to the version that is left.
@@ -61,7 +61,7 @@ class VersionTable:
         self._keys = list(keys)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """A row replaces an earlier one of equal keys."""
+        """Writes rows; a row replaces an earlier one of equal keys."""
         numbers = self.table.rows_for(rows.select(self._keys))
         for name in self._schema.names:
             if name not in self._keys:
@@ -76,13 +76,13 @@ class VersionTable:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def of(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """The rows of distinct keys, and the position of each one's key."""
+        """Returns the rows of distinct keys, and the position of each one's key."""
         numbers = self.table.find(keys)
         is_known = numbers != NO_ROW
         return self.rows(numbers[is_known]), np.flatnonzero(is_known)
 
     def take_at_most(self, key_column: str, bound: int) -> pa.RecordBatch:
-        """Remove and return the rows whose key column is not above the bound."""
+        """Removes and returns the rows whose key column is not above the bound."""
         numbers = self.table.select_at_most(key_column, bound)
         rows = self.rows(numbers)
         self.table.delete(numbers)
@@ -140,7 +140,7 @@ class TemporalJoin(Operator):
         return rows_with(rows, ~is_null)
 
     def _emit(self, left: pa.RecordBatch, versions: pa.RecordBatch, chosen: Longs) -> None:
-        """`chosen`: the position of each left row's version, _NO_VERSION if it has none."""
+        """`chosen` is the position of each left row's version, or _NO_VERSION if it has none."""
         if self._kind is JoinKind.INNER:
             has_version = chosen != _NO_VERSION
             left, chosen = left.filter(pa.array(has_version)), chosen[has_version]
@@ -164,8 +164,10 @@ class ProcessingTimeTemporalJoin(TemporalJoin):
 
 
 class EventTimeTemporalJoin(TemporalJoin):
-    """Guarantee: a row that is not late is joined to the version of its key at its event time, of
-    all versions that are not late, whatever the order in which the inputs arrive."""
+    """Guarantee: a row that is not late is joined to the version of its key at its event time.
+
+    It considers all versions that are not late, in whatever order the inputs arrive.
+    """
 
     def __init__(
         self,
@@ -242,7 +244,7 @@ class EventTimeTemporalJoin(TemporalJoin):
         self._waiting.add(rows, panes_ahead(times, self._time.watermark_ms))
 
     def _take_due(self, watermark_ms: int) -> pa.RecordBatch:
-        """The rows that are due, in the order of their times; the others go on waiting."""
+        """Returns the rows that are due, in the order of their times; the others keep waiting."""
         rows = self._waiting.take_rows(watermark_ms)
         times = self._times(0, rows)
         waits = times > watermark_ms
@@ -256,18 +258,18 @@ class EventTimeTemporalJoin(TemporalJoin):
 
 
 def _keys_of(batches: list[pa.RecordBatch], on: tuple[str, ...]) -> pa.RecordBatch:
-    """The join columns of all batches, one after the other; the batches differ in schema."""
+    """Returns the join columns of all batches, one after the other; their schemas differ."""
     columns = [pa.concat_arrays([batch.column(name) for batch in batches]) for name in on]
     return pa.RecordBatch.from_arrays(columns, names=list(on))
 
 
 def versions_at(index: Longs, times: Longs, version_count: int) -> Longs:
-    """For each row that asks, its version: the newest of its key that is not later than it.
+    """Finds the version of each stream row: the newest of its key that is not later than the row.
 
-    `index` is the key of each row and `times` its time: first of all versions, in the order of
-    their arrival, then of the rows that ask. Returns positions, _NO_VERSION where there is none.
+    `index` and `times` give the key and time of each row: first all versions, in the order of their
+    arrival, then the stream rows. Returns positions, or _NO_VERSION if there is none.
 
-    1. Sort by key and time, versions before rows that ask. 2. Let each row take the last version
+    1. Sort by key and time, versions before stream rows. 2. Let each row take the last version
     before it. 3. Drop a version of another key.
     """
     position = np.arange(len(index))
@@ -282,16 +284,16 @@ def versions_at(index: Longs, times: Longs, version_count: int) -> Longs:
 
 
 def newest_of_each(index: Longs, times: Longs) -> Longs:
-    """The position of the newest version of each key; of equal times the last one."""
+    """Returns the position of the newest version of each key; among equal times, the last one."""
     order = np.lexsort((np.arange(len(index)), times, index))
     is_last = np.append(index[order][1:] != index[order][:-1], True)[: len(order)]
     return np.asarray(order[is_last])
 
 
 def panes_ahead(times: Longs, watermark_ms: int) -> Longs:
-    """The pane in which a row waits: the farther ahead of the watermark, the wider its pane.
+    """Returns the pane in which each row waits: the farther ahead of the watermark, the wider.
 
-    A pane begins behind the watermark only with a row that is due. So a row moves from pane to
+    A pane begins behind the watermark only if one of its rows is due. So a row moves from pane to
     pane a logarithmic number of times, and there are few panes, however far the rows are ahead.
     """
     ahead = np.maximum(times - np.int64(watermark_ms), 1)

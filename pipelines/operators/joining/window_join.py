@@ -4,8 +4,8 @@ Both sides are buffered until the watermark, the smaller one of the two inputs, 
 Then all due windows are joined at once, with the window as another key column. Every matching pair
 counts. Null equals nothing, as in SQL. The output has all columns of the left side, then the right
 ones that are not keys. Left rows without a match are counted, because an inner join loses them and
-operators ask how many. An outer join emits rows without a partner when the window is due, so it
-never retracts anything.
+people want to know how many. An outer join emits rows without a partner when the window is due, so
+it never retracts anything.
 
 Rows of a key, on either side, that follow each other within the gap are one session. When it is
 due, each of its left rows meets each of its right ones, so two rows may meet although they are
@@ -51,11 +51,11 @@ from pipelines.operators.windowing.windows import (
 
 SIDES = ("left", "right")
 LATE_SIDES = tuple(f"{LATE}_{side}" for side in SIDES)
-"""The side outputs for rows that come too late for a join."""
+"""The side outputs for rows that arrive too late for a join."""
 
 
 class JoinKind(StrEnum):
-    """Which side's rows are emitted even without a partner; the other columns are then null."""
+    """The side whose rows are emitted even without a partner; the other columns are then null."""
 
     INNER = "inner"
     LEFT = "left"
@@ -74,14 +74,14 @@ class JoinKind(StrEnum):
 
 
 Suffixes = tuple[str, str]
-"""What is added to the names of columns that both sides have: on the left, and on the right."""
+"""The suffixes for the names of columns that both sides have: on the left, and on the right."""
 
 NO_SUFFIXES: Suffixes = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedColumns:
-    """Build it with `of`. `left` and `right` have the names that the columns get in the output."""
+    """The columns of a join. `left` and `right` have the output names. Build it with `of`."""
 
     on: tuple[str, ...]
     left: pa.Schema
@@ -112,7 +112,7 @@ class JoinedColumns:
         return cls(on, own, added, schema)
 
     def output_name(self, left_column: str, left: pa.Schema) -> str:
-        """The name that a column of the left side has in the output."""
+        """Returns the name that a column of the left side has in the output."""
         return str(self.left.names[left.get_field_index(left_column)])
 
     def pairs(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
@@ -148,7 +148,7 @@ def late_sides(inputs: list[pa.Schema], times: tuple[str, str]) -> dict[str, Sid
 
 
 def has_null(rows: pa.RecordBatch, columns: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """True where any of the columns is null: such a key equals none, as in SQL."""
+    """True where any of the columns is null: such a key equals no other, as in SQL."""
     nulls = np.zeros(rows.num_rows, np.bool_)
     for column in columns:
         if rows.column(column).null_count:
@@ -171,7 +171,7 @@ _ROW = "__row_of_"
 
 @dataclass(frozen=True, slots=True)
 class DueRows:
-    """Rows with the window of each. Its start distinguishes a window from others of the key."""
+    """Rows, each with its window. The start distinguishes a window from others of the same key."""
 
     rows: pa.RecordBatch
     starts: Longs
@@ -184,9 +184,9 @@ class DueRows:
 
 
 def pairs_of(left: DueRows, right: DueRows, on: tuple[str, ...]) -> tuple[Longs, Longs]:
-    """Positions of all partners, in order of the left row, then of the right one.
+    """Returns the positions of all partners, in order of the left row, then of the right one.
 
-    Only keys and positions go through the join, so columns of any type may ride along.
+    Only keys and positions go through the join, so the other columns may have any type.
     """
     if left.rows.num_rows == 0 or right.rows.num_rows == 0:
         return _NO_ROWS, _NO_ROWS
@@ -199,7 +199,7 @@ def pairs_of(left: DueRows, right: DueRows, on: tuple[str, ...]) -> tuple[Longs,
 
 
 def others(positions: Longs, count: int) -> Longs:
-    """The positions below `count` that are not among these."""
+    """Returns the positions below `count` that are not among these."""
     is_other = np.ones(count, np.bool_)
     is_other[positions] = False
     return np.flatnonzero(is_other)
@@ -220,8 +220,8 @@ UNMATCHED_LEFT = "unmatched_left"
 class WindowedJoin(Operator):
     """Port 0 is left, port 1 right. Emits left columns, then right columns that are not keys.
 
-    The window's bounds follow if they are asked for, and unless it is an inner join within tumbling
-    windows: a row's own event time may then be null, or lie after the window's end.
+    The window's bounds follow if they are asked for, and in all joins but an inner one within
+    tumbling windows: a row's own event time may then be null, or lie after the window's end.
     """
 
     def __init__(
@@ -284,10 +284,10 @@ def has_bounds(windows: Windows, kind: JoinKind) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Side:
     entry: WindowEntry
-    buffered: PaneRows  # a row once for each window to which it belongs
+    buffered: PaneRows  # has each row once for each window to which it belongs
 
     def take_due(self, newest_due: int) -> DueRows:
-        """Remove and return the rows of all due windows."""
+        """Removes and returns the rows of all due windows."""
         panes = self.buffered.take(newest_due)
         counts = [sum(batch.num_rows for batch in batches) for batches in panes.values()]
         starts = np.repeat(np.array(list(panes), np.int64), counts)
@@ -380,7 +380,7 @@ class SessionJoin(WindowedJoin):
             self._join(*(self._take(port, due) for port in range(len(SIDES))))
 
     def _take(self, port: int, due: Sessions) -> DueRows:
-        """Remove and return the rows of the due sessions; the others stay."""
+        """Removes and returns the rows of the due sessions; the others stay."""
         rows = self._buffered[port].take_rows(int(due.last_ms.max()))
         times = longs(rows.column(self._time_columns[port]))
         session = due.of_rows(rows, times)

@@ -1,1 +1,1 @@
-"""Process functions and row functions: what an author writes, and what hosts it."""
+"""Process functions and row functions: the classes that authors write, and their host."""

@@ -1,4 +1,4 @@
-"""Process functions: what an author writes, and the operator that hosts it with states and timers.
+"""Process functions for authors, and the operator that hosts them with states and timers.
 
 A batch function gets Arrow batches and works on whole batches of keys and timers, as fast as the
 built-in operators. A row function is called once per record and once per timer, in one pass over
@@ -10,8 +10,8 @@ All due timers fire together. Timers that they register fire next if they are du
 until none is due. Event-time timers fire before the watermark is passed on. Processing-time timers
 fire until the input has ended; the final snapshot keeps those that are pending then.
 
-`Reduce` calls its function once per record, with Python dictionaries, so an aggregate is much
-faster where there is one. State is read and written once per key and batch.
+`Reduce` calls its function once per record, with Python dictionaries. An aggregate, if there is
+one, is much faster. State is read and written once per key and batch.
 
 Source: Flink's `KeyedProcessFunction`, `KeyedProcessOperator` and `KeyedStream.reduce`; the flavour
 for batches is ours.
@@ -40,7 +40,7 @@ from pipelines.state.timers import FiredTimers, Timers
 
 
 class BatchProcessFunction:
-    """The default flavour. Each subtask has a copy; what it keeps outside of state is lost."""
+    """The default flavour. Each subtask has a copy; a restore loses all it has outside of state."""
 
     side_outputs: Mapping[str, SideOutput] = {}
     """The side outputs that `context.output` accepts, by name."""
@@ -49,20 +49,20 @@ class BatchProcessFunction:
         """Ask for states here and nowhere else: restored rows are loaded after this call."""
 
     def initialize_state(self, context: ProcessContext) -> None:
-        """States hold what was restored, or nothing; no record has come. Do not emit here.
+        """Called before the first record, when states have any restored content. Do not emit here.
 
         If you use a union list, keep only this subtask's part here, or the list grows with every
         restore: a cut may come before the first record. Source: Flink's `CheckpointedFunction`.
         """
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
-        """The state is cut right after this call, as you leave it here. Do not emit here.
+        """The state is cut right after this call, as you leave it. Do not emit here.
 
-        Write here what you gathered outside of state. Source: Flink's `CheckpointedFunction`.
+        Write the data that you gathered outside of state. Source: Flink's `CheckpointedFunction`.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
-        """No failure goes back behind this checkpoint any more. Do not emit here.
+        """No recovery goes back before this checkpoint any more. Do not emit here.
 
         Called at most once: if a checkpoint completes while an attempt dies, no call follows.
         Source: Flink's `CheckpointListener`.
@@ -72,19 +72,19 @@ class BatchProcessFunction:
         """The checkpoint will never complete, whether this subtask has cut for it or not."""
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
-        """Records of this subtask's keys. Emit with `context.collect`."""
+        """Processes records of this subtask's keys. Emit with `context.collect`."""
         raise NotImplementedError
 
     def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
-        """Records of the other stream, if this stream is connected to one."""
+        """Processes records of the other stream, if this stream is connected to one."""
         raise NotImplementedError
 
     def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
-        """All due timers of all keys, sorted by timestamp; they have been removed already."""
+        """Gets all due timers of all keys, sorted by timestamp; they are already removed."""
 
 
 class KeyedProcessFunction:
-    """Row by row. States are read and written once per batch, however often the rows use them."""
+    """Works row by row. States are read and written once per batch, however often rows use them."""
 
     side_outputs: Mapping[str, SideOutput] = {}
     """The side outputs that `context.output` accepts, by name."""
@@ -93,11 +93,13 @@ class KeyedProcessFunction:
         """Ask for states here and nowhere else: restored rows are loaded after this call."""
 
     def initialize_state(self, runtime: RuntimeContext) -> None:
-        """As in the other flavour, for states that belong to no key. Keyed states have no key yet
-        and cannot be used."""
+        """Like `BatchProcessFunction.initialize_state`, for states that belong to no key.
+
+        You cannot use keyed states here, because they have no key yet.
+        """
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
-        """As in the other flavour, like the next two methods; keyed states cannot be used."""
+        """Like the next two methods, works as in `BatchProcessFunction`, without keyed states."""
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
         pass
@@ -106,16 +108,19 @@ class KeyedProcessFunction:
         pass
 
     def process_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
-        """Emits what it yields or returns."""
+        """Processes one record. The rows that it yields or returns are emitted."""
         raise NotImplementedError
 
     def process_other_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
-        """A record of the other stream, if this stream is connected to one. A broadcast record has
-        no key; only here may you write a broadcast state (Flink: `processBroadcastElement`)."""
+        """Processes a record of the other stream, if this stream is connected to one.
+
+        A broadcast record has no key; only here may you write a broadcast state (Flink:
+        `processBroadcastElement`).
+        """
         raise NotImplementedError
 
     def on_timer(self, timestamp_ms: int, context: RowContext) -> Iterable[Row] | None:
-        """One timer of the key `context.get_current_key()`. Emits what it yields or returns."""
+        """Handles one timer of `context.get_current_key()`; emits the rows it yields or returns."""
         return None
 
 
@@ -199,7 +204,7 @@ class RowProcess(BatchProcessFunction):
         self._flush()
 
     def _begin(self, batch: pa.RecordBatch, context: ProcessContext) -> list[int]:
-        """The index of each row's key among the keys of the batch; broadcast rows have none."""
+        """Returns the index of each row's key among the keys of the batch; 0 for broadcast rows."""
         if not context.key_columns:
             self._context.begin_without_keys()
             return [0] * batch.num_rows
@@ -216,7 +221,7 @@ class RowProcess(BatchProcessFunction):
 
 
 MAX_ROUNDS = 100_000
-"""The most rounds of timers that register timers which are due at once: more would never end."""
+"""The most rounds of timers that register timers due at once; more would never end."""
 
 
 class Process(Operator):
@@ -344,14 +349,14 @@ def _as_batches(
 
 
 ReduceFunction = Callable[[Row, Row], Row]
-"""Takes what the earlier rows of a key were reduced to, and the next row; both have the columns of
-the input, and so has the result. The first row of a key is its own result."""
+"""Takes the result for the earlier rows of a key, and the next row. Both have the columns of the
+input, and so must the new result. The first row of a key is its own result."""
 
 _STATE = "reduced"
 
 
 class Reduce(Operator):
-    """Guarantee: emits, for each record, what the rows of its key so far are reduced to."""
+    """Guarantee: emits, for each record, the reduced row of all rows of its key so far."""
 
     def __init__(self, keys: tuple[str, ...], function: ReduceFunction) -> None:
         self._keys = keys
@@ -398,7 +403,7 @@ class Reduce(Operator):
         return result
 
     def _held(self, keys: pa.RecordBatch) -> dict[int, Row]:
-        """The reduced row of each key that has one, by the key's position."""
+        """Returns the reduced row of each key that has one, by the key's position."""
         rows = self._reduced.find(keys)
         known = np.flatnonzero(rows != NO_ROW)
         held = self._reduced.keys(rows[known])

@@ -1,4 +1,4 @@
-"""What a function with state may use: states of its keys, timers, time, and side outputs.
+"""The contexts of a function with state: states of its keys, timers, time, and side outputs.
 
 There is one context per operator and subtask. A function of batches works on all keys of a batch, a
 row function on the current key.
@@ -66,7 +66,7 @@ class ProcessContext:
         self._key = key
         self._output = output
         self.key_columns: tuple[str, ...] = tuple(key.names)
-        """Where the current input has the key; empty if its records are broadcast."""
+        """The key's columns in the current input; empty if its records are broadcast."""
         self.watermark_ms = context.restored_watermark_ms
         """Event time: no record with a timestamp up to this is expected any more."""
         self._may_emit = True
@@ -92,7 +92,7 @@ class ProcessContext:
         return self._keyed_part.processing_timers
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Raises Rejected, like those below, if the name is taken or the type unusable."""
+        """Raises Rejected, like the methods below, if the name is taken or the type unusable."""
         return self.states.value(descriptor)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
@@ -108,11 +108,11 @@ class ProcessContext:
         return self.states.aggregating(descriptor)
 
     def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """A list of the subtask's own; a restore at another parallelism deals it round robin."""
+        """The subtask's own list; a restore at another parallelism deals it out round robin."""
         return self._context.operator_state.list_of(descriptor, Redistribution.SPLIT)
 
     def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """After a restore every subtask has the elements of all."""
+        """The subtask's own list; after a restore, every subtask has the elements of all lists."""
         return self._context.operator_state.list_of(descriptor, Redistribution.UNION)
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
@@ -136,7 +136,7 @@ class ProcessContext:
         return self._context.now_ms()
 
     def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The key of each record, for states and timers. Raises Rejected if there is no key."""
+        """Returns the key of each record, for states and timers. Raises Rejected if it has none."""
         if not self.key_columns:
             raise Rejected(f"The records that {self._context.uid!r} was given have no key.")
         return pa.RecordBatch.from_arrays(
@@ -144,7 +144,7 @@ class ProcessContext:
         )
 
     def group(self, batch: pa.RecordBatch) -> Groups:
-        """The distinct keys of a batch, and the key of each record."""
+        """Returns the distinct keys of a batch, and the key of each record."""
         return group(self.keys(batch), self._key.names)
 
     def collect(self, batch: pa.RecordBatch) -> None:
@@ -154,7 +154,7 @@ class ProcessContext:
         self._context.collect(batch)
 
     def output(self, name: str, batch: pa.RecordBatch) -> None:
-        """Emits a batch into a side output that the function has declared. Raises Rejected."""
+        """Emits a batch into a side output; raises Rejected if the function did not declare it."""
         self._check_may_emit()
         self._sides.output(name, batch)
 
@@ -169,7 +169,7 @@ class ProcessContext:
 
     @contextmanager
     def emitting_nothing(self) -> Iterator[None]:
-        """Refuses everything that is emitted within this context."""
+        """Refuses all output within this context."""
         self._may_emit = False
         try:
             yield
@@ -207,7 +207,7 @@ _Kept = TypeVar("_Kept", bound=RowState)
 
 
 class RuntimeContext:
-    """Hands out states; you may ask for each once. Raises Rejected with what is wrong."""
+    """Hands out states; you may ask for each once. Methods raise Rejected with the reason."""
 
     def __init__(self, context: ProcessContext, current: CurrentKeys) -> None:
         self._context = context
@@ -242,7 +242,7 @@ class RuntimeContext:
         return self._kept(RowAggregatingState(name, self._current, state, aggregate=aggregate))
 
     def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """As `ProcessContext.get_operator_list_state`, like the next two methods."""
+        """See `ProcessContext` for this method and the next two."""
         return self._context.get_operator_list_state(descriptor)
 
     def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
@@ -261,7 +261,7 @@ class RuntimeContext:
 
     @property
     def metrics(self) -> OperatorMetrics:
-        """As `ProcessContext.metrics`."""
+        """See `ProcessContext.metrics`."""
         return self._context.metrics
 
     def _kept(self, state: _Kept) -> _Kept:
@@ -348,7 +348,7 @@ class RowContext:
         return self._service
 
     def output(self, name: str, row: Row) -> None:
-        """Emits a row into a side output that the function has declared. Raises Rejected."""
+        """Emits a row into a side output; raises Rejected if the function did not declare it."""
         self._sides.output(name, row)
 
     def count(self, name: str, increment: int = 1) -> None:
@@ -357,17 +357,17 @@ class RowContext:
 
     @property
     def metrics(self) -> OperatorMetrics:
-        """As `ProcessContext.metrics`."""
+        """See `ProcessContext.metrics`."""
         return self._context.metrics
 
     def begin(self, keys: pa.RecordBatch) -> None:
-        """Called by the operator; `keys` are the distinct keys of the batch that follows."""
+        """The operator calls this; `keys` are the distinct keys of the batch that follows."""
         self._current.keys = keys
         columns = [python_values(column) for column in keys.columns]
         self._keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def begin_without_keys(self) -> None:
-        """Called by the operator: broadcast records follow."""
+        """The operator calls this before broadcast records."""
         self._current.keys = None
         self._keys = []
 

@@ -1,10 +1,10 @@
-"""The keyed states of a row function: of the current key, in Python values.
+"""The keyed states of a row function, for the current key and with Python values.
 
 These are value, reducing, aggregating, list and map state. The state of all keys of a batch is read
 at first use, and written when the batch ends; in between it is in dictionaries. So a row function
 pays for Python, not for a lookup per row. Lists and structs are copied on their way in and out:
-changing one in place changes no state, wherever the batch ends. The names are those of Flink's
-state interfaces.
+changing one in place never changes the state, wherever the batch ends. The names are those of
+Flink's state interfaces.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from pipelines.state.value_state import Accumulators, ValueState
 
 @dataclass(slots=True)
 class CurrentKeys:
-    """The distinct keys of the current batch, and which of them the current row has."""
+    """The distinct keys of the current batch, and the index of the current row's key."""
 
     keys: pa.RecordBatch | None = None
     index: int = 0
@@ -46,11 +46,11 @@ class CurrentKeys:
 
 
 class RowState(ABC):
-    """State that is held in dictionaries while a batch is processed."""
+    """State that is kept in dictionaries while a batch is processed."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Write back what the batch has changed, and drop the rest."""
+        """Writes back the changes of the batch, and drops the rest."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class RowValueState(RowState):
         self._may_change = may_change(self.state.type)
 
     def value(self) -> Any:
-        """None if there is no value. Changing the result changes nothing; `update` it."""
+        """Returns the value or None. Changing it does not change the state; `update` does."""
         index = self.current.index
         if index in self._written:
             value = self._written[index]
@@ -148,7 +148,7 @@ class RowReducingState(_RowAccumulators):
     reduce: Reduce = field(kw_only=True)
 
     def get(self) -> Any:
-        """None if nothing was added. Changing the returned value changes nothing."""
+        """Returns a copy of the value, or None if nothing was added."""
         self._read.add(self.current.index)
         return self._own(self._accumulator())
 
@@ -164,7 +164,7 @@ class RowAggregatingState(_RowAccumulators):
     aggregate: AggregateFunction = field(kw_only=True)
 
     def get(self) -> Any:
-        """None if nothing was added."""
+        """Returns the result, or None if nothing was added."""
         self._read.add(self.current.index)
         accumulator = self._own(self._accumulator())
         return None if accumulator is None else self.aggregate.get_result(accumulator)
@@ -177,7 +177,7 @@ class RowAggregatingState(_RowAccumulators):
 
 @dataclass(slots=True, kw_only=True)
 class RowListState(RowState):
-    """Holds what this batch has read, added and replaced, by key."""
+    """Keeps, by key, the elements that this batch has read, added and replaced."""
 
     name: str
     current: CurrentKeys
@@ -192,7 +192,7 @@ class RowListState(RowState):
         self._may_change = may_change(self.state.type)
 
     def get(self) -> list[Any]:
-        """The elements in order of arrival. Changing the returned list changes nothing."""
+        """Returns the elements in order of arrival. Changing the list does not change the state."""
         return self._own(self._elements())
 
     def add(self, value: Any) -> None:
@@ -255,7 +255,7 @@ class RowMapState(RowState):
         self._may_change = may_change(self.state.value_type)
 
     def get(self, key: Any) -> Any:
-        """None if there is no value. Changing the result changes nothing; `put` it."""
+        """Returns the value or None. Changing the result does not change the state; `put` does."""
         self._read_entries[self.current.index, key] = None
         value = self._map().get(key)
         return copy_of(value) if self._may_change else value
@@ -277,7 +277,7 @@ class RowMapState(RowState):
         self._changed[self.current.index, key] = None
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """A copy, as are `keys` and `values`, so that you may change the map while iterating."""
+        """Iterates over a copy, as do `keys` and `values`, so you may change the map meanwhile."""
         self._read.add(self.current.index)
         entries = list(self._map().items())
         return iter(copy_of(entries) if self._may_change else entries)

@@ -1,11 +1,11 @@
-"""One row of each key: the first that came, or the first or last in an order.
+"""One row of each key: the first to arrive, or the first or last in an order.
 
-The first row in order of arrival never changes, so the operator only adds rows and keeps no more
-than the keys. With a time-to-live it forgets a key that long after it emitted the row; the next row
-of the key is then a first one again. If there was no time-to-live before, keys begin to age when it
-first applies. Any other choice is a changelog: a later row may displace an earlier one, which is
-then taken back. A time-to-live is refused there, because a row whose key was forgotten could not be
-taken back.
+The first row in order of arrival never changes, so the operator only adds rows and keeps only the
+keys. With a time-to-live it forgets a key that long after it emitted the row; the next row of the
+key is then a first one again. If there was no time-to-live before, keys begin to age when it first
+applies. Any other choice is a changelog: a later row may displace an earlier one, which is then
+taken back. It cannot have a time-to-live, because a row whose key was forgotten could not be taken
+back.
 
 Source: Flink SQL's deduplication (`RowTimeDeduplicateFunction`, `ProcTimeDeduplicateKeepFirstRow`).
 """
@@ -101,7 +101,7 @@ class KeepFirst(Operator):
 
 
 class KeepBest(TopN):
-    """Guarantee: added less retracted rows are the one chosen row of each key so far."""
+    """Guarantee: the added rows minus the retracted ones are the chosen row of each key so far."""
 
     has_ranks = False
 
@@ -110,14 +110,14 @@ class KeepBest(TopN):
 
 
 def firsts(index: Longs, count: int) -> Longs:
-    """The position of the first member of each group."""
+    """Returns the position of the first member of each group."""
     first = np.empty(count, np.int64)
     first[index[::-1]] = np.arange(len(index))[::-1]
     return first
 
 
 class DistinctOfBatch(Operator):
-    """Keeps no state; fewer rows travel."""
+    """Drops repeated rows within a batch, so that fewer rows travel. Keeps no state."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
@@ -134,12 +134,15 @@ class DistinctOfBatch(Operator):
 
 
 class MarkFirstValues(Operator):
-    """Adds a mark to each row for each count: whether its key meets the value for the first time,
-    in a row in which the condition holds. A null is no value. Keeps every value of each key."""
+    """Adds a mark to each row for each count: True if the row brings a new value to its key.
+
+    Rows that do not meet the condition of the count bring no value, and a null is no value. Keeps
+    every value of each key.
+    """
 
     def __init__(self, keys: tuple[str, ...], counts: Sequence[CountDistinct]) -> None:
         self._keys = keys
-        self._counts: dict[str, dict[str, str | None]] = {}  # by column, the conditions by mark
+        self._counts: dict[str, dict[str, str | None]] = {}  # column -> mark -> condition
         for count in counts:
             self._counts.setdefault(count.column, {})[count.mark] = count.where
 
@@ -177,8 +180,10 @@ class MarkFirstValues(Operator):
     def _firsts(
         self, batch: pa.RecordBatch, column: str, keys: Groups, hashes: Hashes
     ) -> Iterator[tuple[str, Longs]]:
-        """Each mark of the column, with the rows that have it. `hashes` are those of the keys,
-        which are grouped and hashed once for all columns."""
+        """Yields each mark of the column, with the rows that have it.
+
+        `hashes` are those of the keys, which are grouped and hashed once for all columns.
+        """
         conditions, seen = self._counts[column], self._seen[column]
         has_value = pc.is_valid(batch.column(column)).to_numpy(zero_copy_only=False)
         counts = {mark: has_value & holds(batch, each) for mark, each in conditions.items()}

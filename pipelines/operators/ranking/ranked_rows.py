@@ -1,9 +1,9 @@
 """The best rows of each key, as durable state: one row of a table per key and rank.
 
 Ranks begin at 0 and have no gaps, so the row at the last rank tells whether a new row can enter at
-all. Most rows cannot, and cost one look-up per key. A batch is ranked as a whole together with what
-its keys hold; where each key holds one row, the best new row of a key is compared with it, and
-nothing is sorted. A null, and before it NaN, orders behind every value.
+all. Most rows cannot, and cost one look-up per key. A batch is ranked as a whole, together with the
+rows that its keys have. If each key keeps only one row, the operator compares it with the best new
+row of the key and sorts nothing. NaN comes after every value, and null comes last.
 
 Source: Flink SQL's `AppendOnlyTopNFunction`, with one change per key, rank and batch.
 """
@@ -25,11 +25,11 @@ RANK = "__rank"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which of two rows comes first. `column` None: their order of arrival alone decides."""
+    """Decides which of two rows comes first. `column` None: only the order of arrival decides."""
 
     column: str | None
     descending: bool = False
-    newest_first: bool = False  # of rows that are equal in the column; otherwise the oldest
+    newest_first: bool = False  # among rows that are equal in the column; otherwise oldest first
 
     def check(self, schema: pa.Schema, keys: tuple[str, ...]) -> None:
         """Raises Rejected if the column is missing, or cannot order the rows of a key."""
@@ -42,13 +42,13 @@ class Order:
             )
 
     def of(self, rows: pa.RecordBatch) -> Longs:
-        """The code of each row."""
+        """Returns the code of each row."""
         if self.column is None:
             return np.zeros(rows.num_rows, np.int64)
         return self.codes(rows.column(self.column))
 
     def codes(self, column: pa.Array) -> Longs:
-        """Numbers that order as the values do, the best one first."""
+        """Returns numbers that order as the values do, the best one first."""
         if is_whole(column.type) and not column.null_count:
             values = longs(column)
             return ~values if self.descending else values
@@ -61,10 +61,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class RankedChanges:
-    """Rows that were taken from their rank, and rows that were put at one; with the rank of each.
+    """Rows that were taken from their rank and rows that were put at a rank, with these ranks.
 
-    `left` and `entered` say which of them are in the result no more, or for the first time; the
-    others have only moved to another rank.
+    `left` flags the taken rows that are no longer in the result; `entered` flags the put rows that
+    are new in it. The others have only moved to another rank.
     """
 
     taken: pa.RecordBatch
@@ -76,7 +76,7 @@ class RankedChanges:
 
 
 class RankedRows:
-    """Guarantee: holds, of all rows added to a key, the first `n` in the order, and no others."""
+    """Guarantee: of all rows added to a key, keeps exactly the first `n` in the order."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class RankedRows:
         self._n = n
 
     def add(self, rows: pa.RecordBatch) -> RankedChanges | None:
-        """None: no row was good enough.
+        """Adds rows; returns None if no row was good enough.
 
         1. Leave out rows that cannot enter. 2. Rank the others together with the rows that their
-        keys hold. 3. Write the ranks that have another row now.
+        keys have. 3. Write the ranks that have another row now.
         """
         rows = rows.select(self._schema.names)
         groups = group(rows, self._keys)
@@ -121,7 +121,7 @@ class RankedRows:
         return self._changed(held, rows, groups.keys, index, before, after)
 
     def rows(self, numbers: Rows) -> pa.RecordBatch:
-        """The rows at these row numbers of the table."""
+        """Returns the rows at these row numbers of the table."""
         keys = self.table.keys(numbers)
         columns = [
             keys.column(name) if name in self._keys else self.table.read_arrow(name, numbers)
@@ -142,11 +142,11 @@ class RankedRows:
         return np.asarray(self._precedes(of_rows, bound[index]) | ~is_full[index])
 
     def _precedes(self, new: Longs, held: Longs) -> Flags:
-        """Whether each new row comes before the one that is held."""
+        """Flags the new rows that come before the held ones."""
         return np.asarray(new <= held if self._order.newest_first else new < held)
 
     def _add_best(self, rows: pa.RecordBatch, groups: Groups) -> RankedChanges | None:
-        """Each key holds its best row, so only the best new one of each matters."""
+        """Compares each key's best row with its best new row; no other new row matters."""
         first = np.zeros(groups.count, np.int64)
         numbers, is_fresh = self.table.enter(self._at(groups.keys, first))
         held = numbers[~is_fresh]
@@ -170,7 +170,7 @@ class RankedRows:
         )
 
     def _held(self, keys: pa.RecordBatch) -> tuple[Rows, Longs, Longs]:
-        """The rows that distinct keys hold: row number, position of the key, rank."""
+        """Returns the rows of distinct keys: row number, position of the key, rank."""
         index = np.repeat(np.arange(keys.num_rows), self._n)
         ranks = np.tile(np.arange(self._n), keys.num_rows)
         numbers = self.table.find(self._at(keys.take(pa.array(index)), ranks))
@@ -194,7 +194,7 @@ class RankedRows:
         before: Longs,
         after: Longs,
     ) -> RankedChanges:
-        """`before` and `after`: the rank of each held and of each new row, _NONE for none."""
+        """`before` and `after` are the ranks of each held and each new row, _NONE for none."""
         has_moved = before != after
         was_held = has_moved[: len(held)]
         moved = pa.concat_batches(
@@ -231,7 +231,7 @@ _NONE = -1
 def ranked_table(
     name: str, schema: pa.Schema, keys: tuple[str, ...], by: tuple[str, ...], *, has_ranks: bool
 ) -> TableDescriptor:
-    """`keys` of the table, without the rank; those in `by` decide the key group.
+    """Describes a table. `keys` are without the rank; those in `by` decide the key group.
 
     Raises Rejected naming a column that state cannot hold.
     """
@@ -244,19 +244,19 @@ def ranked_table(
 
 
 def _best_of_groups(codes: Longs, groups: Groups, *, newest_first: bool) -> Longs:
-    """The position of the best row of each group."""
+    """Returns the position of the best row of each group."""
     least = np.full(groups.count, np.iinfo(np.int64).max)
     np.minimum.at(least, groups.index, codes)
     equal = np.flatnonzero(codes == least[groups.index])
     best = np.empty(groups.count, np.int64)
-    # Of several the last one written stays.
+    # If there are several, the last one written stays.
     ordered = equal if newest_first else equal[::-1]
     best[groups.index[ordered]] = ordered
     return best
 
 
 def _ranks(ordered: Longs) -> Longs:
-    """For each element, how many equal ones come before it; equal ones are neighbours."""
+    """Counts, for each element, the equal ones before it. Equal elements must be neighbours."""
     positions = np.arange(len(ordered))
     begins = np.append(True, ordered[1:] != ordered[:-1])
     return np.asarray(positions - np.maximum.accumulate(np.where(begins, positions, 0)))

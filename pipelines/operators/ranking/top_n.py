@@ -1,10 +1,10 @@
-"""The first rows in an order: of each key, as a changelog; of each key and window, at its end; or
-the best row of a key alone, as updates.
+"""The first rows in an order, of each key or of each key and window, and the best row of each key.
 
-A row that enters the first `n` is added, and the row that it displaces is taken back. With a rank
-column, a row that moves to another rank is taken back and added again. One batch makes at most one
-change per key and rank. The best row (`min_by`, `max_by`) is emitted when it is a new one, like a
-running total: the newest row of a key is the result, and nothing is taken back.
+The first rows of each key are a changelog: a row that enters the first `n` is added, and the row
+that it displaces is taken back. With a rank column, a row that moves to another rank is taken back
+and added again. One batch makes at most one change per key and rank. The best row (`min_by`,
+`max_by`) is emitted when it is a new one, like a running total: the newest row of a key is the
+result, and nothing is taken back.
 
 The first rows of each key and window are emitted once, when the window ends. Only those rows are
 kept, so the state of a window does not grow with its rows. In sessions, which may still merge, all
@@ -70,7 +70,7 @@ class RankedOperator(Operator):
 
 
 class TopN(RankedOperator):
-    """Guarantee: at any time, added less retracted rows are the first `n` rows of each key."""
+    """Guarantee: at any time, added minus retracted rows are the first `n` rows of each key."""
 
     def __init__(
         self, keys: tuple[str, ...], order: Order, n: int, rank_column: str | None = None
@@ -136,12 +136,12 @@ def with_rank_column(schema: pa.Schema, column: str | None) -> pa.Schema:
 
 
 def ranked(rows: pa.RecordBatch, ranks: Longs, column: str) -> pa.RecordBatch:
-    """The rows with their ranks, which people count from 1."""
+    """Returns the rows with their ranks, counted from 1 as people do."""
     return rows.append_column(pa.field(column, pa.int64()), pa.array(ranks + np.int64(1)))
 
 
 class WindowTopN(AlignedOperator):
-    """Emits keys, the window, the other columns, and the rank; by window, key and rank."""
+    """Emits keys, the window, the other columns, and the rank; sorted by window, key and rank."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class WindowTopN(AlignedOperator):
 
 
 class SessionTopN(SessionRows):
-    """Emits keys, the session, the other columns, and the rank; by session, key and rank."""
+    """Emits keys, the session, the other columns, and the rank; sorted by session, key and rank."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Hosts an operator that needs one more column than authors see: what it emits loses it again.
+"""Hosts an operator that needs one more column than authors see, and removes it from the output.
 
 Windows over a whole stream are windows of one key, which every record has. Windows of processing
-time are windows of event time by the moment at which the operator took each record.
+time are windows of event time, with the moment at which the operator took each record.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ ONE_KEY = "__all"
 
 
 class Around(Operator):
-    """Subclasses may add the column; here the input has it."""
+    """Removes the column from all output. The input has it, unless a subclass adds it."""
 
     def __init__(self, inner: Operator, column: str) -> None:
         self._inner = inner
@@ -76,7 +76,7 @@ class Around(Operator):
         self._inner.on_end()
 
     def _given(self, inputs: list[pa.Schema]) -> list[pa.Schema]:
-        """What the inner operator takes."""
+        """Returns the schemas that the inner operator gets."""
         return inputs
 
     def _inner_context(self, context: OperatorContext) -> OperatorContext:

@@ -1,12 +1,13 @@
 """Combines the rows of each batch by key and pane before the exchange of a windowed aggregation.
 
-Fewer rows travel, and fewer reach the state. Nothing is kept from one batch to the next, so
-barriers and watermarks need nothing from it. A combined row carries the event time of one of its
-rows, and how many there are. Rows of a pane share all their windows, so the aggregation behind the
+Fewer rows travel, and fewer reach the state. The operator keeps nothing from one batch to the next,
+so barriers and watermarks need nothing from it. A combined row carries the event time of one of its
+rows, and their number. Rows of a pane share all their windows. So the aggregation after the
 exchange finds the same rows late, and counts as many, as without this step.
 
-Where keys hardly repeat, batches pass as they are, and now and then one is tried again. So the
-operator behind the exchange takes both kinds of batches; it tells them apart by their columns.
+Where keys hardly repeat, batches pass as they are, and now and then the operator tries one again.
+So the operator after the exchange takes both kinds of batches; it tells them apart by their
+columns.
 
 Source: Flink SQL's two-phase (local-global) window aggregation, without its buffer across batches.
 """
@@ -55,7 +56,7 @@ def windowed_aggregation(
 
 @dataclass(frozen=True, slots=True)
 class CombinedRows:
-    """The columns of combined rows: keys, event time, how many rows, and accumulators."""
+    """The columns of combined rows: keys, event time, number of rows, and accumulators."""
 
     aggregation: Aggregation
     schema: pa.Schema
@@ -65,7 +66,7 @@ class CombinedRows:
     def of(
         cls, aggregation: Aggregation, keys: tuple[str, ...], time_column: str, schema: pa.Schema
     ) -> "CombinedRows | None":
-        """For rows of `schema`; None if a name would be there twice."""
+        """Returns the columns for rows of `schema`, or None if a name would occur twice."""
         own = (*keys, time_column)
         names = [*own, COMBINED_ROWS, *(each.name for each in aggregation.accumulators)]
         if len(set(names)) < len(names) or COMBINED_ROWS in schema.names:
@@ -77,7 +78,7 @@ class CombinedRows:
     def made_of(
         self, windowed: pa.RecordBatch, rows: pa.RecordBatch, groups: Groups
     ) -> pa.RecordBatch:
-        """One row for each group of `rows`; `windowed` are the same rows, with their pane."""
+        """Makes one row for each group of `rows`; `windowed` are the same rows with their pane."""
         aggregation = self.aggregation
         reduced = aggregation.reduce(aggregation.lift(windowed), groups)
         own = rows.select(list(self.own_columns)).take(pa.array(one_row_each(groups.index)))
@@ -88,7 +89,7 @@ class CombinedRows:
 
 
 def lifted(aggregation: Aggregation, windowed: pa.RecordBatch) -> list[Values]:
-    """The accumulators of each row, of combined rows or others."""
+    """Returns the accumulators of each row, whether combined or not."""
     if COMBINED_ROWS in windowed.schema.names:
         return aggregation.lifted(windowed)
     return aggregation.lift(windowed)
@@ -139,7 +140,7 @@ class CombineInPanes(Operator):
             self.context.collect(combined.made_of(windowed, batch, groups))
 
     def _in_panes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str]]:
-        """The rows with their panes, and the columns that tell apart what is not combined."""
+        """Returns the rows with their panes, and the columns that keep rows from being combined."""
         times = batch.column(self._time_column)
         panes = self._windows.panes(longs(times.fill_null(0)))
         windowed = with_window(batch, panes)

@@ -29,12 +29,12 @@ PANE = "__pane"
 _ROWS = "rows"
 _OLDEST = "oldest"
 MERGED_MAX = 1_000_000
-"""So many panes are read at a time: a window may have as many as it has rows."""
+"""The most panes read at a time: a window may have as many panes as it has rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountWindows:
-    """The windows over the rows of one key, numbered from 0. Pane p holds `pane_rows` rows."""
+    """The windows over the rows of one key, numbered from 0. A pane has `pane_rows` rows."""
 
     size: int
     slide: int
@@ -55,11 +55,11 @@ class CountWindows:
         return np.asarray((numbers // self.slide + 1) * self.slide - numbers <= self.size)
 
     def complete(self, rows: Longs) -> Longs:
-        """How many windows so many rows have completed."""
+        """Returns how many windows that many rows have completed."""
         return rows // self.slide
 
     def first_panes(self, windows: Longs) -> Longs:
-        """The first pane of the n-th window, from 1; before the first row it is negative."""
+        """Returns the first pane of the n-th window, from 1; negative if before the first row."""
         return (windows * self.slide - self.size) // self.pane_rows
 
 
@@ -94,8 +94,11 @@ class CountWindowAggregate(Operator):
         self._counts = context.state.table(self._count_descriptor(inputs[0]))
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        """1. Number the rows. 2. Fold those that a window covers into their panes. 3. Emit the
-        windows that are complete. 4. Delete the panes that no later window covers."""
+        """Folds rows into panes and emits the windows that they complete.
+
+        1. Number the rows. 2. Fold those that a window covers into their panes. 3. Emit the windows
+        that are complete. 4. Delete the panes that no later window covers.
+        """
         groups = group(batch, list(self._keys))
         counted = self._counts.rows_for(groups.keys)
         before = self._counts.read(_ROWS, counted).astype(np.int64, copy=False)
@@ -121,7 +124,7 @@ class CountWindowAggregate(Operator):
         self._by_pane.fold(self._panes, groups.keys, reduced)
 
     def _emit(self, groups: Groups, numbers: Longs) -> None:
-        """Windows are complete with their last row, and leave in the order of those rows."""
+        """Emits windows, which are complete with their last row, in the order of those rows."""
         windows = self._windows
         last = np.flatnonzero((numbers + 1) % windows.slide == 0)
         at_once = min(MAX_OUTPUT_ROWS, max(1, MERGED_MAX // windows.panes_of_window))
@@ -132,7 +135,7 @@ class CountWindowAggregate(Operator):
             self.context.collect(self._aggregation.results(keys, self._merged(keys, first)))
 
     def _merged(self, keys: pa.RecordBatch, first_panes: Longs) -> list[Values]:
-        """For each key the accumulators of the panes from its first one on, of one window."""
+        """Merges, for each key, the accumulators of one window's panes, from its first pane on."""
         count = self._windows.panes_of_window
         of_window = np.repeat(np.arange(keys.num_rows), count)
         panes = np.repeat(first_panes, count) + np.tile(np.arange(count), keys.num_rows)
@@ -144,7 +147,7 @@ class CountWindowAggregate(Operator):
         return self._by_pane.reduce(lifted, groups)
 
     def _delete(self, keys: pa.RecordBatch, begin: Longs, end: Longs) -> None:
-        """Of each key the panes from `begin` up to, not including, `end`."""
+        """Deletes the panes of each key from `begin` up to, not including, `end`."""
         counts = np.maximum(end - begin, 0)
         of_key = np.repeat(np.arange(keys.num_rows), counts)
         begins = np.repeat(np.cumsum(counts) - counts, counts)
@@ -166,7 +169,7 @@ class CountWindowAggregate(Operator):
 
 
 def ranks(groups: Groups) -> Longs:
-    """The number of each row among those of its group, from 0, in order of arrival."""
+    """Returns the number of each row within its group, from 0, in order of arrival."""
     order = np.argsort(groups.index, kind="stable")
     counts = np.bincount(groups.index, minlength=groups.count)
     begins = np.repeat(np.cumsum(counts) - counts, counts)

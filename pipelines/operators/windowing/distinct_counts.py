@@ -1,8 +1,8 @@
 """Exact counts of distinct values in windows.
 
 A table keeps each value of a key and window once, until the window is closed. A batch is first
-reduced to its distinct values by key and pane. The values of overlapping windows are kept by each
-window. Sessions, which may still merge, keep their rows instead.
+reduced to its distinct values by key and pane. If windows overlap, each keeps its own values.
+Sessions, which may still merge, keep their rows instead.
 
 Source: Flink SQL's `COUNT(DISTINCT ...)` in window aggregations, with views of distinct values.
 """
@@ -42,7 +42,7 @@ def counted_columns(aggregates: Mapping[str, Aggregate]) -> list[str]:
 
 
 class DistinctWindowAggregate(WindowAggregate):
-    """Takes whole rows only: a combined row has lost its values."""
+    """Takes whole rows only, because a combined row has lost its values."""
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         for column in counted_columns(self._aggregates):
@@ -68,7 +68,7 @@ class DistinctWindowAggregate(WindowAggregate):
         return super()._bind(_with_mark_fields(schema, counted_columns(self._aggregates)))
 
     def _in_panes(self, rows: pa.RecordBatch, starts: Longs) -> pa.RecordBatch:
-        """With marks of no value: `_add_values` counts."""
+        """Adds marks that are all False, because `_add_values` counts the values."""
         windowed = super()._in_panes(rows, starts)
         none = pa.array(np.zeros(rows.num_rows, np.bool_))
         for column in self._seen:
@@ -84,7 +84,7 @@ class DistinctWindowAggregate(WindowAggregate):
                 fold(self._open_windows, [accumulator], groups.keys, [counts])
 
     def _values(self, panes: pa.RecordBatch, column: str) -> pa.RecordBatch:
-        """The distinct values of each key and open window; a null is no value."""
+        """Returns the distinct values of each key and open window; a null is no value."""
         columns = [*self._aggregation.key_names, column]
         values = group(panes.filter(pc.is_valid(panes.column(column))), columns).keys
         if self._windows.is_tumbling:
@@ -107,7 +107,7 @@ class DistinctWindowAggregate(WindowAggregate):
 
 
 class DistinctSessionAggregate(SessionRows):
-    """Emits keys, the session and aggregates; by start, then key. Keeps every row until then."""
+    """Emits keys, the session and aggregates, sorted by start, then key; keeps rows until then."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ def _with_mark_fields(schema: pa.Schema, columns: list[str]) -> pa.Schema:
 
 
 def _not_seen(values: pa.RecordBatch, seen: Table) -> pa.RecordBatch:
-    """The values that the table did not hold; it holds them now."""
+    """Adds values to the table; returns those that were not in it."""
     _, is_new = seen.enter(values)
     return values.filter(pa.array(is_new))
 

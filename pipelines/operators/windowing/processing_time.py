@@ -1,15 +1,16 @@
-"""Windows of processing time: a record belongs to the windows of the moment at which it is taken.
+"""Windows of processing time: a record belongs to the windows of the moment of its processing.
 
-Hosts an operator over windows of event time. Each batch is given the present moment as its event
-time, and the clock takes the place of watermarks. A window is emitted when the clock has reached
-its end, and at the end of a bounded input. No record is late.
+Hosts an operator over windows of event time. Each batch gets the present moment as its event time,
+and the clock takes the place of watermarks. A window is emitted when the clock has reached its end,
+and at the end of a bounded input. No record is late.
 
-The clock never goes back, at a recovery on another machine too: every snapshot holds how far it had
-come, and all subtasks go on from the furthest. So no window that was emitted starts again. Records
-that are taken again after a recovery may enter other windows than before, as in Flink.
+The clock never goes back, even after a recovery on another machine: every snapshot contains the
+time that it had reached, and all subtasks continue from the latest of these times. So no window
+that was emitted starts again. Records that are processed again after a recovery may enter other
+windows than before, as in Flink.
 
 Source: Flink's `TumblingProcessingTimeWindows` and its kin, with `ProcessingTimeTrigger`. At the
-end of its input Flink drops what is open.
+end of its input Flink drops open windows.
 """
 
 from dataclasses import dataclass, replace
@@ -28,14 +29,14 @@ from pipelines.operators.windowing.windows import SessionWindows, Windows
 from pipelines.state.descriptors import ListStateDescriptor
 
 PROCESSING_TIME = "__processing_time"
-"""The column of the moment; authors do not see it."""
+"""The column with the moment of processing; authors do not see it."""
 
 _CLOCK = ListStateDescriptor("processing_time", pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessingTimeWindows:
-    """These windows, but of processing time."""
+    """The given windows, but in processing time."""
 
     windows: Windows
 
@@ -56,13 +57,13 @@ class InProcessingTime(Around):
         self._windows = windows
 
     def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
-        """Nothing is late."""
+        """Returns no side output, because no record is late."""
         return {}
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         self._clock = context.operator_state.list_of(_CLOCK, Redistribution.UNION)
         self._reached_ms = MIN_WATERMARK_MS
-        self._due_ms = MIN_WATERMARK_MS  # no window is due before
+        self._due_ms = MIN_WATERMARK_MS  # no window is due before this time
         self._held_until_ms: int | None = None  # by then every open window has ended
         super().open(context, inputs)
 
@@ -106,7 +107,7 @@ class InProcessingTime(Around):
         self._reached_ms = max(self._reached_ms, now_ms)
 
     def _newest_end_ms(self) -> int:
-        """When the last window ends that a record of now can belong to."""
+        """Returns the end of the last window that a record can belong to now."""
         now_ms, windows = self._reached_ms, self._windows
         if isinstance(windows, SessionWindows):
             return now_ms + windows.gap_ms
@@ -114,7 +115,7 @@ class InProcessingTime(Around):
         return newest_ms + windows.size_ms
 
     def _next_end_ms(self) -> int:
-        """No window ends before it, but after now. Sessions know by themselves when one is due."""
+        """Returns the next possible end of a window; sessions know themselves when one is due."""
         now_ms, windows = self._reached_ms, self._windows
         if isinstance(windows, SessionWindows):
             return now_ms + 1
@@ -125,7 +126,7 @@ class InProcessingTime(Around):
         return [inputs[0].append(pa.field(PROCESSING_TIME, EVENT_TIME))]
 
     def _inner_context(self, context: OperatorContext) -> OperatorContext:
-        """Event time at the restored cut has no meaning for the clock."""
+        """Resets restored event times, which have no meaning for the clock."""
         return replace(
             super()._inner_context(context),
             restored_watermark_ms=MIN_WATERMARK_MS,

@@ -1,18 +1,18 @@
-"""Sessions of one input: which are open, and the operators that emit or call a function for each.
+"""Sessions of one input, and the operators that emit a result or call a function for each.
 
 State: the extents of the sessions, with their accumulators or, by pane, their rows. A pane is as
 wide as the gap. So the rows of one key in one pane always belong to one session, and a batch is
 folded into panes without looking for sessions. When event time advances, array arithmetic joins
-panes that follow each other within the gap into runs, one for each session. Those whose gap has
-passed are emitted; the others are folded into the earliest pane of each, so that an open session
+panes that follow each other within the gap into runs, one for each session. Sessions whose gap has
+passed are emitted. Each of the others is folded into its earliest pane, so that an open session
 costs one row.
 
-With an allowed lateness, a session stays for that long after it was due. If rows that come
+With an allowed lateness, a session stays for that long after it was due. If rows that arrive
 meanwhile extend it or join it to another, it is emitted again, whole and with its new bounds;
-nothing retracts what was emitted before. A row is late if it would be a closed session of its own
-and extends no open one; for other windows see `windows`.
+nothing retracts earlier results. A row is late if it would be a closed session of its own and
+extends no open one; for other windows see `windows`.
 
-Source: Flink's `EventTimeSessionWindows` for what sessions are and when they merge, and its
+Source: Flink's `EventTimeSessionWindows` for the sessions and when they merge, and its
 `WindowOperator` with merging windows and a `ProcessWindowFunction`. Flink's `MergingWindowSet`
 merges windows one by one; panes are ours.
 """
@@ -57,7 +57,7 @@ class Runs:
     key: Longs  # by run
     first: Longs
     last: Longs
-    head: Longs  # by run, the position of its earliest interval
+    head: Longs  # by run: the position of its earliest interval
 
     @property
     def count(self) -> int:
@@ -65,7 +65,7 @@ class Runs:
 
 
 def runs_of(key: Longs, first: Longs, last: Longs, gap_ms: int) -> Runs:
-    """Intervals [first, last] of equal key join if at most `gap_ms` lies between them.
+    """Joins intervals [first, last] of equal key if at most `gap_ms` lies between them.
 
     1. Sort by key, then by beginning.
     2. Find how far the intervals of the key reach so far: a maximum that restarts with each key.
@@ -85,10 +85,10 @@ def runs_of(key: Longs, first: Longs, last: Longs, gap_ms: int) -> Runs:
 
 
 def run_at(runs: Runs, key: Longs, times_ms: Longs, gap_ms: int) -> Longs:
-    """The run that holds each key and time, or lies within the gap of it; NO_RUN if none does.
+    """Returns the run that contains each key and time, or is within the gap of it, or NO_RUN.
 
-    The runs of a key are further apart than the gap, so only one run comes into question: the last
-    that begins at most a gap after the time.
+    The runs of a key are further apart than the gap, so only one run is possible: the last that
+    begins at most a gap after the time.
     """
     keys = np.concatenate([runs.key, key])
     begins = np.concatenate([runs.first, times_ms + gap_ms])
@@ -125,14 +125,14 @@ _NO_ROWS: Longs = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """One row per session; each is due, and has changed since it was emitted or is closed."""
+    """Due sessions, one row each. Each has changed since it was emitted, or is closed."""
 
     keys: pa.RecordBatch
     first_ms: Longs
     last_ms: Longs
     accumulated: list[Values]
     is_changed: Flags
-    is_closed: Flags  # no row can enter it any more, and it is dropped
+    is_closed: Flags  # no row can enter the session any more, and it is dropped
 
     def __len__(self) -> int:
         return len(self.first_ms)
@@ -141,7 +141,7 @@ class Sessions:
         return self if self.is_changed.all() else self.where(self.is_changed)
 
     def of_rows(self, rows: pa.RecordBatch, times_ms: Longs) -> Longs:
-        """The position of the session that holds each row; NO_RUN if none of these does."""
+        """Returns the position of the session that contains each row, or NO_RUN if none does."""
         codes = _common_codes(self.keys, rows)
         runs = Runs(_NO_ROWS, codes[: len(self)], self.first_ms, self.last_ms, _NO_ROWS)
         return run_at(runs, codes[len(self) :], times_ms, 0)
@@ -171,7 +171,7 @@ class SessionState:
         self._lateness_ms = lateness_ms
         self._accumulators = [FIRST, LAST, *aggregation.accumulators]
         self._panes: Table = state.table(self._descriptor())
-        self._idle_until_ms = MIN_WATERMARK_MS  # before this watermark nothing is due or closed
+        self._idle_until_ms = MIN_WATERMARK_MS  # nothing is due or closed before this watermark
 
     def add(self, rows: pa.RecordBatch, times_ms: Longs, lifted: list[Values]) -> None:
         """Adds rows that are on time, with their accumulators."""
@@ -194,7 +194,7 @@ class SessionState:
         return np.asarray(touched != NO_RUN)
 
     def take_due(self, time: KeyedTime) -> Sessions | None:
-        """Sessions whose end is past and that have changed since the last call.
+        """Returns the sessions that are due and have changed since the last call, or are closed.
 
         1. Take the panes that can be part of such a session and join them into sessions.
         2. Emit the sessions that are due.
@@ -250,7 +250,7 @@ class SessionState:
         accumulated: list[Values],
         stays: Flags,
     ) -> None:
-        """Fold each session of several panes into its earliest pane, which is always examined."""
+        """Folds each session of several panes into its earliest pane, which is always examined."""
         several = stays & (np.bincount(runs.of, minlength=runs.count) > 1)
         if not several.any():
             return
@@ -284,14 +284,14 @@ class SessionState:
 
 
 def _common_codes(keys: pa.RecordBatch, rows: pa.RecordBatch) -> Longs:
-    """A number per key, equal for equal keys: first for `keys`, then for the keys of `rows`."""
+    """Numbers keys, equal keys alike: first those of `keys`, then those of `rows`."""
     columns = [rows.column(name) for name in keys.schema.names]
     of_rows = pa.RecordBatch.from_arrays(columns, schema=keys.schema)
     return group(pa.concat_batches([keys, of_rows]), keys.schema.names).index
 
 
 def _as_groups(runs: Runs) -> Groups:
-    """Sets only the index and the number of groups, which is all that matters here."""
+    """Sets only the index and the number of groups; nothing else matters here."""
     numbered = pa.RecordBatch.from_arrays([pa.array(np.arange(runs.count))], names=["run"])
     return Groups(numbered, runs.of)
 
@@ -307,10 +307,10 @@ class SessionEntry:
     side: str = LATE  # the output for late rows
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """The rows that are on time, and the event time of each.
+        """Returns the rows that are on time, and the event time of each.
 
         A row that would be a closed session by itself may still extend an open one: Flink merges
-        first, and then asks if the result is late.
+        first, and then checks whether the result is late.
         """
         rows, times = with_time(self.context, batch, self.time_column)
         is_late = times + self.gap_ms - 1 + self.lateness_ms <= self.time.of(rows)
@@ -355,15 +355,15 @@ class SessionOperator(WindowOperator):
 
     @abstractmethod
     def _accumulated(self, schema: pa.Schema) -> Aggregation:
-        """What is kept per session and key in addition to the extent."""
+        """Returns the aggregation that is kept per session and key in addition to the extent."""
 
     @abstractmethod
     def _take_in(self, rows: pa.RecordBatch, times_ms: Longs) -> list[Values]:
-        """Keep rows that are on time; returns their accumulators."""
+        """Keeps rows that are on time; returns their accumulators."""
 
     @abstractmethod
     def _give_out(self, due: Sessions) -> None:
-        """Handles due sessions: emits changed ones; closed ones will not come again."""
+        """Handles due sessions: emits the changed ones. Closed sessions will not come again."""
 
     def _give_out_due(self) -> None:
         due = self._sessions.take_due(self._entry.time)
@@ -372,7 +372,7 @@ class SessionOperator(WindowOperator):
 
 
 class SessionAggregate(SessionOperator):
-    """Emits keys, `window_start`, `window_end`, `window_time`, aggregates; by start, then key."""
+    """Emits keys, `window_start`, `window_end`, `window_time`, aggregates; sorted by start, key."""
 
     def __init__(
         self,

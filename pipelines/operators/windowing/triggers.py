@@ -1,19 +1,19 @@
-"""Triggers: when a window fires before it ends; and the aggregates of windows that have one.
+"""Triggers, which make a window fire before it ends, and the aggregates of windows that have one.
 
-A trigger is asked for many windows at once: for those to which a batch has added rows, and for all
-open ones whenever event time or processing time passes a multiple of an interval. It keeps nothing
-itself. What it has to remember are columns, one value for each key and window, which are part of
-every snapshot. At its end a window fires by itself if it has changed since it fired last.
+The operator asks a trigger about many windows at once: about those to which a batch has added rows,
+and about all open ones whenever event time or processing time passes a multiple of an interval. A
+trigger keeps nothing itself. Its memory is columns, one value for each key and window, which are
+part of every snapshot. At its end a window fires by itself if it has changed since it last fired.
 
-What a window emits is its whole result so far, so the newest row of a key and window is right: an
-upsert, as with an allowed lateness. If the trigger purges, results of one window add up instead.
-Rows that come within the allowed lateness make their windows fire at once, without the trigger.
+A window emits its whole result so far, so the newest row of a key and window is right: an upsert,
+as with an allowed lateness. If the trigger purges, results of one window add up instead. Rows that
+arrive within the allowed lateness make their windows fire at once, without the trigger.
 
-Moments of event time follow from the watermark, and each window knows how many rows it has got
+Moments of event time follow from the watermark, and each window counts the rows that it has got
 since it fired. So nothing fires again after a recovery unless it has changed.
 
 Source: Flink's `Trigger`, `ContinuousEventTimeTrigger`, `ContinuousProcessingTimeTrigger`,
-`CountTrigger` and `PurgingTrigger`; asked by batch instead of by record.
+`CountTrigger` and `PurgingTrigger`; ours are asked by batch instead of by record.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ from pipelines.state.backend import Rows, TableDescriptor
 
 
 class TriggerResult(IntFlag):
-    """What a window does: FIRE emits its result, PURGE forgets its rows."""
+    """The action of a window: FIRE emits its result, PURGE forgets its rows."""
 
     CONTINUE = 0
     FIRE = 1
@@ -52,7 +52,7 @@ Results: TypeAlias = TriggerResult | npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class TriggerWindows:
-    """Windows, each of one key, that a trigger is asked about. Every array has one value for each.
+    """The windows that a trigger is asked about, each of one key; arrays have one value for each.
 
     `rows` counts the rows of a window since it was purged, `new_rows` those since it fired.
     """
@@ -68,9 +68,9 @@ class TriggerWindows:
 class Trigger(ABC):
     """Decides when windows fire before they end. Keeps nothing but its columns.
 
-    `columns`: {name: initial value}, integers that it keeps for each key and window, by
-    `windows.read(name)` and `windows.write(name, values)`. `event_time_every`: event time asks
-    again at each multiple of it; `processing_time_every`: so does the clock.
+    `columns`: {name: initial value}, integers that it keeps for each key and window, with
+    `windows.read(name)` and `windows.write(name, values)`. The operator also asks the trigger when
+    event time passes a multiple of `event_time_every`, or the clock one of `processing_time_every`.
     """
 
     columns: Mapping[str, int] = {}
@@ -143,7 +143,7 @@ def continuous_processing_time(every: timedelta) -> Trigger:
 
 
 def count_trigger(rows: int) -> Trigger:
-    """A window fires when it has at least so many rows more than when it fired last.
+    """A window fires when it has at least that many rows more than when it last fired.
 
     It is asked after each batch, so it fires once for a batch that brings many times that number.
     """
@@ -153,7 +153,7 @@ def count_trigger(rows: int) -> Trigger:
 
 
 def purging(trigger: Trigger) -> Trigger:
-    """The same, but a window that fires forgets its rows: results of one window add up."""
+    """Works like `trigger`, but a window that fires forgets its rows, so its results add up."""
     return Purging(trigger)
 
 
@@ -174,7 +174,7 @@ def _purge_where_fired(results: Results) -> npt.NDArray[np.integer]:
 
 
 ROWS = "__rows"
-"""The aggregate that counts the rows of a window; it is in no result."""
+"""The aggregate that counts the rows of a window; no result contains it."""
 
 _NEW = "__new_rows"
 _ONE_MS = timedelta(milliseconds=1)
@@ -187,7 +187,7 @@ def with_row_count(aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
 
 
 class TriggeredAggregate(WindowAggregate):
-    """Emits what `WindowAggregate` emits, more often."""
+    """Emits the same as `WindowAggregate`, but more often."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class TriggeredAggregate(WindowAggregate):
         self._open_windows.write(_NEW, rows, np.zeros(len(rows), np.int64))
 
     def _is_emitted(self, rows: Rows) -> Values:
-        """Nothing has come since it fired."""
+        """True for windows that have got no rows since they fired."""
         return np.asarray(self._read(_NEW, rows) == 0)
 
     def _not_due(self, rows: Rows) -> Rows:

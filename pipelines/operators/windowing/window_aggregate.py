@@ -3,12 +3,12 @@
 A window of a key is emitted when it is due; all windows that a watermark makes due are read and
 emitted together. Aggregates keep one row per key and open window. Each batch is first reduced by
 key and pane (rows that share all their windows), so that overlapping windows cost per key and not
-per record. A function gets all rows of its window. They are kept once each, by pane, until their
+per record. A function gets all rows of its window. Each row is kept once, by pane, until its
 windows are over.
 
-With an allowed lateness, a window stays for that long after it was due. Rows that come meanwhile
-emit its result again, complete, so that an upsert by key and window is right. Rows that come after
-that are counted, and go to the side output `late`.
+With an allowed lateness, a window stays for that long after it was due. Rows that arrive meanwhile
+make it emit its complete result again, so that an upsert by key and window is right. Rows that
+arrive after that are counted, and go to the side output `late`.
 
 Source: Flink's `WindowOperator` with `EventTimeTrigger` or a `ProcessWindowFunction`; panes as in
 its window table functions.
@@ -52,9 +52,9 @@ _EMITTED = "__emitted"
 
 
 class WindowAggregate(AlignedOperator):
-    """Emits keys, `window_start`, aggregates; by window, then by key.
+    """Emits keys, `window_start`, aggregates; sorted by window, then by key.
 
-    Takes rows, and batches of combined rows (`combining`). Unless windows are tumbling they may
+    Takes rows, and batches of combined rows (`combining`). Windows that are not tumbling may
     overlap; then `window_end` and `window_time` follow.
     """
 
@@ -130,7 +130,7 @@ class WindowAggregate(AlignedOperator):
         return groups.keys, self._aggregation.reduce(spread, groups)
 
     def _in_open_windows(self, panes: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """Each row once for each open window that covers its pane, and the position it had."""
+        """Returns each row once for each open window that covers its pane, and its old position."""
         positions, starts = self._windows.assign(longs(panes.column(WINDOW_START)))
         of_panes = panes.take(pa.array(positions))
         is_open = self._entry.is_open(starts, of_panes)
@@ -184,7 +184,7 @@ class WindowAggregate(AlignedOperator):
 
 
 def with_flag(descriptor: TableDescriptor, flag: str) -> TableDescriptor:
-    """The table with one more column, which is false until written."""
+    """Returns the table with one more column, which is false until written."""
     return replace(
         descriptor,
         value=descriptor.value.append(pa.field(flag, pa.bool_())),
@@ -201,12 +201,12 @@ class TimeWindow:
 
 
 WindowFunction = Callable[[TimeWindow, pa.RecordBatch], pa.RecordBatch]
-"""Maps the rows of one key in one window, in order of arrival, to any number of rows. Pure."""
+"""A pure function from the rows of a key and window, in order of arrival, to any number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowCalls:
-    """One call per key and window: cheap for many rows, not for very many small windows."""
+    """Makes one call per key and window: cheap for many rows, not for very many small windows."""
 
     function: WindowFunction
     schema: pa.Schema
@@ -242,7 +242,7 @@ Panes = dict[int, list[pa.RecordBatch]]
 
 
 class PaneRows:
-    """The state `name` of an operator: rows of `schema`, which includes event time."""
+    """A state of an operator, named `name`: rows of `schema`, which includes event time."""
 
     def __init__(
         self,
@@ -261,11 +261,11 @@ class PaneRows:
             self._rows.append(pane, of_pane)
 
     def held(self, newest: int) -> Longs:
-        """The panes up to `newest` that hold rows, ascending."""
+        """Returns the panes up to `newest` that have rows, ascending."""
         return np.array(self._rows.namespaces_at_most(newest), np.int64)
 
     def take(self, newest: int) -> Panes:
-        """Remove and return the rows of the panes up to `newest`."""
+        """Removes and returns the rows of the panes up to `newest`."""
         return {pane: self._rows.pop(pane) for pane in self._rows.namespaces_at_most(newest)}
 
     def take_rows(self, newest: int) -> pa.RecordBatch:
@@ -321,7 +321,7 @@ class WindowRows(AlignedOperator):
             self._call_for(np.unique(starts[is_due]).tolist())
 
     def _call_again(self, in_time: pa.RecordBatch, times: Longs) -> None:
-        """Calls again for the keys to which these rows add in a window that was called before."""
+        """Calls again for keys that get rows in a window for which it was called before."""
         positions, starts = self._windows.assign(times)
         of_windows = in_time.take(pa.array(positions))
         is_due = self._entry.is_due(starts, of_windows) & self._entry.is_open(starts, of_windows)
@@ -340,7 +340,7 @@ class WindowRows(AlignedOperator):
         self._put_back(panes)
 
     def _not_called(self, start: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Drops the keys for which the window had been called before the restored cut."""
+        """Drops the keys for which the window was called before the restored cut."""
         called = self._windows.size_ms - 1 + start <= self._entry.time.restored_of(rows)
         return rows.filter(pa.array(np.broadcast_to(~called, rows.num_rows)))
 
@@ -352,11 +352,11 @@ class WindowRows(AlignedOperator):
         return self._windows.newest_due(self._entry.time.watermark_ms)
 
     def _newest_pane(self) -> int:
-        """Panes up to this one may belong to a window that is due."""
+        """Returns the newest pane that may belong to a window that is due."""
         return self._newest_due() + self._windows.size_ms - 1
 
     def _put_back(self, panes: Panes) -> None:
-        """Keeps the panes that belong to a window that is not closed yet."""
+        """Puts back the panes that belong to a window that is not closed yet."""
         newest = self._windows.newest_starts(np.array(list(panes), np.int64)).tolist()
         is_open = [newest_start > self._entry.newest_closed for newest_start in newest]
         held = zip(panes.items(), is_open, strict=True)

@@ -1,16 +1,16 @@
 """Windows of event time: which windows a row belongs to, when a window is due, and what is late.
 
 A window is named by its start, in milliseconds since the epoch, and covers [start, start + size).
-Arithmetic gives the place of tumbling and sliding windows. A session is where its rows are, so
-`sessions`, which holds them, decides what it covers. In the output, `window_start` and
+Arithmetic gives the bounds of tumbling and sliding windows. The bounds of a session depend on its
+rows, so `sessions`, which keeps them, decides what it covers. In the output, `window_start` and
 `window_end` bound the window. `window_time`, its last millisecond, is the event time of a result
 whose window may overlap others (Flink gives results that timestamp).
 
 A row is late when every window that it belongs to is closed: admitting it would start them again. A
 window stays open for the allowed lateness beyond its end. The decision includes event time at the
-restored cut; otherwise a recovery would change which rows are late. The operators over windows of
-one input inherit from here the key, event time, and which rows may enter; they decide which windows
-there are and what they emit.
+restored cut; otherwise a recovery would change which rows are late. This module gives the operators
+over windows of one input the key, event time, and the decision which rows may enter. The operators
+decide which windows there are and what they emit.
 
 Source: Flink's `TumblingEventTimeWindows`, `SlidingEventTimeWindows`, `EventTimeSessionWindows` and
 `EventTimeTrigger`; Flink's `WindowOperator.isWindowLate` and `sideOutputLateData`.
@@ -42,7 +42,7 @@ from pipelines.operators.operator import Operator, OperatorContext, SideOutput
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
-    """Each row has one window. `offset_ms` moves all windows, such as to a time zone's midnight."""
+    """Each row has one window. `offset_ms` moves all windows, as to a time zone's midnight."""
 
     size_ms: int
     offset_ms: int = 0
@@ -58,7 +58,7 @@ class TumblingWindows:
 
     @property
     def is_tumbling(self) -> bool:
-        """True if a window's start is enough to name it, and enough as its result's event time."""
+        """True if a window's start is enough as its name and as the event time of its result."""
         return True
 
     @property
@@ -70,11 +70,11 @@ class TumblingWindows:
         return _floor(times_ms, self.pane_ms, self.offset_ms)
 
     def newest_starts(self, times_ms: Longs) -> Longs:
-        """The last window to which each row may belong."""
+        """Returns the last window to which each row may belong."""
         return _floor(times_ms, self.slide_ms, self.offset_ms)
 
     def assign(self, times_ms: Longs) -> tuple[Longs, Longs]:
-        """All pairs of a row (by its position) and one of its windows; a row's newest first."""
+        """Returns all pairs of a row's position and one of its windows; a row's newest first."""
         newest = self.newest_starts(times_ms)
         count = -(-self.size_ms // self.slide_ms)
         rows = np.repeat(np.arange(len(times_ms)), count)
@@ -84,7 +84,7 @@ class TumblingWindows:
         return rows[is_covered], starts[is_covered]
 
     def newest_due(self, watermark_ms: int) -> int:
-        """Windows that start at or before this have ended: nothing more can enter them."""
+        """Windows that start at or before this have ended: no row can enter them any more."""
         return watermark_ms + 1 - self.size_ms
 
 
@@ -108,7 +108,7 @@ AlignedWindows: TypeAlias = TumblingWindows | SlidingWindows
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Rows of one key that follow each other within the gap; the gap also ends a session."""
+    """Rows of one key that follow each other within the gap. The gap also ends a session."""
 
     gap_ms: int
 
@@ -137,7 +137,7 @@ def tumbling(
     milliseconds: int = 0,
     offset: timedelta = _NOTHING,
 ) -> TumblingWindows:
-    """Give a timedelta or units: what is given adds up. Raises Rejected unless it is positive."""
+    """Takes a timedelta or units, which add up. Raises Rejected unless the sum is positive."""
     size += timedelta(
         days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
     )
@@ -145,7 +145,7 @@ def tumbling(
 
 
 def sliding(size: timedelta, *, every: timedelta, offset: timedelta = _NOTHING) -> SlidingWindows:
-    """Windows of `size` that start `every` so often. Raises Rejected unless both are positive."""
+    """Windows of `size`; one starts per `every`. Raises Rejected unless both are positive."""
     size_ms = _positive_ms(size, "A window", "size")
     return SlidingWindows(size_ms, _ms(offset), every_ms=_positive_ms(every, "A slide", "length"))
 
@@ -171,7 +171,7 @@ def session(
 
 
 def _floor(times_ms: Longs, width_ms: int, offset_ms: int) -> Longs:
-    """The multiple of the width, moved by the offset, at or before each time; also below zero."""
+    """Returns the multiple of the width, plus the offset, at or before each time, also below 0."""
     return times_ms - (times_ms - offset_ms) % width_ms
 
 
@@ -193,7 +193,7 @@ BOUNDS = (WINDOW_START, WINDOW_END, WINDOW_TIME)
 
 
 def with_window(batch: pa.RecordBatch, starts: Longs) -> pa.RecordBatch:
-    """Replaces an input column of that name, which comes from earlier windows."""
+    """Adds the window start; replaces an input column of that name, left from earlier windows."""
     others = batch.select([name for name in batch.schema.names if name != WINDOW_START])
     return others.append_column(pa.field(WINDOW_START, EVENT_TIME), timestamps(starts))
 
@@ -225,10 +225,10 @@ LATE = "late"
 LATE_RECORDS = "late_records"
 RECORDS_WITHOUT_TIME = "records_without_time"
 RECORDS_OUTSIDE_WINDOWS = "records_outside_windows"
-"""Counts rows in the gaps between windows, if windows start less often than they are long."""
+"""Counts rows in the gaps between windows, if the windows are shorter than their slide."""
 
 COMBINED_ROWS = "__combined_rows"
-"""The column that says how many rows were combined into one; see `combining`."""
+"""The column with the number of rows that were combined into one; see `combining`."""
 
 
 @dataclass(slots=True)
@@ -242,7 +242,7 @@ class WindowEntry:
 
     @property
     def newest_closed(self) -> int:
-        """Windows that start at or before this take no more rows, whatever the key."""
+        """Windows that start at or before this take no more rows, for any key."""
         return self.windows.newest_due(self.time.watermark_ms - self.lateness_ms)
 
     def is_open(self, starts: Longs, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -255,7 +255,7 @@ class WindowEntry:
         return np.asarray(starts <= self.time.of(rows) + 1 - self.windows.size_ms)
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """The rows that are on time, and the event time of each."""
+        """Returns the rows that are on time, and the event time of each."""
         rows, times = with_time(self.context, batch, self.time_column)
         newest = self.windows.newest_starts(times)
         rows, times, newest = self._within_windows(rows, times, newest)
@@ -263,7 +263,7 @@ class WindowEntry:
         return without_late(self.context, rows, times, is_late, self.side)
 
     def admit_to_windows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """One row for each window that takes it, and the start of the window."""
+        """Returns a row once for each window that takes it, and the start of the window."""
         rows, times = self.admit(batch)
         if self.windows.is_tumbling:
             return rows, self.windows.newest_starts(times)
@@ -286,7 +286,7 @@ class WindowEntry:
 def with_time(
     context: OperatorContext, batch: pa.RecordBatch, time_column: str
 ) -> tuple[pa.RecordBatch, Longs]:
-    """The rows with event time, and their times in milliseconds; counts the other rows."""
+    """Returns the rows with event time, and their times in milliseconds; counts the other rows."""
     event_time = batch.column(time_column)
     if event_time.null_count:
         without = batch.filter(pc.is_null(event_time))
@@ -302,9 +302,9 @@ def without_late(
     is_late: npt.NDArray[np.bool_],
     side: str = LATE,
 ) -> tuple[pa.RecordBatch, Longs]:
-    """Count the late rows, send them to the side output, and return the others.
+    """Counts the late rows, sends them to the side output, and returns the others.
 
-    Combined rows have no side output: where it is read, no rows are combined.
+    Combined rows have no side output, because rows are not combined if a stream reads it.
     """
     if not is_late.any():
         return rows, times
@@ -316,14 +316,14 @@ def without_late(
 
 
 def count_of(rows: pa.RecordBatch) -> int:
-    """How many records the rows are made of."""
+    """Returns the number of records that the rows are made of."""
     if COMBINED_ROWS in rows.schema.names:
         return int(longs(rows.column(COMBINED_ROWS)).sum())
     return int(rows.num_rows)
 
 
 class WindowOperator(Operator):
-    """Rows that are too late for every window go to the side output `late`."""
+    """An operator over windows. Rows too late for every window go to the side output `late`."""
 
     def __init__(self, keys: tuple[str, ...], time_column: str, lateness_ms: int) -> None:
         self._keys = keys
@@ -334,7 +334,7 @@ class WindowOperator(Operator):
         return {LATE: SideOutput(inputs[0], self._time_column)}
 
     def _check_input(self, schema: pa.Schema) -> None:
-        """Raises Rejected naming a column that is missing or holds no event time."""
+        """Raises Rejected naming a column that is missing or has no event time."""
         check_event_time(schema, self._time_column)
         for key in self._keys:
             field_of(schema, key)

@@ -1,9 +1,9 @@
-"""Remembers damage for a run: which files are damaged, and which points cannot be used for it.
+"""Remembers damage for a run: the damaged files, and the points that are unusable because of them.
 
-Hears of every damaged file, from any finder, and reports it once: in the journal, where the next
-driver of the run finds it, and by a mark on each point that refers to the file.
-`protocol.retention` decides what may be built on, `protocol.restart` which point a recovery
-takes.
+Every finder of damage reports it here. Each damaged file is recorded once: in the journal, where
+the next driver of the run finds it, and by a mark on each point that refers to the file.
+`protocol.retention` decides which files increments may build on, `protocol.restart` which point a
+recovery takes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +27,7 @@ class DamageMemory:
         emit: Callable[[Event], None],
         remembered: Collection[str] = (),
     ) -> None:
-        """`remembered`: what earlier drivers of the run have recorded and reported."""
+        """`remembered`: the files that earlier drivers of the run have recorded and reported."""
         self._points = points
         self._shared = shared
         self._emit = emit
@@ -45,8 +45,8 @@ class DamageMemory:
     def on_found(
         self, point: RetainedPoint, damages: Sequence[Damage], by: DamageFinder, said: str
     ) -> None:
-        """`point` does not verify, for the reason `said`. If retention has deleted it meanwhile,
-        only its files matter: other points may share them."""
+        """Marks `point`, which does not verify, with the reason `said`. If retention has deleted it
+        meanwhile, only its files matter: other points may share them."""
         is_kept = point in self._points.every_newest_first()
         if is_kept and self._points.damage_of(point) != said:
             self._points.on_damaged(point, said)
@@ -54,12 +54,13 @@ class DamageMemory:
         self.on_damages(point, damages, by)
 
     def on_damages(self, point: RetainedPoint, damages: Sequence[Damage], by: DamageFinder) -> None:
-        """Like `on_found`, if the caller reports that `point` does not verify."""
+        """Like `on_found`, but leaves it to the caller to report that `point` does not verify."""
         if _shares(point):
             self._on_damaged_files([damage for damage in damages if damage.is_shared], by)
 
     def _on_damaged_files(self, damages: Sequence[Damage], by: DamageFinder) -> None:
-        """In the run's shared directory. A file that no checkpoint needs was deleted on purpose."""
+        """Remembers damaged files of the run's shared directory. Ignores files that no checkpoint
+        needs: they were deleted on purpose."""
         needed = self._shared.needed
         problems = {each.file: each.problem for each in damages if each.file in needed}
         new = self._files.on_found(problems)
@@ -79,7 +80,7 @@ class DamageMemory:
             self._mark(point, names)
 
     def on_whole(self, points: Collection[RetainedPoint], known: Collection[str]) -> None:
-        """Every byte of these points was read, while `known` was remembered."""
+        """Every byte of these points was read and found whole; `known` was remembered meanwhile."""
         names = [self._shared.files_of(p.checkpoint_id) for p in points if _shares(p)]
         mended = self._files.on_whole(frozenset().union(*names).intersection(known))
         if mended:
@@ -90,14 +91,14 @@ class DamageMemory:
                 self._points.on_whole(point)
 
     def on_read_whole(self, point: RetainedPoint) -> None:
-        """A recovery has read the point, which was marked, and found it whole."""
+        """A recovery has read the marked point and found it whole."""
         self.on_whole([point], self.remembered)
 
     # Consequences for checkpoints.
 
     def confirmed_id(self) -> CheckpointId:
-        """For the barrier of the next checkpoint: the newest completed one, if its files are not
-        known to be damaged."""
+        """Returns the checkpoint that the next barrier names as complete: the newest completed one,
+        or BUILD_ON_NOTHING if that one is damaged."""
         confirmed_id = self._shared.confirmed_id
         if confirmed_id == NO_CHECKPOINT:
             return confirmed_id
@@ -106,7 +107,7 @@ class DamageMemory:
         return BUILD_ON_NOTHING if begins_anew or confirmed_id not in whole else confirmed_id
 
     def problem_of(self, manifest: Manifest) -> str | None:
-        """Why this manifest must not be published; None: it refers to nothing damaged."""
+        """Returns why this manifest must not be published, or None if no file of it is damaged."""
         names = self._files.damaged_among(shared_names(manifest.subtasks))
         if not names:
             return None
@@ -119,7 +120,7 @@ class DamageMemory:
         self._on_damaged_files(damages, DamageFinder.CHECKPOINT)
 
     def on_completed(self, point: RetainedPoint) -> str | None:
-        """Why the point cannot be used all the same; None: it refers to nothing damaged."""
+        """Returns why the completed point cannot be used, or None if no file of it is damaged."""
         self._forget()
         if not _shares(point):
             return None
@@ -133,7 +134,7 @@ class DamageMemory:
             self._emit(RestorePointRefused(path=point.location, message=_refers_to(names)))
 
     def _referring(self, files: frozenset[str]) -> list[tuple[RetainedPoint, list[str]]]:
-        """The retained points that need some of the files, and which files."""
+        """Returns the retained points that need any of the files, each with those files."""
         found = [
             (point, sorted(files & self._shared.files_of(point.checkpoint_id)))
             for point in self._points.every_newest_first()
@@ -150,7 +151,8 @@ class DamageMemory:
 
 
 def _shares(point: RetainedPoint) -> bool:
-    """Savepoints have their own files, and a claimed point has those of another run."""
+    """Returns True if the point uses the run's shared files. A savepoint has its own files, and a
+    claimed point those of another run."""
     return not (point.is_savepoint or point.is_claimed)
 
 

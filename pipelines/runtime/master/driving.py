@@ -1,7 +1,7 @@
 """Drives one run from its directory to its end, under a lease, on any host that starts slots.
 
-Reads the spec, and refuses it in a sentence or hosts the job master until the run is over. Knows
-nothing of Spark: the caller passes in where slots run.
+Reads the spec, and either refuses it with a reason or hosts the job master until the run is over.
+Knows nothing of Spark: the caller passes in where slots run.
 """
 
 import logging
@@ -61,14 +61,14 @@ from pipelines.stream import Pipeline
 from pipelines.stream.declaration import Flow
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
-"""Brings up what slots run on; left when the run is over. May raise StartGivenUp instead."""
+"""Returns a context that runs the stage host during the run. It may raise StartGivenUp instead."""
 
 EXECUTOR_THREADS = 2
 
 
 class NoSlots:
-    """Implements `StageHost`, for a run that fails before it needs a slot. What slots run on takes
-    seconds to come up, and a person waits for the reason."""
+    """Implements `StageHost` for a run that fails before it needs a slot. The real host takes
+    seconds to start, and a person waits for the reason of the failure."""
 
     def start(self, address: SlotAddress, slot_count: int) -> None:
         raise Retryable("A recovery point fits the code by now")
@@ -78,7 +78,7 @@ class NoSlots:
 
 
 EXIT_LEASE_HELD = 3
-"""Exit status of a driver process whose run another driver has."""
+"""The exit status of a driver process whose run another driver has taken over."""
 
 log = logging.getLogger("ftdash.driver")
 
@@ -86,14 +86,17 @@ _ending = threading.Lock()  # held from the log line until the process has ended
 
 
 def end_at_once(lost: LeaseLost) -> NoReturn:
-    """From any thread: another driver has the run, so this one may write nothing more for it."""
-    _ending.acquire()  # for good, so that a second thread logs nothing more
+    """Ends the process: another driver has the run, so this one may write nothing more for it.
+
+    Any thread may call this.
+    """
+    _ending.acquire()  # never released, so that a second thread logs nothing more
     log.error("Stopped: %s", lost)
     os._exit(EXIT_LEASE_HELD)
 
 
 def _leave_to_the_loop(lost: LeaseLost) -> None:
-    """The loop finds it out at the next thing that it writes."""
+    """Only logs it: the loop notices when it writes next."""
     log.warning("%s", lost)
 
 
@@ -103,14 +106,14 @@ def drive(
     open_stages: OpenStages,
     on_lost: Callable[[LeaseLost], None] = _leave_to_the_loop,
 ) -> JobStatus:
-    """Runs until the run is over; a run that cannot start as requested is FAILED, with the reason.
-    A run that was over before does not begin again, and its journal gets no new line.
+    """Returns once the run is over. A run that cannot start as requested is FAILED, and its journal
+    says why. A run that was over before does not begin again, and its journal gets no new line.
 
-    Calls `on_lost` on another thread as soon as another driver has the run. A process that does
-    nothing else ends itself there (`end_at_once`): it may have been stopped in the middle of
+    Calls `on_lost` on another thread as soon as another driver has the run. A process that only
+    drives this run ends itself there (`end_at_once`): it may have been stopped in the middle of
     anything.
 
-    Raises LeaseLost if another driver has taken the run over: nothing of this one lives on.
+    Raises LeaseLost if another driver has taken the run over; nothing of this driver runs then.
     Raises Retryable if a system that a run in progress needs does not answer: try again later.
     """
     ended = last_event(directory.journal_file)
@@ -166,7 +169,7 @@ def _host(
     pipeline.check_fits(settings)
     _check_reaches_readers(pipeline)
     pipeline.validate_sinks()
-    # Input that a restored or resumed run has read already may be gone.
+    # The input that a restored or resumed run has already read may be gone.
     is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0 and not spec.puts_back
     if is_fresh:
         pipeline.validate_sources(settings)
@@ -219,7 +222,7 @@ def _host(
 
 
 def _flow_of(spec: RunSpec, directory: RunDirectory) -> Flow:
-    """Raises Rejected if the package is not in the store of this installation, or is another."""
+    """Raises Rejected if this installation's store has no such package, or a different one."""
     code = spec.code
     if code is None:
         return find_flow(spec.pipeline)
@@ -233,7 +236,7 @@ def control_server(
     loop: ControlLoop,
     clock: Clock,
 ) -> ControlServer:
-    """Raises Rejected when the driver cannot listen where the settings say."""
+    """Raises Rejected if the driver cannot listen where the settings say."""
     networking = driver_networking(settings)
     tls = load_tls(networking.slots)
     return ControlServer(
@@ -248,7 +251,7 @@ def control_server(
 
 
 def _check_reaches_readers(pipeline: Pipeline) -> None:
-    """Raises Rejected naming a sink whose rows would end with a slot's process."""
+    """Raises Rejected naming a sink whose rows would be lost with a slot's process."""
     for uid, sink in pipeline.sinks.items():
         if isinstance(sink, Collect):
             raise Rejected(
@@ -266,7 +269,7 @@ def _keep_data_frame(
     *,
     is_fresh: bool,
 ) -> None:
-    """A start that goes on from a point reads the rows that are kept. Raises Rejected."""
+    """Has Spark write the rows to files, unless a continued run has rows. Raises Rejected."""
     kept.leave_note()
     if source.has_rows and not is_fresh:
         return
@@ -279,13 +282,13 @@ def _keep_data_frame(
 
 
 def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:
-    """The settings of the start, or what a person has changed them to since."""
+    """Returns the settings of the start, with the changes that people have made since."""
     newest = journal.newest(SettingsChanged)
     return newest.settings if newest is not None else spec.settings
 
 
 def _may_pass(refusal: BaseException | None) -> bool:
-    """True if its cause is a system that was away, and not the request."""
+    """Returns True if the cause is a system that did not answer, not the request itself."""
     while refusal is not None and not isinstance(refusal, Retryable):
         refusal = refusal.__cause__
     return refusal is not None

@@ -1,8 +1,8 @@
 """The events of the job master's loop: one queue, one thread, one thing at a time.
 
-Work that takes long runs outside the job master's thread, and its failures come back as events. The
-work handles the failures of the world itself. Any other failure is a bug, and would end in a future
-that is never read: a manifest that never comes, a storage that is never swept again.
+Long work runs outside the job master's thread, and its failures come back as events. The work
+handles outages (of the storage, say) itself. Any other failure is a bug. Without an event, it would
+end in a future that is never read: a manifest never comes, a storage is never swept again.
 """
 
 import logging
@@ -76,7 +76,7 @@ class LocationPrepared:
     """The location of a checkpoint is ready, or cannot be made ready."""
 
     checkpoint_id: CheckpointId
-    reason: CheckpointFailureReason | None = None  # None: it is ready
+    reason: CheckpointFailureReason | None = None  # None if it is ready
     why: str = ""
 
 
@@ -90,7 +90,7 @@ class FilesMissing:
 @dataclass(frozen=True, slots=True)
 class ManifestWritten:
     checkpoint_id: CheckpointId
-    outcome: Publication | FilesMissing | str  # a string: why it could not be written
+    outcome: Publication | FilesMissing | str  # a string says why it could not be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,11 @@ class TooManyFailedCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class PointsLookedAt:
-    """The retained points were read again, newest first; each damaged one with its damages,
-    whose first one says why. `point_count` includes those for which the storage did not answer.
-    `known` are the damaged files that were remembered before."""
+    """The retained points were read again, newest first.
+
+    The first damage of a damaged point says why it is damaged. `point_count` includes the points
+    for which the storage did not answer. `known` are the damaged files remembered before.
+    """
 
     whole: tuple[RetainedPoint, ...]
     damaged: tuple[tuple[RetainedPoint, tuple[Damage, ...]], ...]
@@ -116,7 +118,7 @@ class PointsLookedAt:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """Work outside the master's thread has raised an unexpected error; the driver ends."""
+    """Work outside the master's thread raised an unexpected error, so the driver ends."""
 
     error: BaseException
 
@@ -159,7 +161,8 @@ def claim_of(message: FromSlot) -> str | None:
 
 
 def text_of(event: JobEvent) -> str | None:
-    """For a report of the last events; None: it comes too often, and says nothing there."""
+    """Describes an event for a report of the last events. Returns None for events that come too
+    often to be of use there."""
     match event:
         case SlotSpoke(message=Beat() | Sampled() | Restoring() | Logged()):
             return None

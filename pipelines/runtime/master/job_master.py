@@ -1,9 +1,9 @@
 """The job master: one thread, one queue, every decision of a run in one place.
 
-Passes what it hears to the part that decides: `slot_reports` (messages of slots), `attempts`,
-`failures`, `command_desk`, `checkpoint_host`, which host the machines of `pipelines.protocol`.
-Records never pass here. Each part gets the others that it uses, so the order in which `Assembly`
-makes them follows from which part uses which.
+Passes each event to the part that decides: `slot_reports` (messages of slots), `attempts`,
+`failures`, `command_desk` or `checkpoint_host`. These host the machines of `pipelines.protocol`.
+Records never pass here. Each part takes the parts that it uses as arguments, and that gives the
+order in which `assembled` makes them.
 
 Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the whole job restarts).
 """
@@ -54,7 +54,7 @@ from pipelines.runtime.master.start.run_opening import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """All of it outlives every attempt."""
+    """The parts of the job master; all of them outlive every attempt."""
 
     watchers: RunWatchers
     end: RunEnd
@@ -69,7 +69,7 @@ class Assembly:
 
 
 def assembled(context: RunContext) -> Assembly:
-    """Raises Retryable: the storage does not answer, or without the points that are in it."""
+    """Raises Retryable if the storage does not answer, or answers without the run's points."""
     record, found = context.record, found_points(context)
     desk = RequestDesk(context.inbox, record.emit, context.post)
     end = RunEnd(record, stopping_of(context.journal, found.retained))
@@ -156,12 +156,12 @@ class JobMaster:
         self._checkpoint_due_ms: float | None = None
 
     def run(self, stages: StageHost) -> JobStatus:
-        """Runs until the run is over. If it raises, no slot of this driver lives on.
+        """Returns once the run is over. If it raises, it has ended all slots of this driver.
 
         Raises:
             Rejected: the run cannot start as requested.
             LeaseLost: another driver has taken the run over.
-            Retryable: a system that it needs is away; another driver may resume the run.
+            Retryable: a system that it needs does not answer; another driver may resume the run.
         """
         try:
             return self._run(stages)
@@ -180,7 +180,7 @@ class JobMaster:
         return self.finish()
 
     def cancel_unstarted(self) -> JobStatus:
-        """Instead of `run`, if a person has cancelled the run before it had slots. Raises Retryable
+        """Call instead of `run` if a person cancelled the run before it had slots. Raises Retryable
         if the cancellation was withdrawn: the run starts again."""
         if self._over is not None:
             return self._finish_again(self._over)
@@ -199,9 +199,9 @@ class JobMaster:
         self._failures.begin_first(stages)
 
     def take_turn(self, *, may_wait: bool = True) -> bool:
-        """Do what is due, then take one event, if need be after waiting for it.
+        """Do everything that is due, then handle one event; wait for it if `may_wait`.
 
-        False: there was no event. Raises LeaseLost.
+        Returns False if there was no event. Raises LeaseLost.
         """
         self._context.loop.on_turn()
         with self._context.last.taken_along():
@@ -217,7 +217,7 @@ class JobMaster:
 
     @property
     def has_ended(self) -> bool:
-        """Only `finish` is left to do."""
+        """True once the outcome of the run is decided: only `finish` is left to do."""
         return self._record.outcome is not None
 
     def _next_event(self, *, may_wait: bool) -> JobEvent | None:
@@ -290,7 +290,7 @@ class JobMaster:
         return self._close(status, reason)
 
     def _wait_for_slots(self) -> None:
-        """Sweeps also what a slot writes while it dies: nothing would ever delete it later."""
+        """Waits until no slot writes any more, so that the last sweep deletes every stray file."""
         deadline_ms = self._clock.monotonic_ms() + STAGE_END_TIMEOUT_MS
         while not self._attempts.is_stage_over:
             left_ms = deadline_ms - self._clock.monotonic_ms()
@@ -307,7 +307,7 @@ class JobMaster:
                     raise error
 
     def _finish_again(self, over: JobStatusChanged) -> JobStatus:
-        """The driver before this one died while it cleaned up: this one starts nothing more."""
+        """Repeats only the clean-up: the driver before this one died in the middle of it."""
         attempt = self._context.lease.attempts_so_far()
         self._context.fence.on_attempt(attempt)  # so that it may delete files
         return self._close(over.status, over.reason)
@@ -325,14 +325,14 @@ class JobMaster:
         return status
 
     def _check_work(self) -> None:
-        """Raises what has failed since the loop ended: a run that is over is never swept again. So
-        it is not over yet, and the next driver repeats this."""
+        """Raises the error of work that failed since the loop ended. The run is not over then, and
+        the next driver repeats the clean-up: a run that is over is never swept again."""
         while not self._events.empty():
             event = self._events.get()
             if isinstance(event, WorkFailed):
                 raise event.error
 
-    # Small things.
+    # Metrics.
 
     def _report_metrics(self) -> None:
         host, status = self._checkpoints, self._record.status

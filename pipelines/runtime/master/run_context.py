@@ -1,12 +1,12 @@
-"""What the parts of one run share: request, storage, record, and ways out of the process.
+"""Everything that the parts of one run share: its request, storage, record, and the outside world.
 
-Decides nothing. A driver has threads, a socket, a Spark stage and the system's clock, and the
-simulator a scheduler with a seed. That is why both pass them in.
+Decides nothing. A driver has threads, a socket, a Spark stage and the system's clock; the simulator
+has a scheduler with a seed. So both pass these in.
 
 Every part that belongs to a run and not to an attempt writes through its `RunRecord`, so every
-event carries the number of the attempt that was current when it happened. `RunBeginning` keeps what
-the sources were given when the run began, for all of its attempts and drivers; it is in the run's
-directory before slots get it, so no later driver finds something else.
+event carries the number of the attempt that was current when it happened. `RunBeginning` keeps
+where the sources began with the run, for all of its attempts and drivers. It is in the run's
+directory before slots get it, so no later driver finds a different beginning.
 """
 
 import logging
@@ -56,10 +56,10 @@ from pipelines.stream import Pipeline
 
 
 class StageHost(Protocol):
-    """Where slots run. The real one is a Spark barrier stage."""
+    """The place where slots run. The real one is a Spark barrier stage."""
 
     def start(self, address: SlotAddress, slot_count: int) -> None:
-        """Begin to start so many slots; post `StageEnded` when they have ended."""
+        """Begin to start `slot_count` slots; post `StageEnded` when they have ended."""
         ...
 
     def cancel(self, address: SlotAddress) -> None:
@@ -89,21 +89,21 @@ class RunRecord:
 
     @property
     def outcome(self) -> tuple[JobStatus, str] | None:
-        """How the run ends and why; None while it goes on."""
+        """How the run ends and why; None while it continues."""
         return self._outcome
 
     @property
     def last_heard_ms(self) -> float:
-        """Monotonic: when the driver before this one was last heard."""
+        """Monotonic time of the last sign of life of the driver before this one."""
         return self._journal.last_heard_ms
 
     @property
     def newest_completed(self) -> CheckpointCompleted | None:
-        """The newest of any driver of the run."""
+        """The newest completed checkpoint of any driver of the run."""
         return newest_completed(self._journal)
 
     def has_said(self, event: Event) -> bool:
-        """True if a driver of the run has emitted this very event, as far as events are kept."""
+        """Returns True if any driver of the run has emitted an equal event that is still kept."""
         return event in self._journal.every(type(event))  # type: ignore[type-var]
 
     def emit(self, event: Event) -> None:
@@ -111,17 +111,17 @@ class RunRecord:
         _log(event)
 
     def move_to(self, status: JobStatus, reason: str = "") -> None:
-        """Raises InvariantViolated for a move that no run makes."""
+        """Raises InvariantViolated if no run may make this move."""
         self._state.move_to(status)
         self.emit(JobStatusChanged(status=status, reason=reason))
 
     def end(self, status: JobStatus, reason: str) -> None:
-        """The job master's loop ends after its current step; `status` is reached by then."""
+        """Ends the job master's loop after its current step; the run has reached `status` then."""
         self._outcome = (status, reason)
 
 
 def _log(event: Event) -> None:
-    """What a reader of the log needs in order to place the lines around it."""
+    """Logs the events that help a reader of the log to place the lines around them."""
     match event:
         case JobStatusChanged(status=status, reason=reason):
             log.info("The run is %s. %s", status.value, reason)
@@ -134,20 +134,21 @@ def _log(event: Event) -> None:
 
 
 def newest_completed(journal: JournalWriter) -> CheckpointCompleted | None:
-    """The newest point that outlives the driver that completed it."""
+    """Returns the newest point that outlives the driver that completed it."""
     return journal.newest(CheckpointCompleted, lambda event: scheme_of(event.path) != MEMORY)
 
 
 class StartGivenUp(Exception):
-    """A person has cancelled the run while what its slots run on was still starting."""
+    """A person cancelled the run before its stage host had started."""
 
 
 class RunBeginning:
     def __init__(
         self, file: Path | None = None, check_held: Callable[[], None] = lambda: None
     ) -> None:
-        """`file` None: it is kept for one driver only. `check_held` is called before each write and
-        raises if the lease is lost. Raises Rejected if the file makes no sense."""
+        """If `file` is None, the beginning is kept for one driver only. `check_held` is called
+        before each write; it raises if the lease is lost. Raises Rejected if the file cannot be
+        decoded."""
         self._file = file
         self._check_held = check_held
         self._found = Beginning() if file is None else _read(file)
@@ -158,14 +159,14 @@ class RunBeginning:
 
     @contextmanager
     def listing(self) -> Iterator[None]:
-        """Wrap it around building the pipeline."""
+        """Wrap the building of the pipeline in this context."""
         with listing_once(self._found.directories) as listed:
             yield
         if listed != self._found.directories:
             self._keep(msgspec.structs.replace(self._found, directories=listed))
 
     def look(self, sources: Mapping[Uid, AnySource]) -> None:
-        """Finds where to begin with sources that were not looked at yet. Raises Retryable."""
+        """Finds where to begin with the sources that were not looked at yet. Raises Retryable."""
         new = {
             uid: source.find(frozenset(), is_start=True)
             for uid, source in sources.items()
@@ -194,27 +195,27 @@ def _read(file: Path) -> Beginning:
 log = logging.getLogger("ftdash.driver")
 
 EventQueue = queue.SimpleQueue[JobEvent]
-"""What the job master takes its events from; any thread may put one."""
+"""The queue of the job master's events; any thread may put one."""
 
 
 def keep_no_lines(lines: list[LogLine], dropped: int) -> None:
-    """For a run without a log."""
+    """Drops the lines, for a run without a log."""
 
 
 def unwatched_loop() -> ControlLoop:
-    """For a run whose loop is not watched."""
+    """Returns a loop without a timeout, for a run whose loop is not watched."""
     return ControlLoop(SystemClock(), math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """All of it outlives every attempt."""
+    """The shared parts of a run; all of them outlive every attempt."""
 
     spec: RunSpec
     pipeline: Pipeline
-    settings: Settings  # those of the start; a person may change some while the run lasts
+    settings: Settings  # at the start; a person may change some during the run
     places: SnapshotPlaces
-    storage_roots: list[str]  # nothing outside is touched
+    storage_roots: list[str]  # the run touches nothing outside these
     store: CheckpointStore
     lease: Lease
     journal: JournalWriter
@@ -225,24 +226,24 @@ class RunContext:
     executor: Executor  # writes and deletes the files of points
     control: ControlDoor  # where slots dial in
     clock: Clock
-    draw: Callable[[float, float], float]  # a number between two, for the phase of the schedule
+    draw: Callable[[float, float], float]  # a random number between two bounds, for the first delay
     faults: Faults = NO_FAULTS
     beginning: RunBeginning = field(default_factory=RunBeginning)
     loop: ControlLoop = field(default_factory=unwatched_loop)
-    keep_lines: Callable[[list[LogLine], int], None] = keep_no_lines  # that slots have logged
-    waited_ms: float = 0.0  # on purpose, from the end of the driver before to the start of this one
-    last: LastEvents = field(default_factory=LastEvents)  # of the driver, for what breaks a rule
+    keep_lines: Callable[[list[LogLine], int], None] = keep_no_lines  # takes lines logged by slots
+    waited_ms: float = 0.0  # deliberate wait between the previous driver's end and this one's start
+    last: LastEvents = field(default_factory=LastEvents)  # of the driver, for InvariantViolated
 
     @property
     def slot_count(self) -> int:
         return self.pipeline.graph.slot_count(self.spec.parallelism)
 
     def subtasks(self) -> Iterator[SubtaskId]:
-        """Of every vertex, in topological order."""
+        """Yields the subtasks of every vertex, in topological order."""
         for vertex in self.pipeline.graph.vertices:
             for subtask in range(vertex.parallelism or self.spec.parallelism):
                 yield SubtaskId(vertex.uid, subtask)
 
     def post(self, event: JobEvent) -> None:
-        """From any thread."""
+        """Puts an event into the job master's queue. Any thread may call this."""
         self.events.put(event)

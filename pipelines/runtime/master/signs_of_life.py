@@ -1,13 +1,13 @@
-"""The driver's thread that shows that its control loop gets on, and ends it if it lost its run.
+"""The driver's thread that reports the progress of its control loop, and notices a lost lease.
 
-The loop writes the journal, so it stands still while the disk does. That is no reason to end the
-slots: heartbeats to them and the driver's signs of life come from threads of their own. The
-heartbeats stop when the loop has stood still for too long, and the slots end themselves. The signs
-of life show the control plane how far the loop has come, and it replaces the driver.
+The loop writes the journal, so it blocks while the disk does. That is no reason to end the slots:
+separate threads send the heartbeats to them and the driver's signs of life. If the loop has been
+blocked for too long, the heartbeats stop and the slots end themselves. The signs of life show the
+control plane how far the loop has come, and it replaces the driver.
 
-A driver that was stopped may go on in the middle of anything, such as setting output aside, and
-would notice only at its next line of the journal. This thread looks at the lease first, at most a
-period after the process goes on.
+A driver that was stopped may continue in the middle of anything, such as setting output aside. The
+loop would notice a lost lease only when it writes the next line of the journal. This thread checks
+the lease at most one period after the process continues.
 """
 
 import logging
@@ -22,7 +22,7 @@ from pipelines.domain.run import LONG_STEP_MAX_MS, DriverSign
 
 
 class ControlLoop:
-    """Written by the loop's thread; read by any."""
+    """The progress of the control loop. The loop's thread writes it; any thread may read it."""
 
     def __init__(self, clock: Clock, timeout_ms: float = math.inf) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class ControlLoop:
 
     @property
     def moves(self) -> int:
-        """Grows as the loop gets on."""
+        """A count that grows as the loop makes progress."""
         return self._moves
 
     @property
@@ -54,7 +54,7 @@ class ControlLoop:
 
     @contextmanager
     def long_step(self) -> Iterator[None]:
-        """For a step that takes long, while no attempt runs."""
+        """Wrap a step that takes long, while no attempt runs, in this context."""
         self.tick()
         self._long_steps += 1
         try:
@@ -74,7 +74,7 @@ log = logging.getLogger("ftdash.driver")
 
 
 class SignsOfLife(threading.Thread):
-    """Guarantee: gives no sign after another driver has taken the run over; then calls `on_lost`
+    """Guarantee: gives no sign after another driver has taken the run over. It then calls `on_lost`
     once, on this thread."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""Builds what one slot runs: its subtasks, its ackers, and what they share.
+"""Builds everything that one slot runs: its subtasks, its ackers, and the parts that they share.
 
-Every slot builds the pipeline from the flow's name and parameters, so no code object travels. Code
-that was shipped is a wheel, whose digest the slot checks before it imports anything from it. The
-settings decide which state backend its operators get, which is set up on this machine; the backends
-themselves are the package `state`.
+Every slot builds the pipeline from the flow's name and parameters, so no code object is sent.
+Shipped code is a wheel; the slot checks its digest before it imports anything from it. The settings
+choose the state backend of the operators. This module sets it up on this machine; the package
+`state` implements the backends.
 """
 
 import errno
@@ -52,7 +52,7 @@ _WRONG = frozenset(
         errno.EROFS,
     }
 )
-"""The directory's name or the rights to it are wrong, and no wait repairs that."""
+"""Errors of a directory whose name or permissions are wrong: waiting does not repair them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class StateBackends:
 
 
 def state_backends(options: StateOptions, label: str) -> StateBackends:
-    """`label` names the slot in its directory.
+    """Sets up the backend. `label` names the slot's own directory.
 
-    Raises Rejected if that can never be made there, Retryable if it cannot be made now.
+    Raises Rejected if that directory can never be made there, Retryable if it cannot be made now.
     """
     match options.backend:
         case StateBackendType.HASHMAP:
@@ -103,15 +103,18 @@ class Deployment:
 
 
 def built_pipeline(message: Deploy, packages: Path | None = None) -> Pipeline:
-    """From the flow's name and parameters, with the run's own listings. `packages`: the directory
-    where the host puts what it sends to its slots; None: it sends nothing. Raises Rejected."""
+    """Builds the pipeline from the flow's name and parameters, with the run's own listings.
+
+    `packages`: the directory where the host puts the packages that it sends, or None if it sends
+    none. Raises Rejected.
+    """
     beginning, code = Beginning.unpacked(message.beginning), _sent_code(message, packages)
     with listing_once(beginning.directories):
         return find_flow(message.pipeline, code).build(message.parameters)
 
 
 def _sent_code(message: Deploy, packages: Path | None) -> LoadedCode | None:
-    """The very code that the manifests of the run name. None: an installed package has it."""
+    """Returns exactly the code that the run's manifests name, or None if it is installed here."""
     if message.code is None:
         return None
     if packages is None:
@@ -134,7 +137,8 @@ def deploy(
     clock: Clock,
     meter: RestoreMeter,
 ) -> Deployment:
-    """Takes longer the larger the state is; `meter` shows the progress.
+    """Builds the subtasks and restores their state. `meter` counts the progress: large state takes
+    long.
 
     Raises Rejected (the restore point cannot be used) or CorruptSnapshot.
     """
@@ -187,7 +191,7 @@ def _wires(
     network: SlotNetwork,
     clock: Clock,
 ) -> AckingWires | None:
-    """None: the mode is not ACKED."""
+    """Returns None unless the mode is ACKED."""
     options, parallelism = message.acking, message.parallelism
     if options is None:
         return None

@@ -1,9 +1,10 @@
 """A slot: the process that hosts at most one subtask of each vertex for one attempt.
 
-It dials the job master, proves the attempt's token, gets its deployment, and dies with its control
-connection: `os._exit`, in milliseconds, so that no zombie of an old attempt writes anything while
-the next one starts. One thread hears the master all the time. Another carries out its orders, which
-may take long: a deployment downloads and loads all state. Knows nothing of Spark.
+It dials the job master, proves the attempt's token, and gets its deployment. When its control
+connection ends, it exits within milliseconds (`os._exit`), so that no zombie of an old attempt
+writes anything while the next one starts. One thread always listens to the master. Another carries
+out the master's orders, which may take long: a deployment downloads and loads all state. Knows
+nothing of Spark.
 """
 
 import contextlib
@@ -64,22 +65,24 @@ from pipelines.runtime.subtask.snapshots.snapshotting import upload_threads
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0
-"""A slot soon retries a network that was cut: the kernel alone would wait longer each time."""
+"""Short, so that a slot soon retries after a network failure; the kernel alone would wait longer
+each time."""
 EXIT_CONTROL_LOST = 71
 EXIT_STALE = 72
 FAREWELL_TIMEOUT_MS = 2_000
-"""For connecting, and then for being refused. Nothing depends on it, and a process that has been
-replaced should not live on for it."""
+"""The limit for connecting, and again for being refused. Nothing depends on the farewell, so a
+replaced process must not stay alive long for it."""
 
 log = logging.getLogger(__name__)
 
 
 def run_slot(address: SlotAddress, slot: int, packages: Path | None = None) -> None:
-    """Serve until the final checkpoint; otherwise never return: the process exits.
+    """Returns after the final checkpoint. In any other case the process exits.
 
-    `packages`: the directory where the host puts packages that it sends; None: it sends none.
+    `packages`: the directory where the host puts the packages that it sends, or None if it sends
+    none.
     """
-    pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
+    pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only compete for cores
     _keep_freed_memory()
     tls = load_tls(address.networking)
     dialled = _dialled(address)
@@ -94,14 +97,15 @@ def run_slot(address: SlotAddress, slot: int, packages: Path | None = None) -> N
 
 
 def _keep_freed_memory() -> None:
-    """Batches that waited (read ahead, in a log, for a barrier) are freed long after they were
-    made. mimalloc, Arrow's default, has the kernel clear fresh pages for those that follow."""
+    """Switches Arrow to jemalloc. Batches that wait (read ahead, in a log, for a barrier) are freed
+    long after they were made. With mimalloc, Arrow's default, the kernel then has to clear fresh
+    pages for the next ones."""
     if "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def _dialled(address: SlotAddress) -> socket.socket:
-    """Raises OSError. A driver that refuses is gone; one that does not answer gets more time."""
+    """Raises OSError. It retries only timeouts: a driver that refuses the connection is gone."""
     silent = retry_if_exception_type(TimeoutError)
     attempts = Retrying(retry=silent, stop=stop_after_delay(CONNECT_TIMEOUT_S), reraise=True)
     where = (address.host, address.port)
@@ -109,10 +113,10 @@ def _dialled(address: SlotAddress) -> socket.socket:
 
 
 class SlotHost:
-    """Carries out the master's orders; reports what its subtasks do.
+    """Carries out the master's orders, and reports the progress of its subtasks.
 
-    Guarantee: at any time it hears the master, reports that it lives, and exits when the control
-    connection ends.
+    Guarantee: at all times it listens to the master, reports that it is alive, and exits when the
+    control connection ends.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class SlotHost:
         address: SlotAddress,
         slot: int,
         link: ControlLink[FromMaster],
-        hosts: tuple[str, str],  # the one that reaches the data port, the one that it listens on
+        hosts: tuple[str, str],  # how peers reach the data port, and where it listens
         *,
         tls: Tls | None,
         clock: Clock,
@@ -174,15 +178,16 @@ class SlotHost:
         self._uploads.shutdown()
         self._deployed().close()
 
-    # On the thread that hears.
+    # On the listening thread.
 
     def _hear(self) -> None:
-        """Until the control connection ends; that ends this process unless its work is done."""
+        """Handles messages until the control connection ends. Then the process exits, unless its
+        work is done."""
         try:
             while (message := self._link.receive()) is not None:
                 self._vigil.on_heard()
                 self._on_message(message)
-        except Exception:  # a master that cannot be understood is as good as gone
+        except Exception:  # treat a master that sends undecodable messages as gone
             log.exception("Slot %d of attempt %d hears no more.", self._slot, self._attempt)
         if not self._reports.have_all_ended:
             self._check_vigil()
@@ -194,7 +199,7 @@ class SlotHost:
             case Deploy() | Begin() | Inject() | Completed() | Aborted():
                 self._orders.put(message)
             case Beat():
-                pass  # it only shows that the master lives
+                pass  # it only shows that the master is alive
             case Die(moment=KillMoment.NOW):
                 os.kill(os.getpid(), signal.SIGKILL)
             case Die(moment=moment, within_s=within_s):
@@ -202,7 +207,7 @@ class SlotHost:
             case SlowUploads(delay_ms=delay_ms, for_ms=for_ms):
                 self._faults.slow_at(FaultPoint.UPLOADING, delay_ms / 1000, for_ms / 1000)
 
-    # On the thread that obeys.
+    # On the thread that carries out orders.
 
     def _obey(self, order: FromMaster) -> None:
         match order:
@@ -239,7 +244,7 @@ class SlotHost:
     def _begin(self) -> None:
         deployment = self._deployed()
         self._network.connect(self._peers)
-        gc.freeze()  # what is there stays; each search for garbage would go through it
+        gc.freeze()  # existing objects stay for good, so garbage collections need not scan them
         for acker in deployment.ackers:
             acker.begin(self._reports.slot_failed)
         for subtask in deployment.subtasks:
@@ -253,7 +258,7 @@ class SlotHost:
         return self._deployment
 
     def reach(self, point: FaultPoint) -> None:
-        """A slot that may have been replaced also looks here before it acts."""
+        """Also checks here, before the slot acts, whether it may have been replaced."""
         self._faults.reach(point, self._attempt)
         self._check_vigil()
 
@@ -279,10 +284,11 @@ class SlotHost:
             self._end_stale(objection)
 
     def _end_stale(self, why: str) -> None:
-        """Another process does this slot's work by now. The driver hears of it, and refuses."""
+        """Exits: another process does this slot's work now. It first dials the driver once more,
+        which refuses it and records that."""
         log.error("Slot %d of attempt %d ends: %s.", self._slot, self._attempt, why)
         self._reports.slot_failed(ProtocolError(f"Slot {self._slot} ends: {why}."))
-        with contextlib.suppress(OSError, ProtocolError):  # it may be gone
+        with contextlib.suppress(OSError, ProtocolError):  # the driver may be gone
             self._farewell()
         os._exit(EXIT_STALE)
 
@@ -301,8 +307,8 @@ class SlotHost:
         self._try_send(Logged(lines=lines, dropped=dropped))
 
     def _try_send(self, message: Message) -> None:
-        """The thread that hears notices a lost connection, and ends the process."""
+        """Ignores a lost connection: the listening thread notices it and ends the process."""
         if isinstance(message, Failed):
-            self._logged.send_held()  # they say why, and the answer ends this process
+            self._logged.send_held()  # these lines say why; the master's answer ends this process
         with contextlib.suppress(OSError):
             self._link.send(message)

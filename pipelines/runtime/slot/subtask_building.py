@@ -1,10 +1,10 @@
 """Builds one subtask: its chain, gate, exchanges, feed, restored state, and wires for mode ACKED.
 
-`deployment` builds what else a slot has; the settings say what the modes mean.
+`deployment` builds the other parts of a slot; the settings explain the modes.
 
-In mode ACKED a slot has channels from every subtask to every acker, and back to spouts. Slots host
-ackers in turn, as Storm spreads executors over workers. A spout is a subtask of a source; spouts
-are numbered source by source, subtask by subtask.
+In mode ACKED, channels lead from every subtask to every acker, and from the ackers back to the
+spouts. Ackers are assigned to slots in turn, as Storm spreads executors over workers. A spout is a
+subtask of a source; spouts are numbered source by source, subtask by subtask.
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ class AckingWires:
     clock: Clock
 
     def anchoring(self, vertex: Vertex, mailbox: Mailbox) -> Anchoring | None:
-        """For the subtask of `vertex`; None: there are no ackers."""
+        """Returns the anchoring of the subtask of `vertex`, or None if there are no ackers."""
         if not self.options.acker_count:
             return None
         outputs = [
@@ -84,7 +84,7 @@ class AckingWires:
         ]
         for output in outputs:
             output.on_available(mailbox.wake)
-        # No two subtasks draw the same ids, and no attempt those of an older one.
+        # No two subtasks draw the same ids, and no attempt draws those of an older one.
         seed = [self.attempt, self.graph.vertices.index(vertex), self.subtask]
         return Anchoring(outputs, np.random.default_rng(seed))
 
@@ -101,7 +101,7 @@ class AckingWires:
         return SpoutReader(reader, spout, self.options, verdicts, self.clock)
 
     def ackers(self) -> list[AckerTask]:
-        """The ackers that this slot hosts."""
+        """Builds the ackers that this slot hosts."""
         indices = range(self.subtask, self.options.acker_count, self._slot_count)
         return [self._acker(index) for index in indices]
 
@@ -210,7 +210,7 @@ class SubtaskBuilder:
         return Quarantines(message.quarantine, message.pipeline, message.isolation)
 
     def _screen(self, vertex: Vertex, chain: OperatorChain) -> SplitScreen | None:
-        """None: no record of the source is suspected."""
+        """Returns None if no record of the source is suspected."""
         isolation = self.message.isolation
         if chain.quarantine is None or not isolation.concerns(vertex.uid):
             return None
@@ -233,7 +233,7 @@ class SubtaskBuilder:
         return vertex.parallelism or self.message.parallelism
 
     def files_of(self, vertex: Vertex) -> Iterator[FileHandle]:
-        """The files that hold the state which `build` restores."""
+        """Yields the files with the state that `build` restores."""
         if self.point is not None:
             for uid in vertex.nodes:
                 yield from self.point.files_of(uid, *self._share(vertex))
@@ -276,7 +276,7 @@ class SubtaskBuilder:
         ]
 
     def _sampler(self, vertex: Uid, hash_by: tuple[str, ...]) -> KeySampler | None:
-        """None: what goes there has no key."""
+        """Returns None if records go there without a key."""
         if not hash_by:
             return None
         message = self.message
@@ -374,7 +374,7 @@ class SubtaskBuilder:
         quarantine: SourceReader | None,
         mailbox: Mailbox,
     ) -> SourceReader:
-        """The reader that hands out what `reader` reads, as the mode wants it."""
+        """Returns the reader that hands out the records of `reader` as the mode requires."""
         barriers = self.message.barriers
         if self.wires is not None:
             return self.wires.spout(vertex, reader, mailbox)
@@ -385,7 +385,7 @@ class SubtaskBuilder:
     def _quarantine_reader(
         self, vertex: Vertex, restored: RestoredOperator, screen: SplitScreen | None
     ) -> DirectReader | None:
-        """None: no record of the source's quarantine was read again, or has to be."""
+        """Returns None if no record of the source's quarantine was or will be read again."""
         uid = vertex.uid
         message, source = self.message, self.pipeline.sources[uid]
         looks = uid in message.replayed_sources

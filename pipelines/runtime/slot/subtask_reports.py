@@ -1,11 +1,11 @@
 """Carries messages between the subtasks of one slot and the master, and samples the subtasks.
 
-The reports of subtasks become messages of the slot's control connection, and what the master says
-about checkpoints goes to the subtasks. Owns how many of them still run. Sampling, twice a second
-for the dashboard, reads only. Sockets and the process itself are in `slot`.
+The reports of subtasks become messages on the slot's control connection. The master's messages
+about checkpoints go to the subtasks. Counts the subtasks that still run. Sampling, twice a second
+for the dashboard, only reads. Sockets and the process itself are in `slot`.
 
-Of an author's exception it shows the frames of their code, and the record in work. The record is a
-person's data: `pipeline.failures.show-records` decides whether it leaves the slot.
+For an author's exception, a report shows the frames of the author's code and the record in work.
+The record is a person's data: `pipeline.failures.show-records` decides whether it leaves the slot.
 """
 
 import sys
@@ -65,9 +65,9 @@ Reach = Callable[[FaultPoint], object]
 
 
 class SubtaskReports:
-    """Implements `SubtaskReporter`. Thread-safe, if `send` is.
+    """Implements `SubtaskReporter`. Thread-safe if `send` is.
 
-    Calls `reach` at every fault point; what it raises goes to the caller that came there.
+    Calls `reach` at every fault point; its errors go to the caller that reached the point.
     """
 
     def __init__(self, send: Send, reach: Reach) -> None:
@@ -85,7 +85,7 @@ class SubtaskReports:
 
     @property
     def have_all_ended(self) -> bool:
-        """Every subtask has ended after the final checkpoint, and the master knows it."""
+        """True once every subtask has ended after the final checkpoint; the master learns that."""
         return self._have_all_ended
 
     def slot_failed(self, error: BaseException) -> None:
@@ -182,13 +182,13 @@ class SubtaskReports:
 
 
 def _said_by(error: BaseException) -> str:
-    """Some errors have no message but their type."""
+    """Returns the error's message, or its type if it has none."""
     return masked(str(error)) or type(error).__name__
 
 
 def _traceback_of(error: BaseException) -> str:
     if isinstance(error, OperatorFailed):
-        # An operator further up the chain that passed it on has left it as its own cause.
+        # An operator further up the chain passed it on, which made the error its own cause.
         error.__cause__ = error.error
     return "".join(traceback.format_exception(error))
 
@@ -197,7 +197,7 @@ AboutCheckpoint = Inject | Completed | Aborted
 
 
 def deliver(message: AboutCheckpoint, deployment: Deployment) -> None:
-    """A barrier starts at the sources only; every subtask hears how a checkpoint ended."""
+    """Sends a barrier to the sources only, and the outcome of a checkpoint to every subtask."""
     match message:
         case Inject():
             for source in deployment.sources:
@@ -237,7 +237,7 @@ class Sampler(threading.Thread):
         self._send = send
         self._process = psutil.Process()
         self._before: dict[str, Spent] = {}
-        self._moved: dict[str, tuple[tuple[int, int], float]] = {}  # its records, and since when
+        self._moved: dict[str, tuple[tuple[int, int], float]] = {}  # its counts, and since when
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -295,7 +295,7 @@ class Sampler(threading.Thread):
         )
 
     def _standing(self, subtask: Subtask, busy: float) -> tuple[int | None, str]:
-        """How long an author's function has held the subtask, and where it is."""
+        """Returns how long an author's function has blocked the subtask, and its current line."""
         now_ms = self._clock.monotonic_ms()
         records = (subtask.chain.records_in, subtask.chain.records_out)
         before, since_ms = self._moved.get(subtask.name, (None, now_ms))
@@ -308,7 +308,7 @@ class Sampler(threading.Thread):
 
 
 def _authors_place(thread: int | None) -> str:
-    """The line of author's code that the thread is in; empty: it is in none."""
+    """Returns the line of an author's code that the thread executes, or "" if there is none."""
     frame = sys._current_frames().get(thread or 0)
     while frame is not None and not _is_authors_own(frame.f_code.co_filename):
         frame = frame.f_back
@@ -324,9 +324,10 @@ def _queued_ms(queued: list[ChannelStatistics]) -> int | None:
 
 
 def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:
-    """Busy, idle and backpressured between two readings; they sum to 1. No time is idle time.
+    """Returns the busy, idle and backpressured shares between two readings; they sum to 1.
 
-    A turn just as the last reading was taken may have been counted on its other side.
+    If no time has passed, all of it counts as idle. A change during the last reading may have been
+    counted on its other side, so a difference may be negative.
     """
     busy_ms = max(0.0, now.busy_ms - before.busy_ms)
     idle_ms = max(0.0, now.idle_ms - before.idle_ms)
@@ -339,7 +340,7 @@ def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:
 
 ENGINE = str(Path(__file__).parents[2])
 AUTHORS = tuple(f"{ENGINE}/{place}/" for place in ("flows", "lab"))
-"""The pipelines that ship are authors' code too."""
+"""The pipelines that ship with the engine count as authors' code, too."""
 
 TRACE_CHARS_MAX = 8_000
 VALUE_CHARS_MAX = 200
@@ -347,7 +348,7 @@ RECORD_CHARS_MAX = 2_000
 
 
 def author_trace(error: BaseException) -> str:
-    """The traceback without frames of the engine; empty if the author's code is not in it."""
+    """Returns the traceback without the engine's frames, or "" if no author's frame is in it."""
     told = traceback.TracebackException.from_exception(error)
     if not _keep_authors(told):
         return ""
@@ -356,7 +357,7 @@ def author_trace(error: BaseException) -> str:
 
 
 def record_text(row: pa.RecordBatch) -> str:
-    """A line for each column of one row, with secrets masked and long values cut."""
+    """Returns a line for each column of one row, with secrets masked and long values cut."""
     columns = zip(row.schema.names, row.columns, strict=True)
     lines = [_line(name, column[0].as_py()) for name, column in columns]
     text = "\n".join(lines)
@@ -364,7 +365,7 @@ def record_text(row: pa.RecordBatch) -> str:
 
 
 def _keep_authors(told: traceback.TracebackException) -> bool:
-    """Takes the engine's frames out of the error and of those that led to it. True: any is left."""
+    """Removes the engine's frames from the error and its causes. Returns True if any is left."""
     told.stack = traceback.StackSummary.from_list(
         [frame for frame in told.stack if _is_authors(frame.filename)]
     )
@@ -390,5 +391,5 @@ LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib
 
 
 def _is_authors_own(file: str) -> bool:
-    """Neither the engine's nor of a library that the author's code calls."""
+    """Returns True if the file belongs neither to the engine nor to a library."""
     return _is_authors(file) and not file.startswith(LIBRARIES)

@@ -1,8 +1,8 @@
 """Decides whether a slot may still believe that its attempt is the current one.
 
-A slot whose driver is silent for `heartbeat.timeout`, or that was itself stopped for as long, has
-been replaced or will be: from then on nothing it does may count. The job master judges by the same
-time, so slot and master are never both sure of the opposite. Source: leases (Gray and Cheriton,
+A slot has been replaced, or will be, if its driver is silent for `heartbeat.timeout` or if the slot
+itself was stopped for that long. From then on, nothing it does may count. The job master uses the
+same timeout, so slot and master never trust opposite answers. Source: leases (Gray and Cheriton,
 1989); Flink's heartbeats between TaskManager and JobManager.
 """
 
@@ -16,10 +16,10 @@ LOOKS_PER_TIMEOUT = 5
 
 
 class Vigil:
-    """Guarantee: once it objects, it objects for ever. Thread-safe.
+    """Guarantee: once it objects, it always objects. Thread-safe.
 
-    The time since it was last asked shows whether the process was stopped. So it must be asked
-    more often than the timeout; `Watch` does that.
+    The time since the last call of `objection` shows whether the process was stopped. So calls must
+    be closer together than the timeout; `Watch` makes them.
     """
 
     def __init__(self, clock: Clock, heartbeat: Heartbeat) -> None:
@@ -33,7 +33,7 @@ class Vigil:
         self._heard_ms = self._clock.monotonic_ms()
 
     def objection(self) -> str | None:
-        """Why this slot has to end, as a sentence; None: it may go on."""
+        """Returns why this slot has to end, as a clause, or None if it may continue."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             stopped_ms, self._asked_ms = now_ms - self._asked_ms, now_ms
@@ -46,7 +46,7 @@ class Vigil:
 
 
 class Watch(threading.Thread):
-    """Asks the vigil over and over; calls `end` once, when the vigil objects."""
+    """Asks the vigil repeatedly; calls `end` once, when the vigil objects."""
 
     def __init__(self, vigil: Vigil, heartbeat: Heartbeat, end: Callable[[str], None]) -> None:
         super().__init__(name="vigil", daemon=True)

@@ -1,7 +1,7 @@
-"""Where a subtask's records come from: an input gate or a source, behind one contract.
+"""The origin of a subtask's records: an input gate or a source, behind one contract.
 
-A feed acts on nothing but its own input. It returns what the subtask has to do, in order; the
-subtask does all of it before it calls the feed again.
+A feed acts only on its own input. It returns what the subtask has to do, in order; the subtask does
+all of it before it calls the feed again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 
 IDLE_WAIT_MS = 500.0
-"""A bound only: arrivals and mail wake a subtask at once."""
+"""Only an upper bound: arrivals and mail wake a subtask at once."""
 
 
-# For every batch: these take less time than frozen dataclasses.
+# Created for every batch: named tuples take less time than frozen dataclasses.
 
 
 class Process(NamedTuple):
-    """A batch from an exchange goes into the head; `parts`: what was joined in it, in order."""
+    """Give the head a batch from an exchange; `parts`: the batches that were joined in it."""
 
     port: int
     batch: pa.RecordBatch
@@ -37,7 +37,7 @@ class Process(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """A batch of the source leaves it; `trees`: of each row, where records are followed."""
+    """Emit a batch of the source; `trees`: the tree of each row, if ackers follow the records."""
 
     batch: pa.RecordBatch
     origins: Origins
@@ -50,12 +50,12 @@ class PassTime(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Adds to the counters of the head."""
+    """Add to the counters of the head."""
 
     counts: Mapping[str, int]
 
 
-# For every barrier, or once.
+# Created for every barrier, or once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class CutAhead:
-    """The barrier overtakes; `KeepInFlight` or `GiveUp` has to follow."""
+    """The barrier overtakes records; `KeepInFlight` or `GiveUp` has to follow."""
 
     barrier: Barrier
     start_delay_ms: float
@@ -83,7 +83,7 @@ class CutAhead:
 
 @dataclass(frozen=True, slots=True)
 class KeepInFlight:
-    """All barriers are in: the records that were overtaken belong to the snapshot."""
+    """All barriers have arrived: the overtaken records belong to the snapshot."""
 
     checkpoint_id: CheckpointId
     alignment_ms: float
@@ -93,14 +93,14 @@ class KeepInFlight:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Drop what is being gathered for this checkpoint, or for an older one."""
+    """Drop the snapshot being gathered, if it is for this checkpoint or an older one."""
 
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """It will not be cut here: inform the coordinator, and downstream through the stream."""
+    """This subtask will not cut: inform the coordinator, and downstream through the stream."""
 
     checkpoint_id: CheckpointId
     why: str
@@ -108,7 +108,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class ReportDeclined:
-    """Inform only the coordinator: downstream learns it from the stream."""
+    """Inform only the coordinator: downstream learns of it from the stream."""
 
     checkpoint_id: CheckpointId
     reason: CheckpointFailureReason
@@ -117,17 +117,17 @@ class ReportDeclined:
 
 @dataclass(frozen=True, slots=True)
 class ReportSourcesEnded:
-    """The source has handed out everything."""
+    """The source has handed out all of its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskForReservation:
-    """Without another checkpoint this source stands still."""
+    """This source waits for the next checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A fault on purpose may hit here."""
+    """A fault on purpose may happen here."""
 
     point: FaultPoint
 
@@ -148,18 +148,18 @@ Effects: TypeAlias = list[FeedEffect]
 
 
 class Feed(Protocol):
-    """The subtask's thread calls it; no other thread may. Knows nothing of its subtask."""
+    """Supplies a subtask. Only the subtask's thread calls it. Knows nothing of its subtask."""
 
     def advance(self) -> Effects | None:
-        """Handle one element; None: there is nothing to do now."""
+        """Handles one element. Returns None if there is nothing to do now."""
         ...
 
     def attend(self) -> Effects | None:
-        """Handle what waits neither for records nor for credit; None: there is nothing."""
+        """Handles work that waits neither for records nor for credit. Returns None without any."""
         ...
 
     def drain(self) -> Effects:
-        """Event time ends: nothing more will be read."""
+        """Ends event time: the source will read nothing more."""
         ...
 
     def on_injected(self, barrier: Barrier) -> Effects: ...
@@ -171,16 +171,16 @@ class Feed(Protocol):
     def positions(self) -> Json: ...
 
     def counts_beyond_positions(self) -> Mapping[str, int]:
-        """By counter, what was counted of records that a recovery to these positions reads again;
-        negative: what was not counted yet of those before them."""
+        """Returns, for each counter, how much of it counts records behind the positions, which a
+        recovery reads again. It is negative if records before the positions are not counted yet."""
         ...
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
-        """At most once: where a recovery from this checkpoint begins to read."""
+        """Returns, in mode at most once, where a recovery from this checkpoint begins to read."""
         ...
 
     def replayed(self) -> Json:
-        """How far the source's quarantine has been read again; None: it never was."""
+        """Returns how far the source's quarantine was read again, or None if it never was."""
         ...
 
     def watermark_ms(self) -> int | None: ...
@@ -188,11 +188,13 @@ class Feed(Protocol):
     def queued(self) -> list[ChannelStatistics]: ...
 
     def pending_records(self) -> int | None:
-        """Records that a source knows of and has not read; None: not known. From any thread."""
+        """Returns how many records a source knows of but has not read, or None if it does not know.
+        Any thread may call this."""
         ...
 
     def trouble(self) -> str:
-        """The system of a source that does not answer; empty: all is well. From any thread."""
+        """Returns a report that the source's system does not answer, or "" if it does. Any thread
+        may call this."""
         ...
 
     def close(self) -> None:

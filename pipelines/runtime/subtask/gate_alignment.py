@@ -1,12 +1,13 @@
 """Chooses the machine of a checkpointing mode, and carries out and times its decisions at one gate.
 
-Owns the machine, the time at which its alignment is left, and the measurements. It watches what the
-gate holds back while its subtask aligns, against the cap of the settings. The gate holds the
-queues, and `SubtaskCheckpoints` cuts.
+Owns the machine, the time at which barriers stop aligning and overtake, and the measurements. While
+its subtask aligns, it compares the data that the gate holds back with the cap of the settings. The
+gate owns the queues, and `SubtaskCheckpoints` cuts.
 
-It also finds which checkpoints a barrier, or a cancellation marker in its place, has ended here.
-The subtask declines each under Flink's name, so that the coordinator does not wait until it
-expires; mostly the coordinator has aborted it before, or heard of it from another subtask.
+It also finds the checkpoints that a barrier, or a cancellation marker in its place, has ended here.
+The subtask declines each of them, with Flink's name for the reason, so that the coordinator need
+not wait until the checkpoint expires. Usually the coordinator has aborted it already, or has heard
+of it from another subtask.
 
 Source: Flink, `CheckpointBarrierHandler.notifyAbort` and its callers.
 """
@@ -56,12 +57,12 @@ from pipelines.runtime.subtask.feed import (
 from pipelines.runtime.subtask.snapshots.in_flight import InFlightRecords
 
 STEPS_MAX = 16
-"""The limit for each channel and checkpoint; a journal keeps the steps as long as itself."""
+"""The limit for each channel and checkpoint; a journal never drops these steps."""
 
 
 @dataclass(slots=True)
 class Alignment:
-    """One checkpoint, from its first barrier here to its last. Offsets are after the trigger."""
+    """One checkpoint, from its first to its last barrier here. Reports times since the trigger."""
 
     barrier: Barrier
     first_ms: float  # monotonic
@@ -78,7 +79,7 @@ class Alignment:
     def channels(
         self, held: Mapping[ChannelId, Sequence[HeldStep]], over_cap: Collection[ChannelId] = ()
     ) -> list[ChannelAlignment]:
-        """Call when the last barrier is in, before anything is resumed."""
+        """Call when the last barrier has arrived, before any channel is resumed."""
         last_ms = self.first_ms + self.alignment_ms
         return [
             ChannelAlignment(
@@ -104,7 +105,7 @@ class Alignment:
 
 
 def evenly(held: Sequence[HeldStep], count_max: int) -> Sequence[HeldStep]:
-    """At most `count_max` of the steps, with the first and the last."""
+    """Returns at most `count_max` of the steps, evenly, with the first and the last."""
     if len(held) <= count_max:
         return held
     last = len(held) - 1
@@ -114,7 +115,7 @@ def evenly(held: Sequence[HeldStep], count_max: int) -> Sequence[HeldStep]:
 def with_persisted(
     channels: list[ChannelAlignment], recorded: Iterable[InFlightRecords]
 ) -> list[ChannelAlignment]:
-    """Adds to each channel what of it went into the snapshot."""
+    """Adds to each channel the rows and bytes of it that went into the snapshot."""
     kept = {one.channel: one for one in recorded}
     return [
         msgspec.structs.replace(
@@ -129,7 +130,7 @@ def with_persisted(
 
 
 class AlignmentTiming:
-    """Keeps every checkpoint with a barrier here, until its cut takes it out."""
+    """Keeps each checkpoint that has a barrier here, until its cut removes it."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -143,7 +144,7 @@ class AlignmentTiming:
             alignment.on_barrier(channel, self.clock.monotonic_ms())
 
     def on_announced(self, barrier: Barrier) -> Alignment | None:
-        """The barrier stands in a queue, behind records; None: it is late."""
+        """The barrier is in a queue, behind records. Returns None if it is late."""
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._newest_taken:
             return None
@@ -159,7 +160,7 @@ class AlignmentTiming:
         return self._under_way[checkpoint_id]
 
     def take(self, checkpoint_id: CheckpointId) -> Alignment:
-        """Takes out a checkpoint that is over here; forgets all older ones, cut or given up."""
+        """Removes and returns a checkpoint that is over here; drops all older ones, cut or not."""
         alignment = self.of(checkpoint_id)
         self._newest_taken = checkpoint_id
         self._under_way = {n: a for n, a in self._under_way.items() if n > checkpoint_id}
@@ -167,12 +168,12 @@ class AlignmentTiming:
 
 
 CAP_STEP_MS = 10.0
-"""How often an idle subtask that aligns checks what it holds back."""
+"""How often an idle subtask that aligns checks how much it holds back."""
 
 
 @dataclass(slots=True)
 class AlignmentBuffers:
-    """Reports once per checkpoint."""
+    """Compares the data held back with the cap, and reports an excess once per checkpoint."""
 
     gate: InputGate
     cap: BufferCap
@@ -180,7 +181,7 @@ class AlignmentBuffers:
     _over_cap: frozenset[ChannelId] = frozenset()
 
     def excess(self, aligning_id: CheckpointId | None) -> str | None:
-        """One sentence, the first time that the cap is exceeded."""
+        """Returns one sentence the first time that the cap is exceeded, else None."""
         if not self.cap.is_set or aligning_id is None or aligning_id == self._reported_id:
             return None
         held = {s.channel: s.queued_bytes for s in self.gate.statistics() if s.held_back}
@@ -201,7 +202,8 @@ class AlignmentBuffers:
 def declines(
     came: CheckpointId, effects: Iterable[AlignmentEffect]
 ) -> dict[CheckpointId, CheckpointFailureReason]:
-    """`effects` are what the machine decided when the barrier or marker of `came` arrived."""
+    """Returns the checkpoints to decline. `effects` are the machine's decisions when the barrier or
+    marker of `came` arrived."""
     declined: dict[CheckpointId, CheckpointFailureReason] = {}
     for effect in effects:
         match effect:
@@ -214,7 +216,7 @@ def declines(
 
 
 class GateAlignment:
-    """Used by the subtask's thread only. Acts on the gate; returns what the subtask has to do."""
+    """Acts on the gate; returns the tasks of the subtask. Only the subtask's thread uses it."""
 
     def __init__(
         self,
@@ -228,7 +230,7 @@ class GateAlignment:
         self._options = options
         self._timing = timing
         self._turning = handler if isinstance(handler, UnalignedBarriers) else None
-        self._alarm: tuple[CheckpointId, float] | None = None  # when an alignment is left
+        self._alarm: tuple[CheckpointId, float] | None = None  # when its barriers start to overtake
         self._last = LastEvents()
         cap = BufferCap(options.channel_cap_bytes, options.subtask_cap_bytes)
         self._buffers = AlignmentBuffers(gate, cap)
@@ -247,7 +249,7 @@ class GateAlignment:
 
     @property
     def wait_ms(self) -> float:
-        """How long the buffers need no look."""
+        """How long the subtask may wait before it must check the buffers again."""
         return CAP_STEP_MS if self._has_cap and self.is_aligning else IDLE_WAIT_MS
 
     @property
@@ -255,7 +257,7 @@ class GateAlignment:
         return None if self._alarm is None else self._alarm[1]
 
     def attend(self) -> Effects | None:
-        """Handles announced barriers, alignments whose time is up, and buffers over their cap."""
+        """Handles announced barriers, alignments that time out, and buffers over their cap."""
         done = None if self._turning is None else self._attend_to_barriers(self._turning)
         if done is None and self._has_cap:
             return self._attend_to_buffers()
@@ -313,7 +315,7 @@ class GateAlignment:
             self._alarm = (barrier.checkpoint_id, due_ms)
 
     def _attend_to_buffers(self) -> Effects | None:
-        """Acts if more is held back than the cap allows."""
+        """Acts if the gate holds back more than the cap allows."""
         checkpoint_id = self._handler.aligning_id
         excess = self._buffers.excess(checkpoint_id)
         if excess is None or checkpoint_id is None:
@@ -324,7 +326,7 @@ class GateAlignment:
     def _on_excess(self, checkpoint_id: CheckpointId, excess: str) -> Effects | None:
         match self._options.cap_action:
             case CapAction.WAIT:
-                return None  # its phases report it
+                return None  # the phases of the checkpoint report it
             case CapAction.UNALIGNED:
                 if self._turning is None or not may_turn(self._timing.of(checkpoint_id).barrier):
                     return None
@@ -336,14 +338,14 @@ class GateAlignment:
     def _carry_out_of_stream(
         self, checkpoint_id: CheckpointId, effects: list[AlignmentEffect]
     ) -> Effects:
-        """Declines what the barrier of `checkpoint_id`, or a marker in its place, ends."""
+        """Declines the checkpoints that the barrier or marker of `checkpoint_id` has ended."""
         why = f"met by checkpoint {checkpoint_id}"
         declined = declines(checkpoint_id, effects).items()
         reports = [ReportDeclined(declined_id, reason, why) for declined_id, reason in declined]
         return [*reports, *self._carry_out(effects)]
 
     def _carry_out(self, effects: list[AlignmentEffect]) -> Effects:
-        """Does what concerns the gate; returns what is left to the subtask."""
+        """Carries out the effects on the gate; returns those that are left to the subtask."""
         with self._last.taken_along():
             asked = [self._asked_by(effect) for effect in effects]
         return [each for each in asked if each is not None]
@@ -391,7 +393,7 @@ class GateAlignment:
         batches = self._gate.take_recorded()
         recorded = [InFlightRecords(c, False, kept) for c, kept in batches.items() if kept]
         now_ms = self._timing.clock.monotonic_ms()
-        for channel in batches:  # channels announced before their alignment was left
+        for channel in batches:  # their barriers may have been announced before they could overtake
             alignment.on_barrier(channel, now_ms)
         channels = with_persisted(self._channels(alignment), recorded)
         return KeepInFlight(checkpoint_id, alignment.alignment_ms, tuple(channels), tuple(recorded))
@@ -414,9 +416,9 @@ def handler_for(
 
 
 def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> float | None:
-    """When an aligned barrier starts to overtake, monotonic; None: never.
+    """Returns the monotonic time from which an aligned barrier overtakes, or None if it never does.
 
-    The time counts from the trigger, so that it does not add up from hop to hop.
+    The timeout counts from the trigger, so that it does not add up from hop to hop.
     """
     if not options.unaligned or not may_turn(barrier):
         return None
@@ -426,12 +428,13 @@ def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> floa
 
 
 def overtakes_at_once(barrier: Barrier, options: BarrierOptions) -> bool:
-    """True if a source sends the barrier as one that overtakes."""
+    """Returns True if a source sends the barrier as one that overtakes."""
     return options.unaligned and may_turn(barrier) and options.aligned_timeout_ms == 0
 
 
 def may_turn(barrier: Barrier) -> bool:
-    """Savepoints and final checkpoints hold no records in flight, so that any run can use them."""
+    """Returns True if the barrier may start to overtake. Savepoints and final checkpoints store no
+    records in flight, so that any run can use them."""
     return not barrier.is_savepoint and not barrier.is_final
 
 
@@ -440,5 +443,6 @@ def _may_overtake(options: BarrierOptions) -> bool:
 
 
 def _may_record(vertex: Vertex) -> bool:
-    """Records in flight to a broadcast input could not be dealt again, so there barriers align."""
+    """Returns False if an input is broadcast. Its records in flight could not be redistributed, so
+    there barriers always align."""
     return all(edge.kind is not EdgeKind.BROADCAST for edge in vertex.inputs)

@@ -1,4 +1,4 @@
-"""Feeds a subtask from its input gate: records, event time, and barriers to its `GateAlignment`."""
+"""Feeds a subtask from its input gate: records and event time; `GateAlignment` gets barriers."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ class GateFeed:
         in_flight: Iterable[tuple[int, pa.RecordBatch]] = (),
         pieces: WorkPieces | None = None,
     ) -> None:
-        """`pieces` None: every batch is handled as a whole."""
+        """If `pieces` is None, every batch is handled as a whole."""
         gate.coalesce(coalescing)
         self._gate = gate
         self._alignment = alignment
@@ -45,8 +45,8 @@ class GateFeed:
         self._watermarks = WatermarkMerger(coalescing.inputs, restored_watermark_ms)
         self.has_ended = not alignment.has_open_inputs
         self._pieces = pieces
-        self._to_come: deque[Process] = deque()  # of the batch in work
-        self._behind: dict[ChannelId, int] = {}  # watermarks behind all of it
+        self._to_come: deque[Process] = deque()  # remaining pieces of the batch in work
+        self._behind: dict[ChannelId, int] = {}  # watermarks behind that batch
 
     @property
     def wait_ms(self) -> float:
@@ -58,8 +58,8 @@ class GateFeed:
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def attend(self) -> Effects | None:
-        """The batch in work comes first: a barrier that overtakes waits for it, and its output
-        does not wait for credit, as if it were handled at once."""
+        """Finishes the batch in work first, as if it were one piece: an overtaking barrier waits
+        for it, and its output does not wait for credit."""
         if self._pieces is not None:
             self._pieces.end()
         if self._to_come:
@@ -89,7 +89,7 @@ class GateFeed:
         return self._alignment.on_aborted(checkpoint_id)
 
     def close(self) -> None:
-        """The network closes the gate."""
+        """Does nothing: the network closes the gate."""
 
     def positions(self) -> Json:
         return None
@@ -117,7 +117,7 @@ class GateFeed:
         return ""
 
     def _take_restored(self, begin: Iterator[Beginning]) -> Effects:
-        """Takes one element; barriers wait until none is left."""
+        """Takes one restored element; barriers wait until none is left."""
         match next(begin, None):
             case None:
                 self._begin = None
@@ -128,7 +128,7 @@ class GateFeed:
                 return [Process(port, batch)]
 
     def _on_run(self, run: Run) -> Effects:
-        """Several watermarks make one step of event time."""
+        """Begins a batch. Watermarks behind it become one step of event time."""
         process = Process(run.port, run.batch(), run.parts())
         self._to_come.extend([process] if self._pieces is None else self._pieces.of(process))
         self._behind = run.watermarks

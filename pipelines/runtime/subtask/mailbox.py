@@ -14,10 +14,10 @@ from pipelines.protocol.commit import CommitPermit
 
 @dataclass(frozen=True, slots=True)
 class InjectBarrier:
-    """Cut here and send the barrier on; only sources get this."""
+    """Cut, and send the barrier downstream. Only sources get this."""
 
     barrier: Barrier
-    drains: bool = False  # event time ends first
+    drains: bool = False  # end event time before the barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ Mail = InjectBarrier | CheckpointCompleted | CheckpointAborted
 
 
 class Mailbox:
-    """Mail is rare (a few per checkpoint), so the master's messages bound its queue."""
+    """The queue needs no limit: mail follows the master's messages, a few per checkpoint."""
 
     def __init__(self) -> None:
         self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
@@ -52,6 +52,6 @@ class Mailbox:
         return None if self._mail.empty() else self._mail.get_nowait()
 
     def wait(self, timeout_ms: float) -> None:
-        """Until something was posted or `wake` was called since the last wait, or time is up."""
+        """Waits for mail or a call of `wake` since the last wait, at most for the timeout."""
         self._wake.wait(timeout_ms / 1000.0)
         self._wake.clear()

@@ -1,6 +1,6 @@
 """An exception that left an operator, with its place and the records in work.
 
-The operator that raised wraps it, once; the operators around it in the chain pass it on.
+It is wrapped once, with the operator that raised it; the other operators of the chain pass it on.
 """
 
 import pyarrow as pa
@@ -21,12 +21,14 @@ from pipelines.domain.texts import masked
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of the system that a wrong name or a missing permission causes, and no wait repairs."""
+"""System errors with a wrong name or a missing permission as their cause; waiting cannot help."""
 
 
 class OperatorFailed(Exception):
-    """`origins` empty: no record was in work, or its origin is not known.
-    `is_of_record` and `firing`: as in `OperatorError`."""
+    """An operator failed. `origins` is empty if no record was in work or its origin is not known.
+
+    `is_of_record` and `firing` are as in `OperatorError`.
+    """
 
     def __init__(
         self,
@@ -44,23 +46,24 @@ class OperatorFailed(Exception):
         self.error = error
         self.is_of_record = is_of_record
         self.firing = firing
-        self.record = record  # one row, as the operator was given it; None: not known
+        self.record = record  # one row, as the operator got it; None if not known
 
     @property
     def origin(self) -> RecordOrigin | None:
-        """None also where batches of several origins were joined: it may be any of them."""
+        """None also if batches of several origins were joined, because it may be any of them."""
         return self.origins[0] if len(self.origins) == 1 else None
 
 
 def _sentence(error: Exception) -> str:
-    """A refusal is worded as it is; other messages need the name of their error."""
+    """Returns the message of a refusal as it is; other messages get the name of their error."""
     if isinstance(error, Rejected):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def is_located(error: Exception) -> bool:
-    """True if it was raised further down the chain, or is no failure: the attempt is over."""
+    """Returns True if a node further down the chain has wrapped it, or if it only says that the
+    attempt is over."""
     return isinstance(error, OperatorFailed | ChannelClosed)
 
 
@@ -72,15 +75,15 @@ def located(
     is_of_record: bool = False,
     record: pa.RecordBatch | None = None,
 ) -> Exception:
-    """What to raise instead of `error`: `error` itself if it is located or is no failure."""
+    """Returns the exception to raise: `error` itself if it `is_located`, else `error` wrapped."""
     if is_located(error):
         return error
     return OperatorFailed(operator, origins, error, is_of_record=is_of_record, record=record)
 
 
 def located_firing(operator: Uid, origins: Origins, error: Exception, firing: Firing) -> Exception:
-    """Like `located`, if a time was due. `origins` are those of the newest batch, whose records
-    have moved event time on: they give the time, unless one timer is known."""
+    """Like `located`, for a failure when a time was due. `origins` are those of the newest batch,
+    whose records have advanced event time: they give the time, unless one timer is known."""
     if is_located(error):
         return error
     when = () if firing.is_one_timer else tuple(origin.as_moment() for origin in origins)
@@ -88,7 +91,7 @@ def located_firing(operator: Uid, origins: Origins, error: Exception, firing: Fi
 
 
 def described(failure: OperatorFailed) -> OperatorError:
-    """What the job master needs to decide whether a failure is deterministic."""
+    """Describes the failure so that the job master can decide whether it is deterministic."""
     kind = type(failure.error)
     return OperatorError(
         operator=failure.operator,
@@ -104,12 +107,13 @@ def described(failure: OperatorFailed) -> OperatorError:
 
 
 def is_of_the_world(error: BaseException) -> bool:
-    """Disk, network, a locked database: may work in a moment, whatever the records are."""
+    """Returns True for an outage (disk, network, a locked database): a retry may succeed with the
+    same records."""
     return isinstance(error, Retryable | OSError) and not isinstance(error, LASTING)
 
 
 def is_fatal(error: BaseException) -> bool:
-    """True if trying again cannot help: bad input or a setting."""
+    """Returns True if trying again cannot help, because the cause is bad input or a setting."""
     return isinstance(_cause_of(error), Rejected)
 
 
@@ -118,19 +122,20 @@ def failure_kind(error: BaseException) -> FailureKind:
 
 
 def lost_output_of(error: BaseException) -> CheckpointId | None:
-    """A run that starts where the output was prepared ends in the same way. None: none is lost."""
+    """Returns the checkpoint whose prepared output is lost, or None. A run that starts from that
+    checkpoint fails in the same way."""
     cause = _cause_of(error)
     return cause.checkpoint_id if isinstance(cause, OutputLost) else None
 
 
 def damaged_file_of(error: BaseException) -> str | None:
-    """The file of the recovery point that could not be read. None: it is another failure."""
+    """Returns the file of the recovery point that could not be read, or None for other failures."""
     cause = _cause_of(error)
     return cause.name if isinstance(cause, DamagedFile) else None
 
 
 def is_damage(error: BaseException) -> bool:
-    """True if what is stored makes no sense, whether that is one file's fault or not."""
+    """Returns True if the stored point is damaged, whether or not one file is at fault."""
     return isinstance(_cause_of(error), CorruptSnapshot)
 
 

@@ -1,9 +1,9 @@
-"""The thread of one subtask: mail, then input, one thing at a time; and its part in checkpoints.
+"""The thread of one subtask: handles mail, then input, one at a time; takes part in checkpoints.
 
 Knows nothing of sockets: it reads from a feed, writes to exchanges and reports to a
-`SubtaskReporter`. The feed's machine decides when to cut, and the coordinator whether a checkpoint
-completes. `SubtaskCheckpoints` passes the barrier on, cuts, and gathers what follows. All of it is
-used by the subtask's thread only.
+`SubtaskReporter`. The feed's machine decides when to cut, and the coordinator decides whether a
+checkpoint completes. `SubtaskCheckpoints` passes the barrier on, cuts, and gathers the rest of the
+snapshot. Only the subtask's thread uses it.
 
 Source: Flink, `StreamTask` and its mailbox model.
 """
@@ -73,7 +73,7 @@ from pipelines.runtime.subtask.subtask_reporter import (
 class SubtaskCheckpoints:
     """Guarantee: state is cut exactly between the elements that the barrier separates.
 
-    Needs a caller that emits nothing while it is at work.
+    Needs a caller that emits nothing while a call is under way.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SubtaskCheckpoints:
         self._options = options
         self._gathering: Gathering | None = None  # cut, not yet uploaded
         self._final_id: CheckpointId | None = None
-        self._cut_id = NO_CHECKPOINT  # the newest
+        self._cut_id = NO_CHECKPOINT  # the newest checkpoint that was cut
         self._completed_id = NO_CHECKPOINT
 
     @property
@@ -110,12 +110,12 @@ class SubtaskCheckpoints:
 
     @property
     def due_ms(self) -> float | None:
-        """When a barrier that waits in an output turns, monotonic."""
+        """The monotonic time from which a barrier waiting in an output overtakes records."""
         gathering = self._gathering
         return gathering.due_ms if gathering is not None and gathering.waiting_outputs else None
 
     def attend(self) -> None:
-        """Barriers that may overtake in an output wait neither for input nor for credit."""
+        """Lets barriers overtake in outputs: they wait neither for input nor for credit."""
         gathering = self._gathering
         if gathering is not None and gathering.waiting_outputs:
             gathering.look_at_outputs(self._clock.monotonic_ms())
@@ -139,13 +139,13 @@ class SubtaskCheckpoints:
                 self._report_declined(checkpoint_id, reason, why)
 
     def give_up(self, checkpoint_id: CheckpointId) -> None:
-        """Drops what is being gathered for this checkpoint, or for an older one."""
+        """Drops the snapshot being gathered, if it is for this checkpoint or an older one."""
         gathering = self._gathering
         if gathering is not None and gathering.barrier.checkpoint_id <= checkpoint_id:
             self._gathering = None
 
     def on_completed(self, permit: CommitPermit) -> None:
-        """The output that the sinks have prepared for it becomes visible."""
+        """Commits the output that the sinks have prepared for the checkpoint."""
         checkpoint_id = permit.checkpoint_id
         self._upload.on_over(checkpoint_id)
         self._completed_id = max(self._completed_id, checkpoint_id)
@@ -156,7 +156,7 @@ class SubtaskCheckpoints:
             self._reporter.reach(FaultPoint.COMMITTED)
             self._reporter.committed(self._place, checkpoint_id)
         else:
-            self._chain.commit(permit)  # what a source has quarantined
+            self._chain.commit(permit)  # records that a source has quarantined
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
         self._upload.on_over(checkpoint_id)
@@ -187,10 +187,10 @@ class SubtaskCheckpoints:
         self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(reason, why))
 
     def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering | None:
-        """1. Pass the barrier on. 2. Cut. The records in flight, and the upload, come later.
+        """1. Pass the barrier on. 2. Cut. The records in flight and the upload come later.
 
         The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
-        emitted in between. None: a sink could not prepare, and the checkpoint is declined.
+        emitted in between. Returns None if a sink could not prepare and the checkpoint is declined.
         """
         newest, checkpoint_id = self._cut_id, barrier.checkpoint_id
         check(checkpoint_id > newest, "cuts ascend", checkpoint_id=checkpoint_id, newest=newest)
@@ -245,13 +245,13 @@ class SubtaskCheckpoints:
 
 
 PROCESSING_TIME_STEP_MS = 10.0
-"""How late a processing-time timer may be because its subtask was not looking."""
+"""How often a subtask checks its processing-time timers: they may fire this late."""
 
 
 def yield_processor(niceness: int) -> None:
-    """Lower the priority of this thread, and of those that it starts.
+    """Lowers the priority of this thread, and of the threads that it starts.
 
-    Where all processors are busy, a thread that writes a checkpoint gets one only now and then, and
+    On a machine with no idle processor, a thread that writes a checkpoint seldom gets to run: it
     took three times as long as its work. Only Linux has priorities of threads.
     """
     if sys.platform == "linux":
@@ -265,8 +265,8 @@ class Step(Enum):
 
     WORKED = auto()
     WAITS_FOR_INPUT = auto()
-    WAITS_FOR_CREDIT = auto()  # downstream takes nothing more: take no input either
-    WAITS_FOR_RESULTS = auto()  # enough requests are under way: take no input either
+    WAITS_FOR_CREDIT = auto()  # downstream accepts nothing more, so take no input
+    WAITS_FOR_RESULTS = auto()  # enough requests are under way, so take no input
 
 
 class Subtask(threading.Thread):
@@ -307,18 +307,18 @@ class Subtask(threading.Thread):
         self._barriers = barriers
         self._niceness = niceness
         self._newest_step = Step.WORKED
-        self._timers_due_ms = 0.0  # when processing time is looked at next
+        self._timers_due_ms = 0.0  # when to check processing time next
 
     def run(self) -> None:
         yield_processor(self._niceness)
         self._reported(self._loop)
 
     def take_turn(self) -> Step | None:
-        """One step, for a host without a thread for every subtask. None: the subtask has ended."""
+        """Takes one step, for hosts without a thread per subtask. Returns None after the end."""
         return self._newest_step if self._reported(self._turn) else None
 
     def _reported(self, work: Callable[[], bool]) -> bool:
-        """True if `work` may go on; reports how it ended otherwise."""
+        """Returns True if `work` has more to do; otherwise reports how the subtask ended."""
         try:
             if work():
                 return True
@@ -375,21 +375,21 @@ class Subtask(threading.Thread):
         return Step.WORKED
 
     def is_done(self) -> bool:
-        """The input has ended, all output is on its way and the final checkpoint is committed."""
+        """Returns True once the input has ended, all output is sent, and the end is committed."""
         if not self._feed.has_ended or not self.chain.flush():
             return False
         return self.checkpoints.has_completed_final
 
     @property
     def awaits_results(self) -> bool:
-        """Requests are under way. Behind the final barrier their rows belong to the snapshot."""
+        """True while requests are under way and their rows are not part of the final snapshot."""
         return self.chain.awaits_results and not self.checkpoints.has_cut_final
 
     def watermark_ms(self) -> int | None:
         return self._feed.watermark_ms()
 
     def queued(self) -> list[ChannelStatistics]:
-        """What waits in front of this subtask, per input channel."""
+        """Returns how much waits in front of this subtask, per input channel."""
         return self._feed.queued()
 
     def pending_records(self) -> int | None:
@@ -414,7 +414,7 @@ class Subtask(threading.Thread):
                 self.checkpoints.give_up(checkpoint_id)
 
     def obey(self, effects: Effects) -> None:
-        """Does what its feed asks for, in order."""
+        """Carries out the effects of its feed, in order."""
         chain = self.chain
         for effect in effects:
             match effect:
@@ -461,7 +461,7 @@ class Subtask(threading.Thread):
         self.load = self.load.turned(Spending.BUSY, self.clock.monotonic_ms())
 
     def _until_due(self, longest_ms: float) -> float:
-        """At most until a barrier turns, here or downstream."""
+        """Returns how long to wait: at most until a barrier overtakes in the input or an output."""
         dues = (self._feed.due_ms, self.checkpoints.due_ms)
         now_ms = self.clock.monotonic_ms()
         return min([longest_ms, *(max(0.0, due - now_ms) for due in dues if due is not None)])

@@ -1,7 +1,7 @@
-"""What a subtask reports to its slot, what it asks of it, and how it spends its time.
+"""The reports and requests of a subtask to its slot, and how the subtask spends its time.
 
-The subtask notes in its `Load` when it begins to wait and when it has waited. A sampler on another
-thread reads one value that never changes, and so also counts a wait that still goes on.
+The subtask notes in its `Load` when it begins and ends a wait. A `Load` never changes: a sampler on
+another thread reads one value, and so also counts a wait that is still under way.
 
 Source: Flink, `TimerGauge` and the busy, idle and backpressured times of `TaskIOMetricGroup`.
 """
@@ -19,7 +19,7 @@ from pipelines.runtime.subtask.chains.chain_node import ChainPlace
 
 
 class SubtaskReporter(Protocol):
-    """Called from the subtask's thread and from upload threads."""
+    """Takes the reports. The subtask's thread and the upload threads call it."""
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
@@ -34,7 +34,7 @@ class SubtaskReporter(Protocol):
     def sources_ended(self, place: ChainPlace) -> None: ...
 
     def reservation_wanted(self, place: ChainPlace) -> None:
-        """At most once: without another checkpoint this source stands still."""
+        """In mode at most once: this source waits for the next checkpoint."""
         ...
 
     def failed(self, place: ChainPlace, error: BaseException) -> None: ...
@@ -42,12 +42,12 @@ class SubtaskReporter(Protocol):
     def ended(self, place: ChainPlace) -> None: ...
 
     def reach(self, point: FaultPoint) -> None:
-        """A fault on purpose may hit here: raise, or end or stop the process."""
+        """A fault on purpose may happen here: raise, or end or stop the process."""
         ...
 
 
 class CheckpointDeclined(Exception):
-    """This subtask will not take part in a checkpoint; names the reason."""
+    """This subtask does not take part in a checkpoint, for the given reason."""
 
     def __init__(self, reason: CheckpointFailureReason, why: str) -> None:
         super().__init__(why)
@@ -55,14 +55,14 @@ class CheckpointDeclined(Exception):
 
 
 def failure_reason(error: Exception) -> CheckpointFailureReason:
-    """Any other failure on an upload thread is one of the asynchronous phase."""
+    """Returns the reason of a decline. Other errors of uploads are of the asynchronous phase."""
     if isinstance(error, CheckpointDeclined):
         return error.reason
     return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
 
 
 class Spending(Enum):
-    """Idle: there is no input. Backpressured: downstream takes nothing."""
+    """IDLE: there is no input. BACKPRESSURED: downstream accepts nothing."""
 
     BUSY = auto()
     IDLE = auto()
@@ -70,7 +70,7 @@ class Spending(Enum):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Since the subtask began, in ms."""
+    """How the subtask has spent its time since it began, in ms."""
 
     busy_ms: float
     idle_ms: float
@@ -78,7 +78,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The time spent up to `since_ms`, and what it is spent on since. All times are monotonic."""
+    """The time spent up to `since_ms`, and how it is spent since then. All times are monotonic."""
 
     since_ms: float
     spending: Spending = Spending.BUSY
@@ -87,12 +87,12 @@ class Load(msgspec.Struct, frozen=True):
     backpressured_ms: float = 0.0
 
     def turned(self, spending: Spending, now_ms: float) -> "Load":
-        """From `now_ms` on, time counts as `spending`."""
+        """Returns the load with the time from `now_ms` on counted as `spending`."""
         spent = self.spent(now_ms)
         return Load(now_ms, spending, spent.busy_ms, spent.idle_ms, spent.backpressured_ms)
 
     def spent(self, now_ms: float) -> Spent:
-        """The time spent up to `now_ms`, which is not before `since_ms`."""
+        """Returns the time spent up to `now_ms`, which is not before `since_ms`."""
         going_on_ms = now_ms - self.since_ms
         busy_ms, idle_ms, backpressured_ms = self.busy_ms, self.idle_ms, self.backpressured_ms
         match self.spending:

@@ -1,14 +1,14 @@
-"""How long a subtask works on one batch: a batch that would take too long is handled in pieces.
+"""Limits how long a subtask works on one batch: it handles a batch that takes too long in pieces.
 
-Between two pieces the subtask looks at its mailbox: output is committed, and an abort is heard,
-while a long batch is in work. A barrier stays behind all pieces, and so does event time, as if the
-sender had sent smaller batches.
+Between two pieces the subtask checks its mailbox, so it can commit output or handle an abort in the
+middle of a long batch. A barrier stays behind all pieces, and so does event time, as if the sender
+had sent smaller batches.
 
-Work is processor time of the subtask's thread. By the clock, a machine with too much to do would
-cut batches ever smaller and, because each batch has a cost of its own, have ever more to do. So a
-function that waits for an answer is not cut. The cost of a row is an average of the newest batches
-of the same input (the sides of a join do not cost the same): small ones count for little, and one
-that took longer for another reason is soon forgotten.
+Work is the processor time of the subtask's thread. By the wall clock, an overloaded machine would
+cut ever smaller batches, and the fixed cost of each batch would add to its load. Processor time
+also means that a batch is not cut because a function waits for an answer. The cost of a row is an
+average over the newest batches of the same input, because the sides of a join differ in cost. Small
+batches count for little, and a batch that was slow for another reason is soon forgotten.
 """
 
 from collections import defaultdict
@@ -19,18 +19,18 @@ from pipelines.domain.elements import Part
 from pipelines.runtime.subtask.feed import Process
 
 LEAST_ROWS = 1_024
-"""What each piece costs by itself, most often some tenths of a millisecond, stays a small part."""
+"""Enough rows that the fixed cost of a piece, usually some tenths of a millisecond, stays small."""
 
 PLANNED_PART = 0.8
-"""Of the longest time, for a piece: rows of one operator do not all cost the same."""
+"""The share of the longest time planned for a piece: rows of one operator differ in cost."""
 
 MEMORY = 0.8
-"""The weight of what was measured before, at each batch."""
+"""The weight of earlier measurements when a batch is added."""
 
 
 @dataclass(slots=True)
 class _Measured:
-    """Batches of one input; each counts less as others follow."""
+    """The batches of one input; each counts less as others follow."""
 
     rows: float = 0.0
     ms: float = 0.0
@@ -45,28 +45,28 @@ class _Measured:
 
 
 class WorkPieces:
-    """Guarantee: the pieces of a batch are the batch, row by row, with where each row came from.
+    """Guarantee: the pieces of a batch have the same rows in the same order, with their origins.
 
-    Measures from when a piece is given out to when its reader comes back. `longest_ms` 0: every
-    batch is one piece, and nothing is measured.
+    Measures from the time a piece is handed out until its reader returns. With `longest_ms` 0,
+    every batch is one piece and nothing is measured.
     """
 
     def __init__(self, worked_ms: Callable[[], float], longest_ms: float) -> None:
-        """`worked_ms`: how long the calling thread has worked so far."""
+        """`worked_ms`: returns how long the calling thread has worked so far."""
         self._worked_ms = worked_ms
         self._longest_ms = longest_ms
-        self._port = self._rows_begun = 0  # no rows: nothing is in work that tells a cost
+        self._port = self._rows_begun = 0  # no rows: no piece is being measured
         self._began_ms = 0.0
         self._measured: defaultdict[int, _Measured] = defaultdict(_Measured)  # by port
 
     def begin(self, piece: Process) -> None:
-        """The reader gets this piece."""
+        """The reader gets this piece now."""
         if self._longest_ms:
             self._port, self._rows_begun = piece.port, piece.batch.num_rows
             self._began_ms = self._worked_ms()
 
     def end(self) -> None:
-        """The reader has handled what it got last, if anything."""
+        """The reader has handled its last piece, if there was one."""
         if not self._rows_begun:
             return
         took_ms = self._worked_ms() - self._began_ms
@@ -91,14 +91,14 @@ class WorkPieces:
         return max(LEAST_ROWS, -(-rows // count))
 
     def _ms_per_row(self, port: int) -> float:
-        """Of an input that has brought nothing yet, what the dearest of the others costs."""
+        """Returns the cost of a row; for an input without batches so far, that of the costliest."""
         if port in self._measured:
             return self._measured[port].ms_per_row
         return max((each.ms_per_row for each in self._measured.values()), default=0.0)
 
 
 def parts_within(parts: Sequence[Part], start: int, rows: int) -> list[Part]:
-    """The parts of a batch, as far as they lie within some of its rows."""
+    """Returns the parts of a batch, cut to `rows` rows from `start`."""
     found: list[Part] = []
     at, end = 0, start + rows
     for origins, count in parts:

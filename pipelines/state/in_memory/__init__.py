@@ -1,1 +1,1 @@
-"""Where the hashmap backend keeps state: tables of numpy columns and batch lists, in memory."""
+"""Storage of the hashmap backend: tables of numpy columns and batch lists, in memory."""

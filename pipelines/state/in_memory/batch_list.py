@@ -1,12 +1,12 @@
-"""Append-only rows per namespace, kept as the Arrow batches in which they came.
+"""Append-only rows per namespace, kept as the Arrow batches in which they arrived.
 
-Small batches are merged as they come, so that a namespace has few: most are of 16 MiB or more. A
-cut copies the list of batches but no row, so it stays cheap.
+Small batches are merged on arrival, so that a namespace has few batches, most of them 16 MiB or
+more. A cut copies the list of batches but no row, so it stays cheap.
 
-`IncrementalBatchList` can write only what was appended since a checkpoint. Then a checkpoint is a
-chain of files (`chains`). A namespace gets a new incarnation number whenever it comes into being.
-Rows are only ever appended to an incarnation; a popped one is recorded as a tombstone, unless the
-files that held its rows are dropped.
+`IncrementalBatchList` can write only the rows appended since a checkpoint. Then a checkpoint is a
+chain of files (`chains`). A namespace gets a new incarnation number each time it comes into being.
+Rows are only ever appended to an incarnation. A popped one is recorded as a tombstone, unless the
+files that contain its rows are dropped.
 """
 
 from collections import Counter
@@ -34,8 +34,8 @@ from pipelines.state.in_memory.key_rows import HashKeys
 from pipelines.state.in_memory.table import DELETED_COLUMN
 
 MERGED_BYTES = 16 << 20
-"""From this size on a batch is not merged with younger ones. A reader of rows in place copies once
-per batch, so few large ones cost it less."""
+"""A batch of this size or more is not merged with newer ones. Code that reads the rows in place
+copies once per batch, so a few large batches cost it less."""
 
 _SNAPSHOT_ROWS = 65_536
 
@@ -135,7 +135,7 @@ class FrozenBatchList:
     origin: HashMapBatchList
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Rows of many small namespaces share a batch."""
+        """Yields the rows; those of many small namespaces share a batch."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for namespace, batches in self.content:
@@ -153,7 +153,7 @@ class FrozenBatchList:
 
 
 def _is_worth_merging(batches: list[pa.RecordBatch]) -> bool:
-    """Equal powers of two merge, so that each row is copied a logarithmic number of times."""
+    """True if the last two should merge: so each row is copied a logarithmic number of times."""
     if len(batches) < 2:
         return False
     before, last = batches[-2:]
@@ -169,14 +169,14 @@ def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 INCARNATION_COLUMN = "__incarnation"
 GONE_SHARE_MAX = 0.5
-"""Above this share of rows of popped incarnations in the files, everything is written again."""
+"""If popped incarnations make up more than this share of the rows, everything is written again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListFile:
     file: FileHandle
-    rows: Mapping[int, int]  # of each incarnation, those in this file
-    gone: frozenset[int]  # the incarnations whose tombstones it holds
+    rows: Mapping[int, int]  # by incarnation: the number of its rows in this file
+    gone: frozenset[int]  # the incarnations whose tombstones are in this file
 
     def live_rows(self, live: Mapping[int, object]) -> int:
         return sum(count for incarnation, count in self.rows.items() if incarnation in live)
@@ -184,7 +184,7 @@ class ListFile:
 
 @dataclass(frozen=True, slots=True)
 class _Appended:
-    """Rows of one incarnation that no file has, after the `skip` rows that are in files."""
+    """Rows of one incarnation that are in no file yet: those after the first `skip` rows."""
 
     namespace: int
     incarnation: int
@@ -247,7 +247,7 @@ _Content = Mapping[int, tuple[int, tuple[pa.RecordBatch, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class ListPlan:
-    """What a checkpoint adds to the files that it keeps."""
+    """The files that a checkpoint keeps, and what it adds to them."""
 
     kept: tuple[ListFile, ...]
     appended: list[_Appended]
@@ -290,10 +290,10 @@ class ListIncrement:
 
 
 def plan_list(files: tuple[ListFile, ...], content: _Content) -> ListPlan:
-    """Keeps a file while it holds a row that lives, unless it is merged with what is new.
+    """Keeps a file while it has a live row, unless the file is merged with the new rows.
 
-    Only the first files are kept, less those without such a row; so of each incarnation that lives,
-    its first rows are in them, in order.
+    The kept files are the first ones, without those that have no live row. So they contain the
+    first rows of each live incarnation, in order.
     """
     rows = {number: sum(b.num_rows for b in batches) for number, (_, batches) in content.items()}
     files = tuple(each for each in files if each.live_rows(rows))
@@ -319,7 +319,7 @@ def plan_list(files: tuple[ListFile, ...], content: _Content) -> ListPlan:
 def merged_batches(
     oldest_first: Callable[[], Iterable[Iterable[pa.RecordBatch]]],
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a chain in order of arrival; reads its files twice, first for tombstones."""
+    """Yields a chain's rows in order of arrival; reads its files twice, first for tombstones."""
     gone: set[int] = set()
     for batches in oldest_first():
         for batch in batches:

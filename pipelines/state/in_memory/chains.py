@@ -1,10 +1,10 @@
-"""Of which files a checkpoint of a state in memory consists: what it writes, and what it keeps.
+"""Decides which files a checkpoint of an in-memory state writes, and which older files it keeps.
 
 A chain is a list of files in the order in which they were written. For a table, the newest file
-that holds a row is right. However large the state is, a checkpoint writes little more than what has
-changed:
+that contains a row has its current value. However large the state is, a checkpoint writes little
+more than the changes:
 
-- Small files at the end of the chain are merged with what is new, so that there are few of them.
+- Small files at the end of the chain are merged with the new rows, so that there are few of them.
   A row is merged a logarithmic number of times.
 - When a table's files hold half as many outdated rows as the table has rows, each checkpoint also
   sweeps some slices of the table: it writes all their rows. The slices of the oldest file come
@@ -22,15 +22,15 @@ from pipelines.domain.errors import check
 from pipelines.domain.snapshots import FileHandle
 
 MERGED_BYTES_MAX = 32 << 20
-"""The most that a checkpoint writes again to have fewer files; a busy machine writes 100 MB in a
-second or more."""
+"""The most bytes that a checkpoint rewrites to have fewer files. A busy machine needs a second or
+more to write 100 MB."""
 
 SLICE_BITS = 16
 """A slice is 2 ** SLICE_BITS rows of a table, by row number. It is no smaller than a segment of
 `columns`, because a batch holds rows of one segment and counts as rows of one slice."""
 
 OUTDATED_SHARE_MAX = 0.5
-"""The most outdated rows in the files, relative to the rows of the table; a restore reads both."""
+"""The most outdated rows in the files, relative to the table's rows. A restore reads both."""
 
 
 def slice_of(row: int) -> int:
@@ -42,7 +42,7 @@ def rows_of_slice(number: int) -> slice:
 
 
 def kept_beside(files: Sequence[FileHandle], rows: Sequence[int], new_rows: int) -> int:
-    """How many files stay as they are. The later ones are merged with the new rows."""
+    """Returns how many files stay as they are. The later ones are merged with the new rows."""
     kept, merged_rows, again_bytes = len(files), new_rows, 0
     while kept and rows[kept - 1] <= 2 * merged_rows:
         again_bytes += files[kept - 1].length
@@ -55,12 +55,12 @@ def kept_beside(files: Sequence[FileHandle], rows: Sequence[int], new_rows: int)
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """Rows as they were at the cut: the changed ones, and all of the slices in `swept`."""
+    """Rows as they were at the cut: the changed rows, and all rows of the slices in `swept`."""
 
     file: FileHandle
     cut: int
     rows: int
-    slices: frozenset[int]  # in which it has rows
+    slices: frozenset[int]  # those in which it has rows
     swept: frozenset[int]
 
 
@@ -73,11 +73,11 @@ class TableChain:
 
     @property
     def fixed(self) -> int:
-        """How many files are never merged: the newest one that swept slices, and those before."""
+        """The number of files that are never merged: up to the newest one that swept slices."""
         return 1 + max(index for index, each in enumerate(self.files) if each.swept)
 
     def swept_at(self) -> dict[int, int]:
-        """By slice, the newest cut at which it was swept."""
+        """Maps each slice to the newest cut at which it was swept."""
         return {number: each.cut for each in self.files for number in each.swept}
 
     def validate_state(self) -> None:
@@ -91,7 +91,7 @@ class TableChain:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a checkpoint adds to the files that it keeps. With no file to keep, it writes all."""
+    """The files that a checkpoint keeps, and what it adds. If it keeps none, it writes all rows."""
 
     kept: tuple[TableFile, ...] = ()
     since: int = 0  # rows that changed after this cut are written,
@@ -101,7 +101,10 @@ class TablePlan:
 def plan_table(
     chain: TableChain | None, changed_since: Callable[[int], int], live_rows: int, slices: int
 ) -> TablePlan:
-    """`changed_since` counts the rows that changed after a cut; the table has that many slices."""
+    """Plans a checkpoint of a table with that many `slices`.
+
+    `changed_since` counts the rows that changed after a cut.
+    """
     if chain is None:
         return TablePlan()
     new_rows = written_rows = changed_since(chain.cut)
@@ -118,7 +121,7 @@ def plan_table(
         return TablePlan(files, since)
     together = changed_since(fixed[-1].cut)
     if 2 * together <= written_rows + sum(each.rows for each in merged):
-        # The same rows change again and again: one file holds them all.
+        # The same rows change again and again, so one file can hold them all.
         files, since = fixed, fixed[-1].cut
         if not _is_worn(files, together, live_rows):
             return TablePlan(files, since)
@@ -137,7 +140,7 @@ def _is_worn(files: Sequence[TableFile], written_rows: int, live_rows: int) -> b
 def _oldest_slices(
     files: Sequence[TableFile], swept_at: dict[int, int], most: int
 ) -> frozenset[int]:
-    """Slices that keep old files in the chain."""
+    """Returns at most `most` slices that keep old files in the chain."""
     chosen: dict[int, None] = {}
     for each in files:
         for number in sorted(each.slices):
@@ -149,5 +152,5 @@ def _oldest_slices(
 
 
 def _is_replaced(file: TableFile, swept_at: dict[int, int], swept: frozenset[int]) -> bool:
-    """Every row that it holds is in a later file."""
+    """Returns True if each of the file's rows is in a later file."""
     return all(number in swept or swept_at.get(number, -1) > file.cut for number in file.slices)

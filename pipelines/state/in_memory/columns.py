@@ -1,16 +1,16 @@
-"""Columns that can be frozen without copying them: of fixed width, and append-only texts.
+"""Columns that can be frozen without a copy: fixed-width values, and append-only texts.
 
 A frozen column of fixed width starts out sharing the live array, which is divided into segments.
 Before the owner first overwrites a segment that a reader still needs, it saves the segment as it
-was (the pre-image). The reader takes the pre-image if there is one, and else copies the live
-segment; a lock makes the check and the copy one step.
+was (the pre-image). The reader takes the pre-image if there is one, and otherwise copies the live
+segment. A lock makes the check and the copy one step.
 
 Strings or binaries are appended to a heap of chunks, so that neither growth nor compaction ever
 moves more than one chunk. The upper 32 bits of a position are the number of its chunk. Appended
-values never change, so a frozen chunk is two arrays and a length, and later appends write behind
-it. Nulls are not stored; their position is NULL_POSITION.
+values never change, so a frozen chunk is two arrays and a length, and later appends write after it.
+Nulls are not stored; their position is NULL_POSITION.
 
-One thread writes (the subtask's); any other thread may read the frozen columns.
+Only the subtask's thread writes; any other thread may read the frozen columns.
 """
 
 import threading
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pipelines.domain.errors import check
 
 Values = npt.NDArray[Any]
-"""One value per row; the element type is that of the column."""
+"""One value per row, with the element type of the column."""
 Rows = npt.NDArray[np.int64]
 
 SEGMENT_BITS = 16
@@ -36,14 +36,14 @@ INITIAL_ROWS = 1 << 10
 
 
 class FrozenColumn:
-    """A column as it was at the cut. One thread at most may take each segment, at most once."""
+    """A column as it was at the cut. Each segment may be taken once, by any one thread."""
 
     def __init__(self, values: Values, length: int, lock: threading.Lock) -> None:
         self._values = values
         self._length = length
         self._lock = lock
         self._preimages: dict[int, Values] = {}
-        self.shared = np.ones(segment_count(length), np.bool_)  # segments only the live array has
+        self.shared = np.ones(segment_count(length), np.bool_)  # True: only the live array has it
 
     def take(self, segment: int) -> Values:
         """The rows of one segment, as they were; the caller owns them."""
@@ -60,7 +60,7 @@ class FrozenColumn:
             return values
 
     def keep(self, segment: int, preimage: Values) -> None:
-        """The owner is about to overwrite `segment`. The lock is held."""
+        """Keeps a segment that the owner is about to overwrite. The caller has the lock."""
         check(bool(self.shared[segment]), "a segment is kept once", segment=segment)
         self.shared[segment] = False
         self._preimages[segment] = preimage[: self._length - (segment << SEGMENT_BITS)]
@@ -84,12 +84,12 @@ class Column:
 
     @property
     def values(self) -> Values:
-        """The live array, to be read only. Behind the rows in use it holds anything."""
+        """The live array. Read only; rows beyond those in use have arbitrary values."""
         return self._values
 
     @property
     def reader_count(self) -> int:
-        """Frozen columns that still share a segment with this one."""
+        """The number of frozen columns that still share a segment with this one."""
         return len(list(self._readers()))
 
     def read(self, rows: Rows) -> Values:
@@ -104,27 +104,27 @@ class Column:
         self.write(rows, self._fill)
 
     def reserve(self, length: int) -> None:
-        """Make room for rows below `length`."""
+        """Makes room for rows below `length`."""
         if length > len(self._values):
-            # Memory that is not touched yet costs no time.
+            # Allocated memory that is not touched yet costs no time.
             larger = np.empty(max(length, 2 * len(self._values), INITIAL_ROWS), self.dtype)
             larger[: self._filled] = self._values[: self._filled]
             self._values = larger
-            # Frozen columns share the array just left behind, to which nothing writes any more.
+            # Frozen columns keep the old array, and from now on nothing writes to it.
             self._frozen = []
         if length > self._filled:
             self._values[self._filled : length] = self._fill
             self._filled = length
 
     def freeze(self, length: int) -> FrozenColumn:
-        """The first `length` rows as they are now; takes a time independent of `length`."""
+        """Freezes the first `length` rows as they are now; the time does not depend on `length`."""
         frozen = FrozenColumn(self._values, length, self._lock)
         self._frozen = [each for each in self._frozen if each() is not None]
         self._frozen.append(weakref.ref(frozen))
         return frozen
 
     def _save_preimages(self, rows: Rows) -> None:
-        """Save the segments of `rows` for the frozen columns that still share them."""
+        """Saves the segments of `rows` for the frozen columns that still share them."""
         readers = list(self._readers())
         self._frozen = [weakref.ref(each) for each in readers]
         if not readers:
@@ -162,7 +162,7 @@ def first_row(segment: int) -> int:
 
 
 def segment_of(flags: npt.NDArray[np.bool_], segment: int, length: int) -> npt.NDArray[np.bool_]:
-    """The flags of one segment's rows below `length`; False where `flags` is too short."""
+    """Returns the flags of one segment's rows below `length`; False where `flags` is too short."""
     first = segment << SEGMENT_BITS
     part = flags[first : min(first + SEGMENT_ROWS, length)]
     padded = np.zeros(min(SEGMENT_ROWS, length - first), np.bool_)
@@ -205,8 +205,11 @@ class FrozenHeap:
         return self.chunks[first].take(positions).cast(self.type)
 
     def take_parts(self, positions: Positions) -> pa.ChunkedArray:
-        """As `take`, in arrays of some PART_BYTES. A segment of large values has more of them than
-        an array can hold, and than there should be in memory twice."""
+        """Like `take`, but in arrays of about PART_BYTES.
+
+        A segment of large values may have more bytes than one array can hold, and more than should
+        be in memory twice.
+        """
         ends = np.cumsum(self._lengths(positions))
         bounds = np.flatnonzero(np.diff(ends // PART_BYTES)) + 1
         parts = [self.take(part) for part in np.split(positions, bounds)]
@@ -220,7 +223,7 @@ class FrozenHeap:
         return lengths
 
     def _gathered(self, positions: Positions, numbers: ChunkNumbers) -> pa.Array:
-        """From several chunks: taken chunk by chunk, and put back into order."""
+        """Takes values that are in several chunks, chunk by chunk, and restores their order."""
         order = np.argsort(numbers, kind="stable")
         ends = np.append(np.flatnonzero(np.diff(numbers[order])) + 1, len(order))
         parts, begin = [], 0
@@ -295,10 +298,9 @@ class TextHeap:
         return self.freeze().take(positions)
 
     def wasteful(self, numbers: ChunkNumbers) -> list[int]:
-        """The chunks that are used for at most half of their values, the emptiest first. No value
-        is appended to them any more.
+        """Returns the chunks with at most half of their values in use, the emptiest first.
 
-        `numbers`: the chunk of each value that is in use.
+        No value is appended to them any more. `numbers` has the chunk of each value in use.
         """
         self._begin_chunk()
         used = np.bincount(numbers[numbers >= 0], minlength=self._number + 1)
@@ -306,7 +308,7 @@ class TextHeap:
         return sorted((n for n, share in shares.items() if share <= 0.5), key=shares.__getitem__)
 
     def drop(self, number: int) -> None:
-        """Frozen heaps keep that chunk."""
+        """Drops a chunk; frozen heaps keep it."""
         del self._full[number]
 
     def _begin_chunk(self) -> None:
@@ -330,7 +332,7 @@ class TextChunk:
         return int(self._offsets[self.length]) + 8 * self.length
 
     def append(self, wide: pa.Array) -> None:
-        """No value may be null."""
+        """Appends values, none of which may be null."""
         if not len(wide):
             return
         _, offsets_buffer, content_buffer = wide.buffers()
@@ -341,7 +343,7 @@ class TextChunk:
         if last > first:
             content = np.frombuffer(content_buffer, np.uint8)[first:last]
             self._content[start : start + last - first] = content
-        # Offsets come last, and only behind the length that a frozen chunk may read.
+        # Offsets come last, and only beyond the length that a frozen chunk may read.
         end = self.length + len(wide)
         self._offsets[self.length + 1 : end + 1] = offsets[1:] - first + start
         self.length = end
@@ -362,7 +364,7 @@ class TextChunk:
 
 
 def equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Row by row, null equal to null."""
+    """Compares row by row; null equals null."""
     if not left.null_count and not right.null_count:
         return np.asarray(pc.equal(left, right).to_numpy(zero_copy_only=False))
     same = pc.equal(left, right).fill_null(False)
@@ -371,6 +373,6 @@ def equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _wide(column_type: pa.DataType) -> pa.DataType:
-    """The form with 64-bit offsets."""
+    """Returns the type with 64-bit offsets."""
     is_text = pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
     return pa.large_string() if is_text else pa.large_binary()

@@ -4,10 +4,10 @@ The states themselves are `table` and `batch_list`, in their incremental forms i
 hold only changes. The class of the backend is the `BackendFactory`.
 
 A checkpoint of an incremental table is a chain of files (`chains`). Rows are identified by their
-number in the table. The newest file that holds a number is right; a deleted row is recorded as a
-tombstone. One mask per cut says which rows have changed since, for as long as an increment may
-still build on the state before it. Old masks are merged; an increment then holds some more rows
-than necessary.
+number in the table. The newest file that contains a number decides; a deleted row is recorded as a
+tombstone. Each cut has a mask of the rows that changed since the cut before. The mask is kept as
+long as an increment may build on the state before it. Old masks are merged; an increment then
+contains a few more rows than necessary.
 """
 
 import itertools
@@ -62,7 +62,7 @@ class Changes:
     masks: tuple[tuple[int, Mask], ...]  # no longer written to
 
     def since(self, cut: int) -> Mask:
-        """Rows that changed between that cut and the newest one."""
+        """Flags the rows that changed between that cut and the newest one."""
         return union([mask for number, mask in self.masks if number > cut])
 
 
@@ -86,11 +86,11 @@ class ChangedRows:
         return self._cuts
 
     def up_to_now(self) -> "Changes":
-        """The changes up to the newest cut, for any thread; later changes do not affect them."""
+        """Returns the changes up to the newest cut, unaffected by later ones; for any thread."""
         return Changes(tuple(self._masks))
 
     def forget_up_to(self, cut: int) -> None:
-        """No increment will build on anything before that cut any more."""
+        """Forgets older changes, because no increment will build on anything before that cut."""
         self._masks = [(number, mask) for number, mask in self._masks if number > cut]
 
     def _merge(self, index: int) -> None:
@@ -156,7 +156,7 @@ class IncrementalTable(HashMapTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableIncrement:
-    """Implements `Increment`. Counts the rows to write here, off the subtask's thread."""
+    """Implements `Increment`. Counts the changed rows here, not on the subtask's thread."""
 
     frozen: FrozenTable
     live_rows: int
@@ -188,7 +188,7 @@ class TableIncrement:
         return (*plan.kept, self._written(files, "delta", rows, plan.swept))
 
     def _whole(self, files: IncrementFiles) -> Iterator[TableFile]:
-        """A file for each slice, so that each can be replaced by itself."""
+        """Writes one file for each slice, so that each can be replaced on its own."""
         for number, rows in itertools.groupby(self.frozen.increment(), slice_of_batch):
             yield self._written(files, f"base{number}", rows, frozenset({number}))
 
@@ -216,7 +216,7 @@ class TableIncrement:
 
 
 def slice_of_batch(batch: pa.RecordBatch) -> int:
-    """All rows of a batch are of one segment, and so of one slice."""
+    """Returns the slice of a batch, whose rows all belong to one segment and so to one slice."""
     rows = batch.column(ROW_COLUMN).to_numpy()
     first, last = slice_of(int(rows.min())), slice_of(int(rows.max()))
     check(first == last, "a batch has rows of one slice", first=first, last=last)
@@ -226,7 +226,7 @@ def slice_of_batch(batch: pa.RecordBatch) -> int:
 def merged_rows(
     newest_first: Iterable[Iterable[pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a chain, given its files; for each row number the newest file decides."""
+    """Yields the live rows of a chain's files; for each row number the newest file decides."""
     seen = np.zeros(0, np.bool_)
     for batches in newest_first:
         for batch in batches:

@@ -1,8 +1,8 @@
-"""How the columns of a table are kept: numbers in an array by row, texts in a heap with positions.
+"""The columns of a table: numbers in an array by row, texts in a heap with positions.
 
-All can be read and written as Arrow, and frozen with the rest of a table. Key columns can also be
-compared with a batch. Value columns have a validity if nulls are allowed; numbers without nulls can
-also be read and written as numpy, which is faster.
+All columns can be read and written as Arrow, and frozen with the rest of a table. Key columns can
+also be compared with a batch. Value columns have a validity if nulls are allowed. Numbers without
+nulls can also be read and written as numpy, which is faster.
 """
 
 import threading
@@ -33,7 +33,7 @@ from pipelines.state.in_memory.columns import (
 
 Mask = npt.NDArray[np.bool_]
 LiveMask = Callable[[], Mask]
-"""Which rows are live, by row number; evaluated only when needed."""
+"""Flags the live rows, by row number; evaluated only when needed."""
 
 # Below this, cleaning up a heap is not worth its cost.
 _GARBAGE_MIN = 65_536  # values
@@ -42,8 +42,10 @@ _GARBAGE_MIN_BYTES = 16 << 20
 
 class FrozenArrays(Protocol):
     def take(self, segment: int, picked: Rows | slice) -> pa.Array | pa.ChunkedArray:
-        """The keys of the rows `picked` within one segment, as they were at the cut; large ones in
-        several arrays."""
+        """Returns the values of the rows `picked` in one segment, as they were at the cut.
+
+        Large values come in several arrays.
+        """
         ...
 
 
@@ -59,11 +61,11 @@ class KeyColumn(Protocol):
         ...
 
     def identities(self, array: pa.Array) -> list[Hashable]:
-        """Python values that are equal exactly where the keys are."""
+        """Returns Python values that are equal exactly where the keys are equal."""
         ...
 
     def tidy(self, live: LiveMask) -> None:
-        """Free the memory of keys that are no longer live, if it is worth the effort."""
+        """Frees the memory of keys that are no longer live, if it is worth the effort."""
         ...
 
     def freeze(self, length: int) -> FrozenArrays: ...
@@ -123,14 +125,14 @@ class NumberKeys:
         return [number if valid else None for number, valid in pairs]
 
     def select_at_most(self, bound: int, live: LiveMask) -> Rows:
-        """Live rows that hold a number <= `bound`; a null is never among them."""
+        """Returns the live rows with a number <= `bound`, never those with a null."""
         if bound < self._least:
             return np.empty(0, np.int64)
         candidates = live()
         if self._valid is not None:
             candidates = candidates & self._valid.values[: len(candidates)]
         numbers = self._numbers.values[: len(candidates)]
-        # Counts the due rows too, since the caller need not delete them.
+        # Includes the due rows, because the caller need not delete them.
         self._least = int(numbers.min(where=candidates, initial=self._largest))
         return np.flatnonzero(candidates & (numbers <= bound))
 
@@ -170,7 +172,7 @@ class TextKeys:
 
     @property
     def reader_count(self) -> int:
-        """Cuts that still share rows with this column."""
+        """The number of cuts that still share rows with this column."""
         return self._positions.reader_count
 
     def reserve(self, length: int) -> None:
@@ -189,8 +191,10 @@ class TextKeys:
         return list(array.to_pylist())
 
     def tidy(self, live: LiveMask) -> None:
-        """Move the live keys out of wasteful chunks once most of the heap is garbage: out of one
-        chunk at each call, and the rows are looked through only once for all of them."""
+        """Moves the live keys out of wasteful chunks once most of the heap is garbage.
+
+        Each call empties one chunk. The rows are searched only once for all chunks together.
+        """
         if self._moving is None:
             if len(self._heap) < self._tidy_at and self._heap.size_bytes < self._tidy_at_bytes:
                 return
@@ -255,7 +259,7 @@ class ValueColumn(Protocol):
     def reserve(self, length: int) -> None: ...
 
     def reset(self, rows: Rows) -> None:
-        """Set `rows` back to the default."""
+        """Sets `rows` back to the default."""
         ...
 
     def read(self, rows: Rows) -> Values: ...
@@ -327,7 +331,7 @@ class NumberValues:
 
 
 class NullableValues:
-    """Fixed-width values, any of which may be null, as a fresh one is."""
+    """Fixed-width values that may be null; a fresh one is null."""
 
     heap_bytes = 0
 

@@ -1,14 +1,15 @@
-"""Maps each key of a table to its row: an index of hashes, and the keys where two share a hash.
+"""Maps each key of a table to its row, by an index of hashes and a dict of colliding keys.
 
 `KeyRows` owns the keys, their hashes and key groups, and the row numbers. The table owns the other
 contents of a row; it is notified of each fresh row.
 
 The index is open addressing over numpy arrays. Every key of a batch probes at once; each further
-round looks only at the keys that are still unresolved. The index knows hashes and rows; its caller
-decides whether equal hashes mean equal keys. Numbers of deleted rows are reused, newest first.
+round looks only at the keys that are still unresolved. The index knows only hashes and rows; its
+caller decides whether equal hashes mean equal keys. Numbers of deleted rows are reused, newest
+first.
 
 A key whose 64-bit hash belongs to another, earlier key is rare, so a dict is enough for such keys:
-in a table of a billion keys, expect one pair in about one of 37 tables. Merging two keys even once
+of 37 tables of a billion keys, expect one table with one such pair. Merging two keys even once
 would give a wrong answer. (Flink's `CopyOnWriteStateMap` chains entries of equal hash instead.)
 
 Source: Knuth, TAOCP 3, 6.4 (open addressing); probing by triangular numbers visits every slot of a
@@ -37,20 +38,21 @@ _EMPTY = -1
 _DELETED = -2
 INITIAL_CAPACITY = 1024
 _LOAD_MAX = 0.6  # above it, probing takes ever more rounds
-_DELETED_MAX = 128  # beyond as many as are live: turnover would make probes long
+_DELETED_MAX = 128  # in excess of the live ones: turnover would make probes long
 _LOAD_REBUILT = 0.5  # well below, so that deletions do not cause a rebuild on every batch
 
-_LOAD_MAX_LEAVING = 0.8  # of a table whose keys are moving
+_LOAD_MAX_LEAVING = 0.8  # of a table whose keys are moving out
 MOVED_SLOTS_PER_HASH = 8  # with 2, the next table would be full before this one is empty
-MOVED_SLOTS_MIN = 1 << 14  # by each look-up, for some tenths of a millisecond
-MOVED_SLOTS_MAX = 1 << 18  # in one step: larger ones read and write memory in place of caches
+MOVED_SLOTS_MIN = 1 << 14  # per look-up; this takes some tenths of a millisecond
+MOVED_SLOTS_MAX = 1 << 18  # per step: a larger step would work in memory instead of the caches
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The distinct hashes among some, in order of first appearance.
+    """Distinct hashes, in order of first appearance.
 
-    `first` is where each appeared first; `code` maps every original position to its hash here.
+    `first` has the position of each first appearance; `code` maps every original position to its
+    hash here.
     """
 
     hashes: Hashes
@@ -69,7 +71,7 @@ class Distinct:
 
 
 def has_repeats(hashes: Hashes) -> bool:
-    """Several times as fast as `Distinct`, which also finds the positions."""
+    """True if a hash repeats. Several times as fast as `Distinct`, which also finds positions."""
     ordered = np.sort(hashes)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -77,12 +79,12 @@ def has_repeats(hashes: Hashes) -> bool:
 class KeyIndex:
     """A map from 64-bit hash to row, whose keys move into a larger table a few at a time.
 
-    To move all keys of a large table at once would stop the subtask, and a barrier with it: 5
-    million take a second. So the old table stays beside the new one while each look-up empties some
-    more of its slots, in order. A new key goes to the table where its neighbours are, so the new
-    table's memory is touched in order as well, not all of it by the first batch.
+    Moving all keys of a large table at once would stop the subtask, and a barrier with it: 5
+    million keys take a second. So the old table stays beside the new one while each look-up empties
+    some more of its slots, in order. A new key goes to the table where its neighbours are. So the
+    new table's memory is also touched in order, and not all at once by the first batch.
 
-    Source: the incremental rehashing of Redis (`dict.c`), which does not care about neighbours.
+    Source: the incremental rehashing of Redis (`dict.c`), which ignores neighbours.
     """
 
     def __init__(self) -> None:
@@ -112,7 +114,7 @@ class KeyIndex:
         return found
 
     def insert(self, hashes: Hashes, rows: Rows) -> None:
-        """Add hashes that are distinct and absent, with rows that no other hash has."""
+        """Adds hashes that are distinct and absent, with rows that no other hash has."""
         self.reserve(len(hashes))
         if self._old is not None:
             stays = self._old.has_neighbours(hashes, self._emptied)
@@ -121,17 +123,17 @@ class KeyIndex:
         self._slots.insert(hashes, rows)
 
     def delete(self, hashes: Hashes) -> None:
-        """Remove hashes that are distinct and present."""
+        """Removes hashes that are distinct and present."""
         for slots, own in self._by_table(hashes):
             slots.delete(hashes[own])
 
     def replace(self, hashes: Hashes, rows: Rows) -> None:
-        """Change the rows of hashes that are distinct and present."""
+        """Changes the rows of hashes that are distinct and present."""
         for slots, own in self._by_table(hashes):
             slots.replace(hashes[own], rows[own])
 
     def reserve(self, added: int) -> None:
-        """Make room for so many more."""
+        """Makes room for `added` more hashes."""
         slots = self._slots
         has_room = slots.used + self._old_live + added <= slots.capacity * _LOAD_MAX
         if has_room and slots.used - slots.live <= len(self) + _DELETED_MAX:
@@ -148,18 +150,18 @@ class KeyIndex:
         return 0 if self._old is None else self._old.live
 
     def _move(self, count: int) -> None:
-        """Empty so many more slots of the old table."""
+        """Empties `count` more slots of the old table."""
         if self._old is None:
             return
         self._slots.insert(*self._old.take_out(slice(self._emptied, self._emptied + count)))
         self._emptied += count
         if self._emptied >= self._old.capacity:
-            if self._old.live:  # probes of new keys went round the end
+            if self._old.live:  # probes of new keys wrapped around the end
                 self._slots.insert(*self._old.take_out(slice(None)))
             self._old = None
 
     def _by_table(self, hashes: Hashes) -> list[tuple["_Slots", Mask]]:
-        """Both tables, each with flags for those of these hashes that it holds."""
+        """Returns each table with flags for the hashes that it contains."""
         if self._old is None:
             return [(self._slots, np.ones(len(hashes), np.bool_))]
         is_old = self._old.find(hashes) != ABSENT
@@ -167,20 +169,20 @@ class KeyIndex:
 
 
 class _Slots:
-    """Open addressing in a fixed number of slots; its caller sees to it that some stay empty.
+    """Open addressing in a fixed number of slots; the caller makes sure that some stay empty.
 
-    The upper bits of a hash choose its slot: the lower ones decide the key group, so they vary less
-    among the keys of one subtask. So neighbours here are neighbours in a larger table, too.
+    The upper bits of a hash choose its slot, because the lower bits decide the key group and vary
+    less among the keys of one subtask. So neighbours here are also neighbours in a larger table.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.live = 0
-        self.used = 0  # live and deleted: what a probe has to pass
+        self.used = 0  # live and deleted slots, which a probe has to pass
         self._mask = np.int64(capacity - 1)
         self._shift = np.uint64(64 - (capacity.bit_length() - 1))
         self._hashes = np.zeros(capacity, np.uint64)
-        # Complements of the rows: so fresh memory, which is zero, is empty and need not be touched.
+        # The complements of the rows, so that fresh memory, which is zero, counts as empty.
         self._rows = np.zeros(capacity, np.int64)
 
     def find(self, hashes: Hashes) -> Rows:
@@ -195,10 +197,10 @@ class _Slots:
         return found
 
     def insert(self, hashes: Hashes, rows: Rows) -> None:
-        """Put each hash, distinct and absent, into the first never-used slot on its way.
+        """Puts each hash, distinct and absent, into the first never-used slot on its way.
 
-        Several may claim one slot in the same round: the last write stays, and the others, which
-        read another row than their own, go on.
+        Several may claim one slot in the same round. The last write stays; the others then read a
+        row that is not their own, and continue.
         """
         self.live += len(hashes)
         self.used += len(hashes)
@@ -226,14 +228,16 @@ class _Slots:
         self._rows[self._slots_of(hashes)] = ~rows
 
     def has_neighbours(self, hashes: Hashes, first: int) -> Mask:
-        """Flags hashes whose probes begin among the slots from `first` on, for as many as fit. Near
-        the end they might leave those slots."""
+        """Flags the hashes whose probes begin at slot `first` or after it, if all hashes fit.
+
+        Slots near the end do not count, because probes that begin there might wrap around.
+        """
         slots = self._first_slots(hashes)
         flags = (slots >= first) & (slots < self.capacity - self.capacity // 64)
         return flags & (self.used + len(hashes) <= self.capacity * _LOAD_MAX_LEAVING)
 
     def take_out(self, part: slice) -> tuple[Hashes, Rows]:
-        """Delete what is in these slots. Returns the hashes and their rows."""
+        """Empties these slots; returns their hashes and rows."""
         rows = ~self._rows[part]
         held = np.flatnonzero(rows >= 0)
         self._rows[part][held] = ~_DELETED
@@ -259,7 +263,7 @@ class _Slots:
         return result
 
     def _slots_of(self, hashes: Hashes) -> Rows:
-        """The slot of each of these hashes; all must be present."""
+        """Returns the slot of each of these hashes; all must be present."""
         result = self._first_slots(hashes)
         pending = np.arange(len(hashes))
         slots = result
@@ -308,7 +312,7 @@ class Collisions:
         return np.isin(rows, np.fromiter(self._owner, np.int64, len(self._owner)))
 
     def pop_successor(self, key_hash: int) -> int:
-        """A row with this hash, which moves to the index; ABSENT if none is left."""
+        """Removes and returns a row with this hash, for the index; ABSENT if none is left."""
         others = self._by_hash.get(key_hash)
         if not others:
             return ABSENT
@@ -324,7 +328,7 @@ class RowNumbers:
         self._free_count = 0
 
     def __len__(self) -> int:
-        """Rows in use."""
+        """The number of rows in use."""
         return self.length - self._free_count
 
     def allocate(self, count: int) -> Rows:
@@ -349,12 +353,12 @@ class HashKeys(Protocol):
     def __call__(
         self, batch: pa.RecordBatch, columns: Sequence[str], after: Hashes | None = None
     ) -> Hashes:
-        """As `hashing.key_hashes`."""
+        """Works like `hashing.key_hashes`."""
         ...
 
 
 class KeyRows:
-    """Guarantee: one row per distinct key. Needs only keys of its own key groups."""
+    """Guarantee: one row per distinct key. All keys must belong to its own key groups."""
 
     def __init__(
         self,
@@ -386,7 +390,7 @@ class KeyRows:
 
     @property
     def length(self) -> int:
-        """All row numbers are below it."""
+        """All row numbers are below this."""
         return self._numbers.length
 
     @property
@@ -400,11 +404,11 @@ class KeyRows:
         return sum(column.heap_bytes for column in self.columns.values())
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        """The row of each key; unseen ones get fresh rows."""
+        """Returns the row of each key; unseen keys get fresh rows."""
         return self._look_up(keys, lambda keys: self._enter(keys)[0])
 
     def enter(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> tuple[Rows, Mask]:
-        """As `rows_for`, and True for each key that had no row; of equal ones, for the first."""
+        """Like `rows_for`; also flags each unseen key, at its first position if it repeats."""
         if not keys.num_rows:
             return np.empty(0, np.int64), np.empty(0, np.bool_)
         return self._enter(self._declared(keys), group_hashes)
@@ -413,9 +417,9 @@ class KeyRows:
         return self._hash_keys(rows, self._descriptor.key_group_by)
 
     def try_load(self, keys: pa.RecordBatch) -> Rows | None:
-        """Fresh rows for keys of a snapshot; the caller fills in their values at once.
+        """Makes fresh rows for a snapshot's keys; the caller fills in their values at once.
 
-        None: some keys exist already or share a hash, and nothing was changed.
+        Returns None, and changes nothing, if some keys exist already or share a hash.
         """
         if self._is_exact and keys.column(0).null_count:
             return None
@@ -427,7 +431,7 @@ class KeyRows:
         return rows
 
     def expect(self, count: int) -> None:
-        """Make room for `count` more rows."""
+        """Makes room for `count` more rows."""
         self._index.reserve(count)
         for column in (self._hashes, self.groups, self.live):
             column.reserve(self.length + count)
@@ -435,7 +439,7 @@ class KeyRows:
             key.reserve(self.length + count)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
-        """The row of each key, ABSENT if there is none."""
+        """Returns the row of each key, or ABSENT if there is none."""
         return self._look_up(keys, self._find)
 
     def delete(self, rows: Rows) -> None:
@@ -456,7 +460,7 @@ class KeyRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self._descriptor.key)
 
     def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
-        """The key group of each row, by the stream's key."""
+        """Returns the key group of each row, which the stream's key decides."""
         return key_groups(self.group_hashes(keys), self._max_parallelism)
 
     def live_mask(self) -> npt.NDArray[np.bool_]:
@@ -499,7 +503,7 @@ class KeyRows:
         return rows
 
     def _enter(self, keys: pa.RecordBatch, group_hashes: Hashes | None = None) -> tuple[Rows, Mask]:
-        """The row of each key, and which of them are fresh."""
+        """Returns the row of each key, and flags for the fresh ones."""
         hashes = self._hashes_of(keys, group_hashes)
         if self._is_exact and keys.column(0).null_count:
             self._is_exact = False  # a number may have the hash of null
@@ -525,7 +529,7 @@ class KeyRows:
         return self._hash_keys(keys, names[len(group_by) :], group_hashes)
 
     def _add(self, keys: pa.RecordBatch, hashes: Hashes, group_hashes: Hashes | None) -> Rows:
-        """Fresh rows for distinct keys."""
+        """Makes fresh rows for distinct keys."""
         for key in self.columns.values():
             key.tidy(self.live_mask)
         rows = self._allocate(keys, hashes, group_hashes)
@@ -553,7 +557,7 @@ class KeyRows:
         return rows
 
     def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows, is_new: Mask) -> None:
-        """Give a row of its own to each key that only shares its hash with the row it found."""
+        """Gives its own row to each key that only shares its hash with the row it found."""
         known = np.flatnonzero(~is_new)
         strangers = known[~self._same(keys.take(pa.array(known)), rows[known])]
         for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
@@ -566,7 +570,7 @@ class KeyRows:
             rows[at] = row
 
     def _same(self, keys: pa.RecordBatch, rows: Rows) -> npt.NDArray[np.bool_]:
-        """True where a row holds the key itself, not another one with the same hash."""
+        """True where a row has the key itself, not another one with the same hash."""
         same = np.ones(len(rows), np.bool_)
         for (name, _), array in zip(self._types, keys.columns, strict=True):
             same &= self.columns[name].matches(rows, array)
@@ -580,7 +584,7 @@ class KeyRows:
         return list(zip(*(self.columns[n].identities(a) for (n, _), a in named), strict=True))
 
     def _forget_hashes(self, rows: Rows) -> None:
-        """Take rows out of the index; for each, a key that collided with it moves up."""
+        """Takes rows out of the index; for each, a key that collided with it moves up."""
         if len(self._collisions):
             collided = self._collisions.holds(rows)
             for row in rows[collided].tolist():

@@ -2,8 +2,8 @@
 
 `key_rows` decides which row a key has; the columns freeze themselves (`columns`); the backend makes
 snapshots and restores. After a cut the table is handed out as it was, segment by segment, as Arrow
-batches. A flag per row tells which rows have changed since the last `take`; only the subtask's
-thread sets it, and any thread may use what `take` returns.
+batches. A flag per row tells which rows have changed since the last `take`. Only the subtask's
+thread sets it; any thread may use the flags that `take` returns.
 
 Source: Flink's `CopyOnWriteStateMap`, for the idea that a cut costs nothing until a write.
 """
@@ -48,7 +48,7 @@ def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
 
 
 def increment_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a snapshot, and those that identify rows across several files."""
+    """Returns the columns of a snapshot, and those that identify rows across several files."""
     return pa.schema([*schema, (ROW_COLUMN, pa.int64()), (DELETED_COLUMN, pa.bool_())])
 
 
@@ -62,9 +62,9 @@ class FrozenTable:
     groups: FrozenColumn
 
     def batches(self, only: Mask | None = None) -> Iterator[pa.RecordBatch]:
-        """The live rows, or those of them that `only` flags by row number.
+        """Yields the live rows, or only those that `only` flags by row number.
 
-        Dropping the iterator ends the saving of pre-images for it.
+        Once you drop the iterator, the table saves no more pre-images for it.
         """
         for segment, live, wanted in self._segments(only):
             kept = live if wanted is None else live & wanted
@@ -74,8 +74,11 @@ class FrozenTable:
     def increment(
         self, only: Mask | None = None, deleted: Mask | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The live rows that `only` flags (None: all), and a tombstone for each row that `deleted`
-        flags and that is not live. `only` flags all that `deleted` does."""
+        """Yields the live rows that `only` flags (None means all), and tombstones.
+
+        There is a tombstone for each row that `deleted` flags and that is not live. `only` must
+        flag all rows that `deleted` flags.
+        """
         schema = increment_schema(self.schema)
         for segment, live, wanted in self._segments(only):
             kept = live if wanted is None else live & wanted
@@ -91,7 +94,7 @@ class FrozenTable:
             yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
 
     def _segments(self, only: Mask | None) -> Iterator[tuple[int, Mask, Mask | None]]:
-        """Number, live rows and wanted rows of each segment that has wanted rows."""
+        """Yields number, live rows and wanted rows of each segment that has wanted rows."""
         for segment in range(segment_count(self.length)):
             wanted = None if only is None else segment_of(only, segment, self.length)
             if wanted is None or wanted.any():
@@ -99,7 +102,7 @@ class FrozenTable:
                 yield segment, live, wanted
 
     def _taken(self, segment: int, kept: Mask) -> list[pa.Array | pa.ChunkedArray]:
-        """Large values are in several arrays; a table of them has as many batches."""
+        """Takes the columns of a segment. Large values come in several arrays and batches."""
         picked = slice(None) if kept.all() else np.flatnonzero(kept)
         arrays = [column.take(segment, picked) for column in (*self.keys, *self.values)]
         arrays.append(to_arrow(self.groups.take(segment)[picked], pa.uint16()))
@@ -138,7 +141,7 @@ class DirtyRows:
         return int(np.count_nonzero(self._flags))
 
     def take(self) -> Mask:
-        """The flags so far; clears them all."""
+        """Returns the flags so far and clears them all."""
         taken = self._flags
         self._flags = np.zeros(len(taken), np.bool_)
         return taken
@@ -152,7 +155,7 @@ class DirtyRows:
 
 
 def union(masks: list[Mask]) -> Mask:
-    """The rows that are in any of the masks, which may differ in length."""
+    """Flags the rows that any of the masks flags; the masks may differ in length."""
     merged = np.zeros(max((len(mask) for mask in masks), default=0), np.bool_)
     for mask in masks:
         merged[: len(mask)] |= mask
@@ -162,7 +165,7 @@ def union(masks: list[Mask]) -> Mask:
 class HashMapTable:
     """Guarantee: one row per distinct key, and a cut that later calls do not change.
 
-    Needs all calls from one thread, and only keys of its own key groups.
+    All calls must come from one thread, and all keys must belong to its own key groups.
     """
 
     def __init__(
@@ -209,7 +212,7 @@ class HashMapTable:
         return self._keys.group_hashes(rows)
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
-        """Take rows of a snapshot if all keys are new. False: nothing was taken."""
+        """Loads rows of a snapshot if all keys are new. Returns False if it loaded nothing."""
         rows = self._keys.try_load(keys)
         if rows is None:
             return False
@@ -220,7 +223,7 @@ class HashMapTable:
         return True
 
     def expect(self, rows: int) -> None:
-        """Make room for `rows` more rows, so that a restore does not grow step by step."""
+        """Makes room for `rows` more rows, so that memory does not grow step by step."""
         self._keys.expect(rows)
         for column in self._values.values():
             column.reserve(self.length + rows)
@@ -267,7 +270,7 @@ class HashMapTable:
         )
 
     def freeze_rows(self) -> FrozenTable:
-        """The table as it is now, to be read once; takes time independent of its length."""
+        """Freezes the table as it is now, to be read once, in a time independent of its length."""
         length = self.length
         return FrozenTable(
             schema=snapshot_schema(self._descriptor),
@@ -280,11 +283,11 @@ class HashMapTable:
 
     @property
     def length(self) -> int:
-        """All row numbers are below it."""
+        """All row numbers are below this."""
         return self._keys.length
 
     def reset(self, rows: Rows) -> None:
-        """Set the values of rows back to their defaults."""
+        """Sets the values of rows back to their defaults."""
         for column in self._values.values():
             column.reset(rows)
 

@@ -1,1 +1,1 @@
-"""Where the RocksDB backend keeps state: a database per state, behind a bounded working set."""
+"""Storage of the RocksDB backend: a database per state, behind a bounded working set."""

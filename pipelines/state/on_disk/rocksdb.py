@@ -34,7 +34,7 @@ from pipelines.state.on_disk.stored_database import (
 
 @dataclass(frozen=True, slots=True)
 class RocksDbSlot:
-    """What the databases of one slot share; calling it makes the backend of one operator."""
+    """The resources that the databases of one slot share. Call it to make an operator's backend."""
 
     directory: WorkingDirectory
     memory: SlotMemory
@@ -80,7 +80,7 @@ class RocksDbBackend(KeyedBackend):
             state.settle()
 
     def close(self) -> None:
-        """Idempotent. The states cannot be used any more."""
+        """Closes the databases; the states cannot be used any more. Idempotent."""
         for state in self._by_name.values():
             state.close()
         self._by_name = {}

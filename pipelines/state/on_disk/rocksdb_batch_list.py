@@ -1,9 +1,9 @@
 """One batch list of the RocksDB backend: older rows on disk by namespace, newer ones in memory.
 
-Every batch is one entry of the database; memory holds which entries each namespace has. The key is
-the namespace and a number that grows with each append, so that key order is order of arrival. The
-value is an Arrow stream of the rows and their key groups. A list that stays in memory has all of
-its rows there as well.
+Every batch is one entry of the database; the entries of each namespace are listed in memory. The
+key is the namespace and a number that grows with each append, so that the key order is the order of
+arrival. The value is an Arrow stream of the rows and their key groups. A list that stays in memory
+also keeps all of its rows there.
 """
 
 import struct
@@ -43,7 +43,7 @@ _KEY = struct.Struct(">QQ")
 _SIGN = 1 << 63  # makes negative namespaces sort below positive ones
 
 Entry = tuple[int, int]
-"""Namespace and number of one stored batch."""
+"""The namespace and number of one stored batch."""
 
 
 def encoded_entry(entry: Entry) -> bytes:
@@ -70,14 +70,14 @@ def encoded_batch(batch: pa.RecordBatch, groups: KeyGroups) -> bytes:
 
 
 def decoded_batch(content: bytes) -> tuple[pa.RecordBatch, pa.Array]:
-    """The rows and their key groups."""
+    """Returns the rows and their key groups."""
     with pa.ipc.open_stream(content) as stream:
         complete = stream.read_next_batch()
     return complete.drop_columns([KEY_GROUP_COLUMN]), complete.column(KEY_GROUP_COLUMN)
 
 
 Content = tuple[pa.RecordBatch, KeyGroups] | None
-"""None: the entry is removed."""
+"""None means that the entry is removed."""
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class RocksDbBatchList:
         return self._newer.key_groups_of(rows)
 
     def settle(self) -> None:
-        """Between two calls of the operator: rows may go to disk."""
+        """Called between two calls of the operator; may move rows to disk."""
         if self._newer.state_bytes > self._memory.bytes_per_state:
             self._flushes.run_until(self._cut(None))
 
@@ -185,7 +185,7 @@ class RocksDbBatchList:
         return self._frozen(WholeDatabase(self._cut_database()))
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
-        """Continue with the database of a snapshot, which holds `rows` rows of own key groups."""
+        """Continues with a snapshot's database, which has `rows` rows, all of own key groups."""
         check(len(self) == 0, "only an empty list takes a database over", rows=len(self))
         self._files.close()
         self._files, self._flushes = files, Flushes(files)
@@ -221,7 +221,7 @@ class RocksDbBatchList:
         return [decoded_batch(content)[0] for content in found if content is not None]
 
     def _cut(self, reader: CutReader | None) -> Flush:
-        """Note what was appended and removed since the last cut; a later flush writes it."""
+        """Records what was appended or removed since the last cut; a later flush writes it."""
         entries: dict[Entry, Content] = dict.fromkeys(self._removed)
         self._removed = []
         for namespace in self._newer.namespaces():

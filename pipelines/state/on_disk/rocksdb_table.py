@@ -1,11 +1,11 @@
 """One keyed table of the RocksDB backend: a working set in memory over a database on disk.
 
-Rows that an operator touches are held in memory (`working_rows`); the rows changed since the last
+Rows that an operator touches are kept in memory (`working_rows`). The rows changed since the last
 cut go to the database in one sorted file, in the order of the keys. When the working set outgrows
-its share of the memory, the longest unused rows leave it. Owns where each row is. One bound per
-integer key column says without reading the disk whether rows that are only there may be due; a
-bound may be too low, never too high. A filter says which keys are not there: RocksDB's own filters,
-one in each file, answer a fifth of a million keys a second.
+its share of the memory, the least recently used rows leave it. The table decides where each row is.
+One bound per integer key column tells, without a read of the disk, whether rows that are only on
+disk may be due; a bound may be too low, never too high. A filter tells which keys are not on disk:
+RocksDB's own filters, one in each file, answer only 200,000 keys a second.
 
 Source: Flink's `RocksDBKeyedStateBackend`; Putze et al., "Cache-, hash- and space-efficient Bloom
 filters" (2007), for the filter. The vectorised working set is ours.
@@ -60,7 +60,7 @@ from pipelines.state.on_disk.stored_database import (
 )
 from pipelines.state.on_disk.working_rows import WorkingRows
 
-PART_ROWS = 1 << 13  # how many exist as Python objects at a time
+PART_ROWS = 1 << 13  # the most rows that exist as Python objects at a time
 
 
 class SortedTableRows:
@@ -109,7 +109,7 @@ class TableFiles:
         self._files.close()
 
     def find(self, keys: pa.RecordBatch, groups: KeyGroups) -> tuple[Rows, pa.RecordBatch]:
-        """The positions of the keys that exist here, and the values of each."""
+        """Returns the positions of the keys that exist here, and their values."""
         packed = self._key_codec.encode(keys.columns, keys.num_rows, groups)
         order = sort_order(packed)  # so that neighbours are in the same block
         found = self._files.get(bytes_list(take(packed, order)))
@@ -120,7 +120,10 @@ class TableFiles:
         return at, values
 
     def scan_keys(self, after: bytes, limit: int) -> tuple[pa.RecordBatch | None, bytes | None]:
-        """The keys of at most `limit` rows from `after` on, and where to go on, None at the end."""
+        """Returns the keys of at most `limit` rows from `after` on, and where to continue.
+
+        None means that no rows follow.
+        """
         chunk = list(islice(self._files.scan_keys(after), limit))
         if not chunk:
             return None, None
@@ -135,7 +138,7 @@ class TableFiles:
             yield keys
 
     def in_order(self, changed: pa.RecordBatch, is_deleted: Mask) -> SortedTableRows:
-        """The changed rows as the database stores them."""
+        """Returns the changed rows as the database stores them."""
         return SortedTableRows.of(changed, is_deleted, self._key_codec, self._value_codec)
 
     def reader(self) -> "CutScan":
@@ -188,17 +191,17 @@ class DiskBounds:
         return self._least[key_column] <= bound
 
     def on_evicted(self, keys: pa.RecordBatch) -> None:
-        """From now on the rows of these keys are only on disk."""
+        """Notes that the rows of these keys are now only on disk."""
         for name in self._least:
             numbers = as_integers(keys.column(name).drop_null())
             self._least[name] = min(self._least[name], int(numbers.min(initial=_LARGEST)))
 
     def on_unknown(self) -> None:
-        """Nothing is known of the rows on disk."""
+        """Notes that nothing is known about the rows on disk."""
         self._least = dict.fromkeys(self._least, _SMALLEST)
 
     def on_searched(self, search: Search) -> None:
-        """The search has met every row on disk; the due ones are in memory now."""
+        """Notes that a search has met every row on disk; the due ones are in memory now."""
         self._least[search.key_column] = search.later
 
 
@@ -212,10 +215,11 @@ Words = npt.NDArray[np.uint64]
 
 
 class KeyFilter:
-    """Says of a key that it is not among those added, or that it may be. Of the keys that are not,
-    it says of a few percent that they may be. Each key sets three bits of one word.
+    """A Bloom filter: tells whether a key was certainly not added, or may have been.
 
-    `bytes_max`: with more keys than fit there, any key may be among them.
+    For a few percent of the keys that were not added, it says that they may have been. Each key
+    sets three bits of one word. If more keys are added than fit into `bytes_max`, the filter says
+    that any key may have been added.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -228,7 +232,7 @@ class KeyFilter:
         self._knows = True
 
     def on_unknown(self) -> None:
-        """From now on any key may be among them."""
+        """From now on, any key may have been added."""
         self.clear()
         self._knows = False
 
@@ -263,7 +267,7 @@ class KeyFilter:
 
 
 def _places(hashes: Hashes, words: int) -> tuple[npt.NDArray[np.int64], Words]:
-    """The word of each key, by the high bits of its hash, and its bits there, by some low ones."""
+    """Returns each key's word, by the high bits of its hash, and its bits there, by low bits."""
     mixed = (hashes ^ (hashes >> np.uint64(33))) * _MIXED_BY
     places = (mixed >> np.uint64(64 - words.bit_length() + 1)).astype(np.int64)
     one, choice = np.uint64(1), np.uint64((1 << _WORD_BITS) - 1)
@@ -276,7 +280,7 @@ def _places(hashes: Hashes, words: int) -> tuple[npt.NDArray[np.int64], Words]:
 _NOTHING: Rows = np.empty(0, np.int64)
 
 FILTER_SHARE = 16
-"""Of the memory for the rows of a state, the filter takes at most this part."""
+"""The filter takes at most 1 / FILTER_SHARE of the memory for the rows of a state."""
 
 
 class RocksDbTable:
@@ -352,11 +356,11 @@ class RocksDbTable:
         self._working.write_arrow(column, rows, values)
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
-        """False: rows go through the working set, which bounds the memory."""
+        """Returns False: rows go through the working set, which bounds the memory."""
         return False
 
     def expect(self, rows: int) -> None:
-        """Rows that do not fit into memory go to disk."""
+        """Does nothing: rows that do not fit into memory go to disk."""
 
     def delete(self, rows: Rows) -> None:
         if len(rows):
@@ -369,8 +373,11 @@ class RocksDbTable:
         return self._working.select_at_most(key_column, bound)
 
     def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
-        """Scans memory by row, then the disk by key. A row is always in one of them; a row that
-        moves between them during the scan is met in the second part."""
+        """Scans memory by row, then the disk by key.
+
+        A row is always in one of them. If it moves between them during the scan, the second part
+        meets it.
+        """
         if isinstance(after, bytes):
             return self._scan_disk(after, limit)
         rows, position = self._working.scan(after, limit)
@@ -385,7 +392,7 @@ class RocksDbTable:
         return self._working.key_groups_of(keys)
 
     def settle(self) -> None:
-        """Between two calls of the operator: rows may leave the memory, so numbers are void."""
+        """Called between two calls of the operator; rows may leave memory, so numbers are void."""
         self._working.settle()
         if self._memory.share_of(self._working.state_bytes) < 1:
             self._make_room()
@@ -415,7 +422,7 @@ class RocksDbTable:
         return self._frozen(WholeDatabase(self._cut_database()))
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
-        """Continue with the database of a snapshot, which holds `rows` rows of own key groups."""
+        """Continues with a snapshot's database, which has `rows` rows, all of own key groups."""
         check(self._count == 0, "only an empty table takes a database over", rows=self._count)
         self._files.close()
         self._files = TableFiles(self._descriptor, files)
@@ -438,7 +445,7 @@ class RocksDbTable:
         return FrozenState(name, "table", schema, self._count, iter(()), increment)
 
     def _entered(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
-        """The row of each key, and which rows are new, each once."""
+        """Returns the row of each key, and the distinct rows that are new."""
         rows, new = self._known_rows(keys)
         deleted = self._working.deleted_among(rows)
         if len(deleted):
@@ -447,7 +454,7 @@ class RocksDbTable:
         return rows, np.concatenate([new, deleted])
 
     def _known_rows(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
-        """Rows of the keys, including deleted ones that are still in memory; and which are new."""
+        """Returns the rows of the keys, deleted ones in memory included, and those that are new."""
         rows = self._working.rows_for(keys)
         fresh = self._working.fresh_among(rows)
         new = self._find_out(fresh) if len(fresh) else fresh
@@ -455,8 +462,10 @@ class RocksDbTable:
         return rows, new
 
     def _find_out(self, fresh: Rows) -> Rows:
-        """Load what the database holds for the rows that the working set has just made. Returns
-        those whose keys it does not hold."""
+        """Loads stored values into rows that the working set has just made.
+
+        Returns the rows whose keys are not in the database.
+        """
         unknown = fresh
         if self._on_disk_only:
             keys = self._working.keys(fresh)
@@ -471,7 +480,7 @@ class RocksDbTable:
         return unknown
 
     def _maybe_on_disk(self, keys: pa.RecordBatch, positions: Rows) -> Rows:
-        """Without the keys that are certainly not there."""
+        """Returns the positions without those of keys that are certainly not on disk."""
         if not len(positions):
             return positions
         asked = keys.take(pa.array(positions))
@@ -479,7 +488,7 @@ class RocksDbTable:
         return positions[self._filter.may_hold(hashes)]
 
     def _find_on_disk(self, keys: pa.RecordBatch) -> Rows:
-        """Looks up keys that are not in memory; loads those that the database holds."""
+        """Looks up keys that are not in memory; loads those that are in the database."""
         at, values = self._files.find(keys, self._working.key_groups_of(keys))
         rows = np.full(keys.num_rows, NO_ROW, np.int64)
         rows[at] = self._working.rows_for(keys.take(pa.array(at)))
@@ -502,7 +511,7 @@ class RocksDbTable:
                 self._filter.clear()
 
     def _load_at_most(self, key_column: str, bound: int) -> None:
-        """Bring the due rows from disk into memory, and find the next bound on the way."""
+        """Brings the due rows from disk into memory, and finds the next bound on the way."""
         search = Search(key_column, bound)
         for keys in self._files.all_keys():
             due = search.due_among(keys)
@@ -511,7 +520,7 @@ class RocksDbTable:
         self._bounds.on_searched(search)
 
     def _cut(self, reader: CutReader | None) -> Flush:
-        """Note what has changed since the last cut; a later flush writes it."""
+        """Records the changes since the last cut; a later flush writes them."""
         files, changed = self._files, self._working.cut()
         flush = Flush(lambda: files.in_order(*changed()), reader)
         files.flushes.add(flush)
@@ -519,7 +528,7 @@ class RocksDbTable:
         return flush
 
     def _make_room(self) -> None:
-        """Write what has changed, then evict the longest unused rows."""
+        """Writes the changed rows, then evicts the least recently used ones."""
         flush = self._cut(None)
         self._files.flushes.run_until(flush)
         self._working.forget_deleted()

@@ -2,21 +2,21 @@
 
 Rows reach it as sorted files, which RocksDB ingests as they are. From Python that is twenty times
 as fast as its memtable, and needs no log: the checkpoint restores what a crash loses. A cut only
-notes what is to be written; the first thread that needs its content writes it, and everything
-before it. A flush that fails stays in the queue and is tried again. Handles raw bytes only; nothing
+queues a flush; the first thread that needs its content writes it, and all flushes before it. A
+flush that fails stays in the queue and is tried again. The module handles raw bytes only; nothing
 is ever pickled.
 
-A snapshot is hard links at the cut, and a copy of each new file. RocksDB's sorted files never
-change, so a checkpoint refers again to the files that the newest completed checkpoint holds. The
-small files that say which files belong together are copied every time. The schema of the rows is
-stored with them, so that any reader can read the database. A native savepoint copies every file, so
-that it depends on nothing else.
+A snapshot makes hard links at the cut, and copies each new file. RocksDB's sorted files never
+change, so a checkpoint refers again to the files of the newest completed checkpoint. The small
+files that say which files belong together are copied every time. The schema of the rows is stored
+with them, so that any reader can read the database. A native savepoint copies every file, so that
+it depends on nothing else.
 
 Owns the database's options, its share of the slot's memory, and its directory. RocksDB's block
-cache gets half of the memory, and all databases of the slot share it; the other half is divided
-among the states for the rows that they hold in memory. A killed process cannot remove its
-directory, so the next process that makes one in the same place does. Each owner locks its directory
-with flock(2), and a lock that can be taken shows that the owner is dead.
+cache gets half of the memory, and all databases of the slot share it. The other half is divided
+among the states for the rows that they keep in memory. A killed process cannot remove its
+directory, so the next process that makes a directory in the same place removes it. Each owner locks
+its directory with flock(2); if another process can take the lock, the owner is dead.
 
 Source: RocksDB's `IngestExternalFile` and `Checkpoint`, through the library rocksdict; Flink's
 `RocksIncrementalSnapshotStrategy` and `RocksNativeFullSnapshotStrategy`.
@@ -57,23 +57,23 @@ from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
 from pipelines.state.backend import IncrementFiles, StoredIncrement
 
 LEVEL_ZERO_FILES = 16
-"""How many files successive increments leave before RocksDB merges them. Each is small, and merging
-rewrites, and so uploads, the whole state."""
+"""How many files successive increments leave before RocksDB merges them. Each file is small, but a
+merge rewrites the whole state, and so uploads it."""
 
 SMALL_FILE_BYTES = 1 << 20
 SMALL_FILES = 64
-"""How many small files may lie at the last level. RocksDB merges from level to level only, and puts
-a file whose keys are behind those of all others into the last level at once: lists that grow would
-leave a file, with its descriptor, for every checkpoint."""
+"""How many small files may be at the last level. RocksDB merges only from level to level. It puts a
+file whose keys come after all others into the last level at once, so a growing list would leave one
+file, with its descriptor, for every checkpoint."""
 
 LOOK_EVERY = 16  # ingestions
-MERGED_BYTES_MAX = SMALL_FILES * SMALL_FILE_BYTES  # at once, because an ingestion waits for it
+MERGED_BYTES_MAX = SMALL_FILES * SMALL_FILE_BYTES  # per merge, because an ingestion waits for it
 MEMTABLE_BYTES = 1 << 16  # it stays empty
-NEVER = 1 << 30  # so many files
+NEVER = 1 << 30  # more files than there can be
 BLOOM_BITS = 10
 METADATA_BLOCK_BYTES = 4096
-"""Indexes and filters are divided into parts of this size; the cache holds the parts in use. Whole
-ones would outgrow the cache with the state, and each lookup would then read megabytes.
+"""Indexes and filters are divided into parts of this size; the cache holds the parts in use.
+Undivided, they would outgrow the cache as the state grows, and each lookup would read megabytes.
 
 Source: Flink's `state.backend.rocksdb.memory.partitioned-index-filters`."""
 
@@ -83,7 +83,7 @@ _RAW_SIZES = re.compile(r"raw key size=(\d+);.* raw value size=(\d+);")
 
 
 class SortedFiles:
-    """Thread-safe, as RocksDB's reads and ingestions are; an iterator sees no later rows."""
+    """A database. Thread-safe, like RocksDB's reads and ingestions; iterators see no later rows."""
 
     def __init__(self, path: Path, cache: Cache, *, is_read_only: bool = False) -> None:
         self._path = path
@@ -106,16 +106,18 @@ class SortedFiles:
 
     @property
     def unpacked_bytes(self) -> int:
-        """The least memory that all blocks take, according to the files themselves. A block stores
-        one key in RESTART_INTERVAL whole, and of the others only what differs from the key
-        before."""
+        """The least memory that all blocks take, according to the files themselves.
+
+        A block stores one key in RESTART_INTERVAL whole. For the other keys it stores only the
+        difference from the key before.
+        """
         told = _RAW_SIZES.search(self._database.property_value(_TABLE_PROPERTIES) or "")
         check(told is not None, "RocksDB tells how much its tables hold")
         keys, values = map(int, told.groups()) if told else (0, 0)
         return keys // RESTART_INTERVAL + values
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Keys ascending and distinct; None deletes. Visible all at once."""
+        """Writes rows, all visible at once. Keys are ascending and distinct; None deletes."""
         self._written += 1
         path = self._path / f"incoming-{self._written}.sst"
         writer = SstFileWriter(self._options)
@@ -138,7 +140,7 @@ class SortedFiles:
             self._merge_small_files()
 
     def _merge_small_files(self) -> None:
-        """At the last level, if there are too many."""
+        """Merges the small files of the last level if there are too many."""
         files = self._database.live_files()
         last = max((file["level"] for file in files), default=0)
         files = [file for file in files if file["level"] == last > 0]
@@ -159,11 +161,11 @@ class SortedFiles:
         return cast("list[bytes | None]", self._database.get(list(keys)))
 
     def scan(self, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All rows from `first` on, as they are at the time of this call."""
+        """Iterates over all rows from `first` on, as they are at the time of this call."""
         return cast("Iterator[tuple[bytes, bytes]]", self._database.items(from_key=first))
 
     def scan_keys(self, first: bytes = b"") -> Iterator[bytes]:
-        """As `scan`, without the values: many large ones would not fit into memory together."""
+        """Like `scan`, without the values: many large ones would not fit into memory together."""
         return cast("Iterator[bytes]", self._database.keys(from_key=first))
 
     def link_to(self, directory: Path) -> None:
@@ -191,8 +193,8 @@ def _options(cache: Cache) -> Options:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_level_zero_file_num_compaction_trigger(LEVEL_ZERO_FILES)
-    # Ingestions wait for no merges anyway. A snapshot would: it writes the memtable, though that is
-    # empty, once a write would not have to wait. Until then the whole process stands still.
+    # Ingestions never wait for merges anyway. A snapshot would: it writes the memtable, although
+    # that is empty, once a write need not wait. Until then the whole process would be blocked.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     options.set_soft_pending_compaction_bytes_limit(0)
@@ -208,10 +210,10 @@ LOCK = "owner.lock"
 
 
 class WorkingDirectory:
-    """Attempt-unique by its random name; removed by `close`, or by a later neighbour."""
+    """An attempt's own directory, with a random name; `close` or a later neighbour removes it."""
 
     def __init__(self, root: Path, label: str) -> None:
-        """Raises OSError when `root` cannot be written."""
+        """Raises OSError if `root` cannot be written."""
         root.mkdir(parents=True, exist_ok=True)
         remove_abandoned(root)
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{label}-", dir=root))
@@ -230,12 +232,12 @@ class WorkingDirectory:
 
 
 def remove_abandoned(root: Path) -> None:
-    """Remove the neighbouring directories whose owners are dead."""
+    """Removes the neighbouring directories whose owners are dead."""
     for path in root.glob(f"{PREFIX}*"):
         try:
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            continue  # it is just being made, or just being removed
+            continue  # it is being made or removed right now
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -260,7 +262,7 @@ def _remove(path: Path) -> None:
 BLOCK_CACHE_SHARE = 0.5
 
 ROOM_PER_BYTE = 6
-"""Memory to allow per byte of a row: columns and index have room to grow, and a flush holds the
+"""The memory to allow per byte of a row. Columns and index have room to grow, and a flush holds the
 changed rows as Arrow, then encoded, and a second time while it sorts them. Measured: 5.5."""
 
 
@@ -272,7 +274,7 @@ class SlotMemory:
         self._states = 0
 
     def join(self) -> None:
-        """One more state shares the memory from now on."""
+        """Notes that one more state shares the memory from now on."""
         self._states += 1
 
     @property
@@ -280,12 +282,12 @@ class SlotMemory:
         return self._rows_bytes // max(1, self._states)
 
     def share_of(self, row_bytes: int) -> float:
-        """The share of a state's rows of that size that fits into memory; from 1 on, all fit."""
+        """Returns the share of a state's rows that fits into memory; at 1 or more, all rows fit."""
         return self.bytes_per_state / max(1, row_bytes * ROOM_PER_BYTE)
 
 
 SortedRows = Iterator[tuple[bytes, bytes | None]]
-"""Keys ascending and distinct; None deletes."""
+"""The keys are ascending and distinct; a None deletes its key."""
 
 
 class CutReader(Protocol):
@@ -295,14 +297,14 @@ class CutReader(Protocol):
 
 
 class Flush:
-    """`content` is called once, on the thread that writes; its result can be read repeatedly."""
+    """One write. The writing thread calls `content` once; its result can be read repeatedly."""
 
     def __init__(
         self, content: Callable[[], Callable[[], SortedRows]], reader: CutReader | None
     ) -> None:
         self._content: Callable[[], Callable[[], SortedRows]] | None = content
         self._rows: Callable[[], SortedRows] | None = None
-        # Weak: a cut that has no reader any more must not pin files of the database.
+        # Weak, because a cut that has no reader any more must not pin files of the database.
         self._reader = None if reader is None else weakref.ref(reader)
         self.is_done = False
 
@@ -344,10 +346,10 @@ MANIFEST_PREFIX = "MANIFEST-"
 CURRENT = "CURRENT"
 SCHEMA_FILE = "schema.arrow"
 KEY_COUNT = b"keys"
-"""In the schema's metadata: how many of its first columns are the key."""
+"""The metadata field of the schema that says how many of its first columns are the key."""
 
 Reusable = Mapping[str, FileHandle]
-"""The files to refer to again, by their name in the database's directory."""
+"""The files that a checkpoint can refer to again, by their name in the database's directory."""
 
 
 class LinkedFiles:
@@ -361,7 +363,7 @@ class LinkedFiles:
         files.link_to(self._directory)
 
     def paths(self) -> list[Path]:
-        """Sorted files, the manifest and the name of the newest manifest; logs are empty."""
+        """Returns the sorted files, the manifest and the file that names it. Logs are empty."""
         kept = (SORTED_FILE, CURRENT)
         return sorted(
             path

@@ -1,14 +1,14 @@
-"""The database of a snapshot: brought to the local disk, and its rows as they are stored and read.
+"""Fetches the database of a snapshot to the local disk, and encodes and decodes its rows.
 
-A restore takes it over, or reads its rows for another parallelism or backend; tools only read.
-Rows of one stored state are read in any format of its files. Reading needs no state backend: the
-schema is stored with the files.
+A restore takes the database over, or reads its rows for another parallelism or backend; tools only
+read it. `rows_of` reads the rows of a stored state from files of any format. Reading needs no state
+backend, because the schema is stored with the files.
 
 A row of a table is a byte string: a fixed part, then its texts one after the other. The fixed part
-holds an optional key group (big-endian, so that rows sort by it), one validity bit per column, the
-fixed-width values and the lengths of the texts. Equal rows have equal bytes and different rows
-different ones, so the encoding of a key can replace the key; the value of a null is written as
-zero. This format is stored in snapshots: it can never change.
+contains an optional key group (big-endian, so that rows sort by it), one validity bit per column,
+the fixed-width values and the lengths of the texts. Equal rows have equal bytes, and different rows
+have different bytes, so the encoding of a key can replace the key; the value of a null is written
+as zero. This format is stored in snapshots, so it can never change.
 """
 
 import struct
@@ -74,7 +74,7 @@ class RowCodec:
     def encode(
         self, columns: Sequence[pa.Array], count: int, groups: KeyGroups | None = None
     ) -> Packed:
-        """`count` rows; `columns` have the types of the schema, in its order."""
+        """Encodes `count` rows; `columns` have the types of the schema, in its order."""
         rows: Structured = np.zeros(count, self._fixed)
         if groups is not None:
             rows[_GROUP] = groups
@@ -95,7 +95,7 @@ class RowCodec:
         return pc.binary_join_element_wise(fixed.cast(pa.large_binary()), *parts, nothing)
 
     def decode(self, rows: list[bytes]) -> tuple[pa.RecordBatch, KeyGroups | None]:
-        """The rows, and their key groups where the codec holds them."""
+        """Returns the rows, and their key groups if the encoding contains them."""
         content = np.frombuffer(b"".join(rows), np.uint8)
         if self._texts:
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -130,7 +130,7 @@ class RowCodec:
 
 
 def sort_order(packed: Packed) -> npt.NDArray[np.int64]:
-    """Positions in the order of the bytes, which is the order of RocksDB."""
+    """Returns the positions in the order of the bytes, which is RocksDB's order."""
     if not isinstance(packed, np.ndarray):
         return np.asarray(pc.sort_indices(packed)).astype(np.int64)
     width = packed.dtype.itemsize
@@ -177,7 +177,7 @@ def _texts(
     valid: npt.NDArray[np.bool_],
     column_type: pa.DataType,
 ) -> pa.Array:
-    """Values that are scattered in `content`, as one array."""
+    """Gathers values that are scattered in `content` into one array."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] >= LONG_BYTES * len(lengths):
@@ -196,17 +196,17 @@ def _texts(
 
 
 DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
-"""How RocksDB's disk errors begin, and what it says of a missing file that its manifest names."""
+"""How RocksDB's disk errors begin, and its words for a missing file that its manifest names."""
 
 READ_CACHE_BYTES = 8 << 20
 READ_ROWS = 1 << 14  # each a tuple of bytes: some 150 bytes of Python objects
 READ_BYTES = 8 << 20
-"""So a chunk of large rows has fewer of them. All of it is in memory at once, and while it is
-decoded, other threads, such as that of the heartbeats, wait for the interpreter's lock."""
+"""Limits the size of a chunk of large rows. A whole chunk is in memory at once, and while it is
+decoded, other threads, such as the heartbeat thread, wait for the interpreter's lock."""
 
 FEW_ROWS = 16
 LONG_BYTES = 256
-"""From this mean length on it is faster to copy texts one by one than to index their bytes."""
+"""From this mean length on, it is faster to copy texts one by one than to index their bytes."""
 
 _GROUP_PREFIX = struct.Struct(">H")
 
@@ -224,7 +224,7 @@ class RowSchema:
 
 
 def fetch_database(database: StoredDatabase, directory: Path) -> None:
-    """Copy all files into `directory`, verified. Raises CorruptSnapshot and Retryable."""
+    """Copies all files into `directory` and verifies them. Raises CorruptSnapshot or Retryable."""
     with _on_local_disk(directory):
         directory.mkdir(parents=True)
     for part in database.handle.parts:
@@ -246,9 +246,11 @@ def fetch_database(database: StoredDatabase, directory: Path) -> None:
 def opened(
     database: StoredDatabase, directory: Path, cache: Cache, *, is_read_only: bool = False
 ) -> SortedFiles:
-    """Opens what `fetch_database` has put into `directory`. Raises CorruptSnapshot, also if the
-    files would unpack into far more than they hold, which no file that we write can do. Raises
-    Retryable if the local disk fails."""
+    """Opens the database that `fetch_database` has put into `directory`.
+
+    Raises CorruptSnapshot if it cannot be opened, or if its files would unpack into far more bytes
+    than they have, which no file of ours can do. Raises Retryable if the local disk fails.
+    """
     try:
         files = SortedFiles(directory, cache, is_read_only=is_read_only)
     except Exception as error:  # the library raises nothing more specific
@@ -268,7 +270,7 @@ def opened(
 
 
 def row_schema(directory: Path) -> RowSchema:
-    """Raises CorruptSnapshot if the schema file of the database makes no sense."""
+    """Raises CorruptSnapshot if the schema file of the database cannot be read."""
     try:
         with _on_local_disk(directory):
             content = (directory / SCHEMA_FILE).read_bytes()
@@ -286,7 +288,7 @@ def sorted_files_of(database: StoredDatabase) -> dict[str, FileHandle]:
 
 
 def reusable_files(database: StoredDatabase) -> Reusable:
-    """The files to which a later checkpoint may refer: the run's own, but not a savepoint's."""
+    """Returns the files that a later checkpoint may refer to: the run's own, not a savepoint's."""
     if not database.is_own:
         return {}
     return {name: file for name, file in sorted_files_of(database).items() if file.is_shared}
@@ -295,7 +297,7 @@ def reusable_files(database: StoredDatabase) -> Reusable:
 def stored_rows(
     database: StoredDatabase, groups: KeyGroupRange, directory: Path
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of some key groups, in the types they were written in; `directory` is scratch."""
+    """Yields at least the rows of `groups`, in their stored types; `directory` is scratch space."""
     fetch_database(database, directory)
     files = opened(database, directory, Cache(READ_CACHE_BYTES), is_read_only=True)
     try:
@@ -342,7 +344,7 @@ def _table_rows(
 
 
 def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All rows; the restore keeps those of its own key groups."""
+    """Yields all rows; the restore keeps those of its own key groups."""
     for key, content in files.scan():
         batch, groups = decoded_batch(content)
         namespaces = pa.repeat(pa.scalar(decoded_namespace(key), pa.int64()), batch.num_rows)
@@ -353,7 +355,7 @@ def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch
 
 @contextmanager
 def _on_local_disk(directory: Path) -> Iterator[None]:
-    """Raises Retryable for errors of the disk; only a missing file is the point's own fault."""
+    """Raises Retryable for disk errors, except a missing file, which is the snapshot's fault."""
     try:
         yield
     except FileNotFoundError:
@@ -372,7 +374,7 @@ Read = Callable[[FileHandle], Iterable[pa.RecordBatch]]
 def rows_of(
     handle: StateHandle, read: Read, fetch: FetchFile, groups: KeyGroupRange
 ) -> Generator[pa.RecordBatch, None, None]:
-    """At least the rows of `groups`, with the columns that `handle.schema` names.
+    """Yields at least the rows of `groups`, with the columns that `handle.schema` names.
 
     Only a database needs the local disk, until the iteration ends. Raises CorruptSnapshot and
     Retryable as `read` and `fetch` do.

@@ -1,10 +1,10 @@
-"""The rows of a RocksDB table that are in memory, and which changes the database lacks.
+"""The rows of a RocksDB table that are in memory, and the changes not yet in the database.
 
 Owns the status of each such row: whether its key is in the database, whether it was changed or
-deleted since the last cut, and when it was last used, so that the longest unused rows can leave
-memory. Deleted rows whose keys the database may still hold stay in memory as deleted until the
-flush that removes them is done. An epoch lasts from one cut to the next. The table owns what is on
-disk.
+deleted since the last cut, and when it was last used, so that the least recently used rows can
+leave memory. Deleted rows whose keys may still be in the database stay in memory as deleted until
+the flush that removes them is done. An epoch lasts from one cut to the next. `rocksdb_table` owns
+the rows on disk.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class RecentUse:
-    """Counts time in calls of the operator."""
+    """Records when rows were last used; counts time in calls of the operator."""
 
     def __init__(self) -> None:
         self._used: RowNumbers = np.zeros(0, np.int64)  # by row
@@ -45,7 +45,7 @@ class RecentUse:
         self._used[rows] = self._now
 
     def oldest(self, rows: RowNumbers, count: int) -> RowNumbers:
-        """The `count` longest unused of these rows, all of which have been noted."""
+        """Returns the `count` least recently used of these rows, which must all have been noted."""
         if count >= len(rows):
             return rows
         return rows[np.argpartition(self._used[rows], count)[:count]]
@@ -60,13 +60,13 @@ class DeletedRows:
         self._now.append(rows)
 
     def on_cut(self, flush: Flush, epoch: int) -> None:
-        """This flush removes the rows deleted in this epoch from the database."""
+        """Notes that this flush removes the rows deleted in this epoch from the database."""
         if self._now:
             self._waiting.append((flush, epoch, np.concatenate(self._now)))
             self._now = []
 
     def taken_over(self) -> Iterator[tuple[int, RowNumbers]]:
-        """Epochs and rows whose deletion the database has taken over by now; each once."""
+        """Yields, once each, the epochs and rows whose deletion the database has taken over."""
         while self._waiting and self._waiting[0][0].is_done:
             _, epoch, rows = self._waiting.pop(0)
             yield epoch, np.unique(rows)
@@ -76,11 +76,11 @@ ORIGIN = "__origin"
 """A row's origin: FRESH, STORED, the epoch in which its key was new, or minus one minus the epoch
 in which it was deleted. An epoch lasts from one cut to the next; the first is 1."""
 
-FRESH = 0  # just made; not yet known whether the database holds the key
-STORED = -1  # the database holds the key, or will after the next flush
+FRESH = 0  # just made; it is not known yet whether the key is in the database
+STORED = -1  # the key is in the database, or will be after the next flush
 
 Changed = tuple[pa.RecordBatch, Mask]
-"""The changed rows, and which of them are deleted."""
+"""The changed rows, and flags for the deleted ones."""
 
 
 class WorkingRows:
@@ -108,12 +108,12 @@ class WorkingRows:
 
     @property
     def unwritten_bytes(self) -> int:
-        """About how many bytes the next flush takes to the database."""
+        """The approximate number of bytes that the next flush writes to the database."""
         row_bytes = max(1, self.state_bytes // max(1, len(self._table)))
         return self._dirty.count() * row_bytes
 
     def find(self, keys: pa.RecordBatch) -> tuple[Rows, Mask]:
-        """The row of each live key, else NO_ROW; and which keys memory knows, live or deleted."""
+        """Returns the row of each live key, else NO_ROW; flags all keys in memory, deleted too."""
         rows = self._table.find(keys)
         is_known = rows != NO_ROW
         known = rows[is_known]
@@ -121,11 +121,11 @@ class WorkingRows:
         return rows, is_known
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        """Rows of the keys, including deleted ones; unseen keys get fresh rows."""
+        """Returns the rows of the keys, including deleted ones; unseen keys get fresh rows."""
         return self._table.rows_for(keys)
 
     def fresh_among(self, rows: Rows) -> Rows:
-        """The distinct rows for which it is not known yet whether the database holds their keys."""
+        """Returns the distinct rows for which it is not known yet if their keys are on disk."""
         fresh = self._origins(rows) == FRESH
         return np.unique(rows[fresh]) if fresh.any() else _NO_ROWS
 
@@ -137,18 +137,18 @@ class WorkingRows:
         return rows[self._origins(rows) >= STORED]
 
     def add_new(self, rows: Rows) -> None:
-        """Fresh rows whose keys the database does not hold."""
+        """Marks fresh rows as new, because their keys are not in the database."""
         self._table.write(ORIGIN, rows, np.full(len(rows), self._epoch))
         self._dirty.mark(rows)
 
     def add_stored(self, rows: Rows, values: pa.RecordBatch) -> None:
-        """Fresh rows, filled with the values from the database."""
+        """Fills fresh rows with the values from the database."""
         for name in values.schema.names:
             self._table.write_arrow(name, rows, values.column(name))
         self._table.write(ORIGIN, rows, np.full(len(rows), STORED))
 
     def revive(self, rows: Rows) -> None:
-        """Keys that return after their rows were deleted, and before memory forgot them."""
+        """Revives deleted rows that are still in memory, because their keys have returned."""
         self._table.reset(rows)
         self._table.write(ORIGIN, rows, np.full(len(rows), STORED))
         self._dirty.mark(rows)
@@ -170,7 +170,7 @@ class WorkingRows:
     def delete(self, rows: Rows) -> None:
         origin = self._origins(rows)
         check(bool((origin >= STORED).all()), "only live rows are deleted")
-        is_new = origin == self._epoch  # neither the database nor any cut holds it
+        is_new = origin == self._epoch  # neither the database nor any cut contains it
         self._dirty.clear(rows[is_new])
         self._table.delete(rows[is_new])
         known = rows[~is_new]
@@ -200,34 +200,34 @@ class WorkingRows:
         self.forget_deleted()
 
     def freeze(self) -> Iterator[pa.RecordBatch]:
-        """All live rows as they are now; may be read once, on any thread."""
+        """Freezes all live rows as they are now; the result may be read once, on any thread."""
         return _live(self._table.freeze_rows())
 
     def cut(self) -> Callable[[], Changed]:
-        """What has changed up to now; may be called once, on any thread. `on_cut` follows."""
+        """Freezes the changes up to now. Call the result once, on any thread; `on_cut` follows."""
         frozen, dirty = self._table.freeze_rows(), self._dirty.take()
         return lambda: _changed(frozen, dirty)
 
     def on_cut(self, flush: Flush) -> None:
-        """`flush` will write what the last `cut` returned to the database."""
+        """Notes that `flush` will write the changes of the last `cut` to the database."""
         self._deleted.on_cut(flush, self._epoch)
         self._epoch += 1
 
     def forget_deleted(self) -> None:
-        """Rows whose deletion the database has taken over leave the memory."""
+        """Removes the rows from memory whose deletion the database has taken over."""
         for epoch, rows in self._deleted.taken_over():
             # A key may have come back since, and may even have been deleted again.
             still = self._origins(rows) == STORED - epoch
             self._table.delete(rows[still])
 
     def least_used(self, share_kept: float) -> Rows:
-        """The rows that have to leave memory if only that share of them may stay."""
+        """Returns the rows that have to leave memory if only `share_kept` of them may stay."""
         rows = self._table.live_rows()
         self.note_use(_NO_ROWS)
         return self._use.oldest(rows, len(rows) - int(len(rows) * share_kept))
 
     def evict(self, rows: Rows) -> None:
-        """Forget rows that the database holds as they are."""
+        """Forgets rows whose current content is in the database."""
         self._table.delete(rows)
 
     def _origins(self, rows: Rows) -> Rows:

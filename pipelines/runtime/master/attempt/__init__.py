@@ -1,1 +1,1 @@
-"""The attempts of a run: deployed, fenced, failed, recovered."""
+"""The attempts of a run: their deployment, fencing, failures and recovery."""

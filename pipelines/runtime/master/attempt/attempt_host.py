@@ -1,4 +1,4 @@
-"""Tracks the slots of one attempt: which are connected, deployed and running; and ends them."""
+"""Tracks which slots of one attempt are connected, deployed and running, and ends them."""
 
 import contextlib
 import os
@@ -50,7 +50,7 @@ class AttemptHost:
     def __init__(self, attempt: Attempt, slot_count: int, now_ms: float) -> None:
         self.attempt = attempt
         self.moved_ms = now_ms
-        """When it last came closer to running, monotonic."""
+        """The monotonic time of the attempt's last progress towards running."""
         self._slot_count = slot_count
         self._slots: dict[int, _Slot] = {}
 
@@ -74,7 +74,7 @@ class AttemptHost:
 
     @property
     def restoring(self) -> RestoreProgress | None:
-        """The sum over all slots; None: no state is being loaded."""
+        """The sum over all slots; None if no slot is loading state."""
         told = [slot.progress for slot in self._slots.values() if slot.progress is not None]
         if self.readiness is not Readiness.DEPLOYING or not any(p.total_files for p in told):
             return None
@@ -127,7 +127,7 @@ class AttemptHost:
         return self._slots[slot].link.heard_ms if slot in self._slots else None
 
     def silent_since(self, deadline_ms: float) -> list[int]:
-        """Connected slots that were last heard before `deadline_ms`."""
+        """Returns the connected slots whose last message came before `deadline_ms`."""
         return [
             number
             for number, slot in self._slots.items()
@@ -144,7 +144,7 @@ class AttemptHost:
         self.broadcast(Begin())
 
     def announce_completed(self, permit: CommitPermit) -> None:
-        """Sinks commit on this message, so it takes the proof that they may."""
+        """Has sinks commit, so it takes the proof that they may."""
         check(permit.attempt == self.attempt, "a permit is for its own attempt", permit=permit)
         self.broadcast(Completed(permit=permit))
 
@@ -153,12 +153,12 @@ class AttemptHost:
             self.send(number, message)
 
     def send(self, slot: int, message: Message) -> None:
-        """Ignores a slot that is gone: the thread that reads from it notices."""
+        """Ignores a slot that is gone: the thread that reads from it reports that."""
         with contextlib.suppress(OSError):
             self._slots[slot].link.send(message)
 
     def kill(self, slot: int, moment: KillMoment, within_s: float) -> None:
-        """SIGKILL from outside where the slot runs on this machine, else by its own hand."""
+        """Sends SIGKILL if the slot is on this machine and must die now; else it kills itself."""
         hello = self._slots[slot].hello
         if moment is KillMoment.NOW and hello.host in _own_hosts():
             os.kill(hello.pid, signal.SIGKILL)

@@ -1,9 +1,9 @@
 """The life of a run's attempts, one after the other: begin, deploy, run, end.
 
 `failures` decides why an attempt ends, and `next_start` where the next one starts. This module
-builds the deployment that an attempt's slots get (what to run, how, from which point), brings up
-the attempt, reports when some or all of its sources have no more input, and fences the attempt when
-it ends.
+builds the deployment for an attempt's slots (what to run, how, from which point) and brings up the
+attempt. It reports when some or all sources have no more input, and fences the attempt when it
+ends.
 """
 
 from collections.abc import Collection
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def deployment_of(
     context: RunContext, host: AttemptHost, start: StartingPoint | None, isolation: Isolation
 ) -> Deploy:
-    """`start` None: from the beginning."""
+    """Builds the deployment. With `start` None, the attempt starts from the beginning."""
     spec, settings = context.spec, context.settings
     is_acked = settings.barriers.mode is CheckpointingMode.ACKED
     return Deploy(
@@ -77,8 +77,10 @@ def deployment_of(
 
 
 def _manifest_to_send(context: RunContext, start: StartingPoint | None) -> Manifest | None:
-    """A point that is only in this process's memory travels with the deployment; so does one whose
-    sources go on behind gaps: every slot begins behind the same ones."""
+    """Returns the manifest that slots cannot read from the storage, or None.
+
+    That is a point in this process's memory, or one whose sources continue behind gaps, so that
+    every slot skips the same gaps."""
     if start is not None and start.moved is not None:
         return start.moved
     location = start.location if start else None
@@ -102,7 +104,7 @@ class SourcesLeft:
         self._left.discard(SubtaskId(vertex, subtask))
 
     def tell(self) -> None:
-        """Call once all slots run: a source with nothing to read ends before the last slot runs."""
+        """Reports ended sources. Call once all slots run: an empty source ends before that."""
         if len(self._left) == len(self._all):
             return
         self._checkpoints.triggers.on_source_finished()
@@ -146,33 +148,33 @@ class Attempts:
 
     @property
     def newest(self) -> Attempt:
-        """Has begun, and may be over; 0 before the first."""
+        """The newest attempt that has begun. It may be over; 0 before the first."""
         return self._fence.current
 
     @property
     def began_ms(self) -> float:
-        """Monotonic, of the newest attempt."""
+        """The monotonic time at which the newest attempt began."""
         return self._began_ms
 
     @property
     def restoring(self) -> RestoreProgress | None:
-        """None: no slot is loading state."""
+        """The progress of the restore; None if no slot is loading state."""
         return None if self._host is None else self._host.restoring
 
     @property
     def is_stage_over(self) -> bool:
-        """No slot of the newest attempt is left, as far as its host knows."""
+        """True if no slot of the newest attempt is left, as far as the stage host knows."""
         return self._stage_is_over
 
     @property
     def restart_due_ms(self) -> float | None:
-        """Monotonic; None: no restart is due, or it waits for the end of a stage."""
+        """Monotonic; None if no restart is due, or if it waits for the end of a stage."""
         return self._restart_due_ms if self._stage_is_over else None
 
     def admit(self, attempt: Attempt, claim: str | None) -> AttemptHost | None:
-        """None: the speaker's attempt is over.
+        """Returns the host of the current attempt, or None if `attempt` is over.
 
-        Reports what it claimed, unless the claim was on its way when the attempt ended.
+        Reports the claim of an attempt that is over, unless it was sent before the attempt ended.
         """
         stale = self._fence.admit(attempt)
         if stale is None:
@@ -210,7 +212,7 @@ class Attempts:
         self._wait_for_restart()
 
     def announce_restart(self, delay_ms: float) -> None:
-        """Only of a wait that a person could notice."""
+        """Announces a restart if the wait is long enough for a person to notice."""
         if delay_ms < ANNOUNCED_FROM_MS:
             return
         at_ms, attempt = self._context.clock.wall_ms() + round(delay_ms), self.newest + 1
@@ -219,18 +221,18 @@ class Attempts:
         )
 
     def _wait_for_restart(self) -> None:
-        """What lasts longer than the end of the old attempt is backoff."""
+        """Counts the rest of the delay as backoff, once the stage of the old attempt has ended."""
         if self._restart_due_ms is not None and self._stage_is_over:
             self._watchers.recovery.reached(RecoveryPhase.STOP)
             self._watchers.recovery.on_wait()
 
     def undo_start(self) -> None:
-        """Ends the attempt; what follows it is `StartUndo`'s, once its stage has ended."""
+        """Ends the attempt. Once its stage has ended, `StartUndo` decides what follows."""
         self.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The start is undone.")
         self._restart_due_ms = self._context.clock.monotonic_ms()
 
     def retry_now(self, now_ms: float) -> bool:
-        """Ends the wait for the next attempt. False: none is due."""
+        """Ends the wait for the next attempt. Returns False if none is due."""
         if self._restart_due_ms is None:
             return False
         self._restart_due_ms = min(self._restart_due_ms, now_ms)
@@ -242,7 +244,7 @@ class Attempts:
         if due_ms is None or now_ms < due_ms:
             return
         if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
-            return  # two attempts would want the same Spark slots
+            return  # otherwise two attempts would want the same Spark slots
         self._restart_due_ms = None
         self._watchers.recovery.reached(RecoveryPhase.STOP)
         self._watchers.recovery.on_waited()
@@ -273,9 +275,9 @@ class Attempts:
             self._stages.start(self._address, slot_count)
 
     def _put_output_back(self) -> None:
-        """No slot of the run writes any more, and none will."""
+        """Puts earlier output back. No slot of the run writes any more, and none will."""
         if self._fence.current == 0 and (used := self._context.lease.attempts_so_far()):
-            self._fence.on_attempt(used)  # of the driver before; so that it may delete files
+            self._fence.on_attempt(used)  # of the previous driver: lets this one delete files
             self._fence.on_ended()
         self._undo.check_nothing_committed()
         with self._context.loop.long_step():
@@ -290,7 +292,7 @@ class Attempts:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def clean_up(self) -> None:
-        """Deletes what the run leaves in its targets, at its end. Raises LeaseLost."""
+        """Deletes the unfinished output of a run from its targets, at its end. Raises LeaseLost."""
         with self._context.loop.long_step():
             self._next.clean_up_own()
 
@@ -344,7 +346,7 @@ class Attempts:
         self._next.on_output_lost(checkpoint_id, why)
 
     def on_damage_met(self, file: str | None, why: str) -> bool:
-        """True if there is another point to go back to."""
+        """Returns True if the run can go back to another point."""
         return self._next.on_damage_met(file, why)
 
     def on_stage_ended(self, attempt: Attempt) -> None:
@@ -356,7 +358,7 @@ class Attempts:
     # End.
 
     def on_slot_ended(self, slot: int) -> bool:
-        """True: it was the last slot, so the attempt has ended by itself."""
+        """Returns True if it was the last slot, so that the attempt has ended normally."""
         host = self.current()
         host.on_ended(slot)
         if not host.have_all_ended:
@@ -373,7 +375,7 @@ class Attempts:
     ) -> None:
         """Fences the attempt: closes its connections, which ends all of its slots.
 
-        `failed` are the subtasks whose loss is the cause.
+        `failed` are the subtasks whose failure or loss is the cause.
         """
         if self._host is None:
             return
@@ -383,7 +385,7 @@ class Attempts:
         self._fence.on_ended()
 
     def abandon(self) -> None:
-        """Ends its slots and reports nothing: another driver speaks for the run now."""
+        """Ends the attempt's slots and reports nothing."""
         host, self._host = self._host, None
         if host is None:
             return

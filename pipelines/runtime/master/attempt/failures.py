@@ -1,8 +1,8 @@
 """Decides what counts as a failure of the attempt, and what follows it.
 
-Hears of lost slots, failed subtasks, silence and stages that end or never start. Records the
-failure in sentences for people, has the attempt ended, and does what the restart strategy grants
-that the settings name.
+Notices lost slots, failed subtasks, silence, and stages that end or never start. Records the
+failure in sentences for people, has the attempt ended, and restarts as far as the restart strategy
+of the settings allows.
 
 Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandler`.
 """
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def failure_of(message: Failed, slot: int) -> FailureOccurred:
-    """Names operator, subtask, split and offsets as far as they are known."""
+    """Builds the event. It names operator, subtask, split and offsets as far as they are known."""
     error = message.error
     return FailureOccurred(
         cause=f"{_place(message)}{message.cause}",
@@ -78,7 +78,7 @@ def failure_of(message: Failed, slot: int) -> FailureOccurred:
 
 
 def final_reason(event: FailureOccurred, repeated: Repeated, *, is_fatal: bool) -> str | None:
-    """Why no restart can help; None when one may."""
+    """Returns why no restart can help, or None if one may."""
     if is_fatal:
         return event.cause
     if not isinstance(repeated, Deterministic):
@@ -91,7 +91,7 @@ def final_reason(event: FailureOccurred, repeated: Repeated, *, is_fatal: bool) 
 
 
 def restart_reason(event: FailureOccurred, repeated: Repeated) -> str:
-    """Why the run restarts, and whether the failure is on its way to being the last one."""
+    """Returns why the run restarts, and warns if the same failure may soon end the run."""
     if not isinstance(repeated, Returning):
         return event.cause
     return (
@@ -103,7 +103,7 @@ def restart_reason(event: FailureOccurred, repeated: Repeated) -> str:
 
 
 def too_many_reason(event: FailureOccurred, limit: int) -> str:
-    """Why a run ends although it has a quarantine."""
+    """Returns why a run with a quarantine ends: it has set aside as many records as it may."""
     return (
         f"{event.cause.rstrip('.')}. The run has set aside as many records as it may,"
         f" {limit} ({LIMIT_KEY}): look at them in the quarantine, correct the function or the"
@@ -130,14 +130,14 @@ def _places(error: OperatorError) -> str:
 
 
 def _where(place: Place) -> str:
-    """Records that only moved event time on are not at fault: they give the time."""
+    """Names a place. Records that only advanced event time are not at fault: they give the time."""
     if isinstance(place, Firing):
         return str(place)
     return f"at the time of {place}" if place.is_moment else f"at {place}"
 
 
 _NAMED_MAX = 3
-"""How many of the possible places of a failure are named."""
+"""The limit of possible places of a failure that a message names."""
 
 
 def restart_backoff(restart: RestartOptions) -> RestartBackoff:
@@ -165,7 +165,7 @@ def restart_backoff(restart: RestartOptions) -> RestartBackoff:
 
 
 SLOT_LOST_GRACE_MS = 250.0
-"""How long a lost data connection or stage waits for the report of a dead slot: it says more."""
+"""How long a lost data connection or stage waits for the report of a dead slot, which says more."""
 
 
 class Failures:
@@ -195,26 +195,26 @@ class Failures:
 
     @property
     def due_ms(self) -> float | None:
-        """When `on_time` has to look again at the latest, monotonic."""
+        """The latest monotonic time at which `on_time` must be called again."""
         dues = [self._choice_due_ms, self._suspicion[0] if self._suspicion else None]
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     @property
     def next_restart_delay_ms(self) -> float | None:
-        """About, of a failure now; None: the run would not be restarted."""
+        """The approximate restart delay after a failure now; None if the run would not restart."""
         return self._restart.next_delay_ms(self._clock.monotonic_ms())
 
     def undo_start(self) -> None:
-        """Whatever the run does or waits for, it ends that, and its start is undone."""
+        """Ends the attempt or the wait for one, so that the start of the run can be undone."""
         self._suspicion = self._choice_due_ms = None
         self._attempts.undo_start()
 
     def on_settings(self, settings: Settings) -> None:
-        """Of the run from now on."""
+        """Applies changed settings from now on."""
         self._poison.on_settings(settings.poison)
 
     def retry_now(self) -> bool:
-        """Ends the wait before the next attempt. False: nothing waits."""
+        """Ends the wait before the next attempt. Returns False if nothing waits."""
         now_ms = self._clock.monotonic_ms()
         if self._choice_due_ms is not None:
             self._choice_due_ms = now_ms
@@ -265,12 +265,13 @@ class Failures:
                 no_restart = final_reason(event, repeated, is_fatal=is_fatal)
                 why = restart_reason(event, repeated)
                 self.fail(event, now_ms, no_restart=no_restart, why_it_restarts=why)
-        if lost_output_of is not None:  # by now the points are known
+        if lost_output_of is not None:  # now the points are known
             self._attempts.on_output_lost(lost_output_of, message.cause)
 
     def _goes_back(self, message: Failed) -> bool:
-        """True if a slot could not load what the point holds, and there is another point. Damage
-        without a file may be of a later point once the attempt runs."""
+        """Returns True if a slot could not load the starting point and there is another point. Once
+        the attempt runs, damage without a known file may be of a later point, so it counts only
+        while slots load."""
         file = message.damaged_file
         is_loading = self._record.status is JobStatus.INITIALIZING
         is_of_the_point = file is not None or (message.is_damage and is_loading)
@@ -295,7 +296,7 @@ class Failures:
         self._look_for_a_standstill(now_ms)
 
     def _suspect(self, event: FailureOccurred) -> None:
-        """A failure, unless the end of a slot's control connection says more in a moment."""
+        """Counts `event` as a failure soon, unless the end of a control connection explains it."""
         if self._suspicion is None:
             due_ms = self._clock.monotonic_ms() + SLOT_LOST_GRACE_MS
             self._suspicion = (due_ms, event)
@@ -313,7 +314,7 @@ class Failures:
             return
 
     def _look_for_a_standstill(self, now_ms: float) -> None:
-        """An attempt may take any time until it runs, as long as it gets on."""
+        """Fails an attempt whose start makes no progress. With progress it may take any time."""
         host, waits = self._attempts.host, self._context.settings.recovery
         if host is None or self._record.status is not JobStatus.INITIALIZING:
             return
@@ -354,8 +355,11 @@ class Failures:
         why_it_restarts: str | None = None,
         is_helped: bool = False,
     ) -> None:
-        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless no restart can help
-        or the next attempt removes the cause. `why_it_restarts` None: because of the cause."""
+        """Handles a failure of the attempt.
+
+        1. Record it. 2. Fence the attempt. 3. Ask the restart strategy, unless no restart can help
+        or the next attempt removes the cause (`is_helped`). If `why_it_restarts` is None, the cause
+        is the reason."""
         if self._attempts.host is None:
             return
         self._repeated.on_attempt_over(self._clock.monotonic_ms() - self._attempts.began_ms)
@@ -381,7 +385,7 @@ class Failures:
         return self._restart.on_failure(now_ms, self._draws.uniform(-1, 1), cause)
 
     def _failed_subtasks(self, event: FailureOccurred) -> frozenset[SubtaskId]:
-        """The subtask that reported, or all of a lost slot."""
+        """Returns the subtask that reported the failure, or all subtasks of a lost slot."""
         if event.vertex is not None and event.subtask is not None:
             return frozenset({SubtaskId(event.vertex, event.subtask)})
         if event.slot is None:
@@ -390,15 +394,18 @@ class Failures:
         return frozenset(SubtaskId(shape.uid, event.slot) for shape in shapes)
 
     def begin_first(self, stages: StageHost) -> None:
-        """Raises Rejected if it cannot start as requested, Retryable if the storage is silent."""
+        """Raises Rejected if the run cannot start as requested.
+
+        Raises Retryable if the storage does not answer.
+        """
         self._counted(lambda: self._attempts.begin_first(stages))
 
     def begin_when_due(self, now_ms: float) -> None:
         self._counted(lambda: self._attempts.begin_when_due(now_ms))
 
     def _counted(self, begin: Callable[[], None]) -> None:
-        """A source or target that does not answer is a failure like any other, though no slot died.
-        If another run writes to a target by now, no restart takes it over."""
+        """Counts a source or target that does not answer as a failure, though no slot died. If
+        another run has taken a target, it gives up: no restart may take it back."""
         try:
             begin()
         except TargetTaken as error:
@@ -428,7 +435,7 @@ class Failures:
             self._ask_again_later(cause, kind_of(error))
 
     def _ask_again_later(self, cause: str, kind: FailureKind) -> None:
-        """Counts as a failure, so that the restart strategy bounds how often this is repeated."""
+        """Counts as a failure, so that the restart strategy limits how often this repeats."""
         self._record.emit(FailureOccurred(cause=cause, kind=kind))
         match self._next_restart(kind.value):
             case RestartAfter(delay_ms):

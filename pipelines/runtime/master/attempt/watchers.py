@@ -1,11 +1,11 @@
 """The parts that follow an attempt from its decision to its end.
 
-`RecoveryWatch` follows one recovery and reports its phases as they are reached.
+`RecoveryWatch` follows one recovery and reports each phase when the run reaches it.
 
-`PoisonDesk` decides what a run does about records that fail again: it hosts
+`PoisonDesk` decides what a run does about records that fail again. It hosts
 `protocol.repeated_failures`, knows the policy, remembers findings across drivers through the
-journal, and gives the next attempt its isolation. `failures` decides what a failure means for the
-run otherwise.
+journal, and gives the next attempt its isolation. `failures` decides everything else that follows
+from a failure.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 
 MOST_APART = 1_024
-"""How many origins of batches are handled one by one: the newest, since older ones are resolved or
-have passed."""
+"""The limit of origins whose batches are handled record by record. Only the newest are kept: the
+older ones are resolved or have passed."""
 
 
 class PoisonDesk:
@@ -60,7 +60,7 @@ class PoisonDesk:
         self._records = PoisonRecords(self._limit, _found(journal) if self._is_on else None)
 
     def on_settings(self, options: PoisonOptions) -> None:
-        """From the next failure on. What has been set aside stays so."""
+        """Applies from the next failure on. Records in quarantine stay there."""
         found = self._records.isolation if self._is_on else _found(self._journal)
         self._is_on = options.policy is PoisonPolicy.QUARANTINE
         self._limit = options.limit
@@ -68,12 +68,12 @@ class PoisonDesk:
 
     @property
     def isolation(self) -> Isolation:
-        """What the next attempt reads in parts, or does not give to operators."""
+        """The records that the next attempt reads in parts, or does not pass to operators."""
         found = self._records.isolation
         return Isolation(poison=found.poison, ranges=found.ranges, apart=list(self._apart))
 
     def on_failure(self, failed: Failed, repeated: Repeated) -> Finding:
-        """`repeated`: the verdict on the same failure at one of these records."""
+        """Decides whether a record is at fault. `repeated`: the verdict on this failure so far."""
         if failed.error is not None:
             self._apart = [*self._apart, *failed.error.candidates][-MOST_APART:]
         if not self._is_on or failed.error is None or not isinstance(repeated, Deterministic):
@@ -94,13 +94,13 @@ class PoisonDesk:
         return found
 
     def awaits_more_tries(self, failed: Failed, repeated: Repeated) -> bool:
-        """True if even a refused error may be one record's fault, and gets a restart."""
+        """Returns True if even a fatal failure gets a restart: one record may be at fault."""
         is_of_record = failed.error is not None and failed.error.is_of_record
         return self._is_on and is_of_record and not isinstance(repeated, Deterministic)
 
 
 def _found(journal: JournalWriter) -> Isolation:
-    """What the drivers before this one have found."""
+    """Returns the findings of earlier drivers."""
     return Isolation(
         poison=[event.record for event in journal.every(RecordQuarantined)],
         ranges=[event.range for event in journal.every(RecordsIsolated)],
@@ -108,7 +108,7 @@ def _found(journal: JournalWriter) -> Isolation:
 
 
 class RecoveryWatch:
-    """Without progress nothing is being recovered, and reached phases go unreported."""
+    """Follows one recovery. Outside of a recovery it reports no phases."""
 
     def __init__(self, clock: Clock, emit: Callable[[Event], None]) -> None:
         self._clock = clock
@@ -120,8 +120,9 @@ class RecoveryWatch:
     def on_failure(
         self, last_sign_of_life_ms: float, reached_records: int, *, waited_ms: float = 0.0
     ) -> None:
-        """A new failure ends the watch over the recovery before it. `reached_records`: how far the
-        sources have come, in any attempt. `waited_ms`: on purpose, before this driver began."""
+        """Begins to watch a recovery, instead of any earlier one. `reached_records`: the furthest
+        position of the sources in any attempt. `waited_ms`: a deliberate wait before this driver
+        began."""
         self._progress = RecoveryProgress(last_sign_of_life_ms)
         passed_ms = self._clock.monotonic_ms() - last_sign_of_life_ms
         self._progress.on_wait(last_sign_of_life_ms)
@@ -137,7 +138,7 @@ class RecoveryWatch:
         *,
         reads_again: bool = True,
     ) -> None:
-        """Without `reads_again` (at most once) there is nothing to catch up with."""
+        """With `reads_again` False (at most once), no records need to be read again."""
         self._records_at_start = source_records
         if not reads_again:
             self._records_at_failure = source_records
@@ -149,12 +150,12 @@ class RecoveryWatch:
         )
 
     def on_begin_failed(self) -> None:
-        """What it was recovering from is not over: the next try is a recovery of its own."""
+        """The next attempt could not begin, so its next try counts as a recovery of its own."""
         if self._progress is not None:
             self.on_failure(self._clock.monotonic_ms(), self._records_at_failure)
 
     def on_wait(self) -> None:
-        """The run waits on purpose from now on."""
+        """A deliberate wait of the run begins."""
         if self._progress is not None:
             self._progress.on_wait(self._clock.monotonic_ms())
 

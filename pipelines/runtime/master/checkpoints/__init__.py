@@ -1,1 +1,1 @@
-"""Checkpoints of a run: triggered, injected, completed, kept and deleted."""
+"""The checkpoints of a run: how they are triggered, completed, kept and deleted."""

@@ -58,8 +58,8 @@ class CheckpointHost:
         damaged_files: Collection[str] = (),
         given_up: Collection[str] = (),
     ) -> None:
-        """`damaged_files`: those that earlier drivers of the run remember. `given_up`: locations of
-        points that they have given up."""
+        """`damaged_files`: the damaged files that earlier drivers of the run remembered.
+        `given_up`: locations of points that they have given up."""
         self._context = context
         self._listener = listener
         self._settings = context.settings
@@ -92,7 +92,7 @@ class CheckpointHost:
 
     @property
     def is_publishing(self) -> bool:
-        """A manifest is being written: its checkpoint may be complete by now."""
+        """True while a manifest is being written: its checkpoint may be complete already."""
         return self._writing() is not None
 
     # Called by the job master.
@@ -110,9 +110,9 @@ class CheckpointHost:
         self.triggers.on_running()
 
     def delete_given_up(self) -> None:
-        """Call before output is rolled back: a point that names it is gone first. Blocks.
+        """Deletes the given-up points. Call before the output that they name is rolled back.
 
-        Raises Retryable.
+        Blocks. Raises Retryable.
         """
         self._files.delete_given_up()
 
@@ -121,11 +121,11 @@ class CheckpointHost:
     ) -> None:
         """The attempt is over, because `failed` were lost or for another `reason`.
 
-        Waits for a manifest that is being written: it may make a point.
+        Waits for a manifest that is being written, because that may complete a point.
         """
         while (writing := self._writing()) is not None:
             underway, publication = writing
-            said = publication.result()  # it was posted too, which changes nothing any more
+            said = publication.result()  # the posted copy of it will have no effect
             self.on_manifest(self._files.read_back(underway, said))
         self._attempt = None
         self._carry_out(self._coordinator.on_stopped(reason, why, failed))
@@ -140,7 +140,7 @@ class CheckpointHost:
         self.triggers.on_settings(settings)
 
     def on_run_ended(self, status: JobStatus) -> None:
-        """Sweeps: nothing else would delete what a killed slot had begun to write."""
+        """Sweeps: nothing else would delete the files that a killed slot had begun to write."""
         attempt = self._context.fence.current
         self._keeper.on_run_ended(status)
         self._files.sweep(attempt, self._coordinator.next_id)
@@ -207,7 +207,7 @@ class CheckpointHost:
     # Decided by the machines.
 
     def _is_preparing(self) -> bool:
-        """Nothing else is triggered until its outcome is known, or the checkpoint is over."""
+        """Returns True while a location is being prepared: until then nothing else is triggered."""
         return any(not underway.is_prepared for underway in self._underway.values())
 
     def _start(self, request: TriggerRequest) -> None:
@@ -252,7 +252,7 @@ class CheckpointHost:
         underway.publication = self._files.publish(attempt.attempt, underway.location, manifest)
 
     def _writing(self) -> tuple[Underway, Future[ManifestWritten]] | None:
-        """The checkpoint whose manifest is being written."""
+        """Returns the checkpoint whose manifest is being written, with its publication."""
         every = ((u, u.publication) for u in self._underway.values())
         return next(((u, written) for u, written in every if written is not None), None)
 

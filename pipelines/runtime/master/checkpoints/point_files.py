@@ -1,17 +1,16 @@
 """A run's points as files: publishes and keeps them, looks for damage, deletes and sweeps.
 
 Checks the lease before it makes or deletes anything: a successor may use the same place. Does not
-decide which points are kept (`protocol.retention`). The manifest says what a checkpoint holds, once
-all of its subtasks have acknowledged.
+decide which points are kept (`protocol.retention`). Writes the manifest, which lists the contents
+of a checkpoint, once all subtasks have acknowledged.
 
-A checkpoint that failed after its publication began is given up: its manifest may be there all the
-same. As long as it is there, the checkpoint can be restored, and the output that it names must not
-be rolled back. So the manifest is deleted first (`delete_given_up`).
+A checkpoint that failed after its publication began is given up, but its manifest may exist. As
+long as it exists, the checkpoint can be restored, and the output that it names must not be rolled
+back. So the manifest is deleted first (`delete_given_up`).
 
-From time to time it reads every byte of every retained point, on a thread of its own, so that
-damage is known before it counts. `damage_memory` decides what follows from damage: the point is
-marked, and so is every other one that refers to the same file. A marked point that is whole again
-loses its mark.
+At intervals, a separate thread reads every byte of every retained point, so that damage is found
+before a recovery needs the point. `damage_memory` decides what follows: it marks the point, and
+every other one that refers to the same file. A marked point that is whole again loses its mark.
 """
 
 import logging
@@ -79,7 +78,7 @@ class PointFiles:
         self._faults = context.faults
         self._lock = threading.Lock()
         self._waiting: set[str] = set()  # locations whose sweep has not begun
-        self._given_up = set(given_up)  # are no points any more, though a manifest may be there
+        self._given_up = set(given_up)  # no points any more, though a manifest may exist
 
     def location(self, kind: CheckpointKind, checkpoint_id: CheckpointId) -> str:
         is_savepoint = kind is CheckpointKind.SAVEPOINT
@@ -93,12 +92,12 @@ class PointFiles:
     def publish(
         self, attempt: Attempt, location: str, manifest: Manifest
     ) -> Future[ManifestWritten]:
-        """Posts the outcome. Checks the lease right before the point becomes durable."""
+        """Writes the manifest and posts the outcome. Checks the lease right before the write."""
         return self._executor.submit(self._publish, attempt, location, manifest)
 
     def read_back(self, underway: Underway, said: ManifestWritten) -> ManifestWritten:
-        """The result of a publication that the caller has waited for, and that has `said` its own.
-        What was refused was not written; after an error, the storage knows. Blocks."""
+        """Returns the true result of a finished publication that reported `said`: after an error,
+        the manifest may have been written all the same. Blocks."""
         if isinstance(said.outcome, FilesMissing):
             return said
         try:
@@ -112,13 +111,13 @@ class PointFiles:
     def discard_retained(
         self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
     ) -> None:
-        """Deletes a point that retention has given up; calls `then` once it is gone, if it goes."""
+        """Deletes a point that retention has given up, and calls `then` if that succeeded."""
         self._executor.submit(self._discard_retained, attempt, point, then)
 
     def discard(self, attempt: Attempt, location: str, *, may_be_complete: bool = False) -> None:
-        """Repeated calls for one location count once until the first is served.
+        """Deletes a location. Repeated calls for it count once until its deletion begins.
 
-        `may_be_complete`: its manifest may exist, so the point is given up until it is deleted.
+        If `may_be_complete`, its manifest may exist, so the point is given up until it is deleted.
         """
         with self._lock:
             if may_be_complete:
@@ -129,7 +128,7 @@ class PointFiles:
         self._executor.submit(self._discard, attempt, location)
 
     def discard_given_up(self, attempt: Attempt) -> None:
-        """Tries again to delete what could not be deleted, when the storage answers again."""
+        """Tries again to delete given-up points. Call when the storage answers again."""
         with self._lock:
             locations = sorted(self._given_up)
         for location in locations:
@@ -138,7 +137,7 @@ class PointFiles:
     def delete_given_up(self) -> None:
         """Call while this driver holds the lease, before output is rolled back. Blocks.
 
-        Raises Retryable: one is still there, so the output that it names has to stay.
+        Raises Retryable if a point still exists, because the output that it names has to stay then.
         """
         with self._lock:
             locations = sorted(self._given_up)
@@ -155,7 +154,7 @@ class PointFiles:
                 self._given_up.discard(location)
 
     def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
-        """Deletes what earlier attempts wrote for checkpoints that never completed."""
+        """Deletes the files of checkpoints that earlier attempts never completed."""
         self._executor.submit(self._sweep, attempt, first_new_id)
 
     def _prepare(self, attempt: Attempt, checkpoint_id: CheckpointId, location: str) -> None:
@@ -190,9 +189,9 @@ class PointFiles:
             return str(error)
 
     def _missing(self, location: str, manifest: Manifest) -> Iterator[Damage]:
-        """Files of earlier checkpoints that the manifest refers to, and that are deleted.
+        """Yields the files of earlier checkpoints that the manifest refers to but that are gone.
 
-        One listing finds the files that may be missing. A look at each file confirms it, as the
+        One listing finds the files that may be missing. A look at each of them confirms it, as the
         listing may be older than the file.
         """
         shared = {file.name: file for file in files_of(manifest) if file.is_shared}
@@ -205,7 +204,7 @@ class PointFiles:
                 yield Damage(name, problem, is_shared=True)
 
     def _discard(self, attempt: Attempt, location: str) -> bool:
-        """True if it is gone. A failure to delete it is worth a warning; a sweep tries again."""
+        """Returns True if it is gone. A failed deletion is only logged: a sweep tries again."""
         with self._lock:
             self._waiting.discard(location)
         if not self._owns_run(attempt):
@@ -230,7 +229,7 @@ class PointFiles:
                 self._discard(attempt, location)
 
     def _unfinished(self, root: str, first_new_id: CheckpointId) -> list[str]:
-        """What this run has used below `root` for points that are not complete."""
+        """Returns the locations below `root` that this run used for points that never completed."""
         used = [name for name in self._store.names(root) if self._is_older(name, first_new_id)]
         complete = set(self._store.published(root, among=used)) if used else set()
         with self._lock:
@@ -289,7 +288,7 @@ def manifest_of(
 
 
 def savepoint_format_of(request: TriggerRequest) -> SavepointFormat | None:
-    """None: it is no savepoint."""
+    """Returns None if the request is not for a savepoint."""
     return request.savepoint_format if request.kind is CheckpointKind.SAVEPOINT else None
 
 
@@ -309,7 +308,7 @@ class PointKeeper:
         self._damage = damage
 
     def on_completed(self, underway: Underway) -> None:
-        """Marks the point also for damage that was found while its manifest was being written."""
+        """Keeps the point; marks it if damage was found while its manifest was being written."""
         point = underway.point
         damage = self._damage.on_completed(point)
         if damage is not None:
@@ -317,15 +316,16 @@ class PointKeeper:
         self._give_up(self._points.on_completed(point, damage))
 
     def on_run_ended(self, status: JobStatus) -> None:
-        """After this the run has only the points that its retention leaves."""
+        """Deletes all points except those that the run's retention policy keeps."""
         policy = self._context.settings.checkpointing.retention
         if self._context.settings.storage.kind is CheckpointStorage.JOBMANAGER:
-            policy = ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS  # memory ends with us
+            policy = ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS  # memory ends with a driver
         self._give_up(self._points.on_run_ended(status, policy))
 
     def _give_up(self, points: list[RetainedPoint]) -> None:
-        """A checkpoint of the run is no point any more; a sweep deletes what may be left of it. A
-        claimed point belongs to another run, whose page shows its deletion once it is gone."""
+        """Deletes the points. Reports a checkpoint of this run as discarded at once, as a sweep
+        deletes what may be left of it. Reports a claimed point, which the page of another run
+        shows, only once it is gone."""
         attempt = self._context.fence.current
         for point in points:
             if point.is_claimed:
@@ -335,15 +335,15 @@ class PointKeeper:
             self._context.record.emit(CheckpointDiscarded(checkpoint_id=point.checkpoint_id))
 
     def _say_gone(self, point: RetainedPoint) -> None:
-        """From any thread."""
+        """Any thread may call this."""
         self._context.record.emit(ClaimedPointDiscarded(path=point.location))
 
 
 class PointVerifier:
-    """Used on the job master's thread; with `interval_ms` 0 it reads only on request.
+    """Reads the retained points at intervals and on request; with `interval_ms` 0, only on request.
 
-    One reading at a time. Requests that arrive during a reading share the next one, because the one
-    under way may have passed a file before it was damaged.
+    Call it on the job master's thread. One reading runs at a time. Requests that arrive during a
+    reading share the next one, because the current one may have read a file before it was damaged.
     """
 
     def __init__(
@@ -373,11 +373,11 @@ class PointVerifier:
 
     @property
     def due_ms(self) -> float | None:
-        """Monotonic; None: off, or under way."""
+        """When the next reading is due, monotonic; None if readings are off or one is under way."""
         return None if self._is_reading else self._due_ms
 
     def on_asked(self, request_id: RequestId) -> None:
-        """Another process has found damage: the next reading is due now, and answers it."""
+        """Makes a reading due now, which answers the request: another process has found damage."""
         self._asked.append(request_id)
         self._due_ms = self._next_due_ms()
 
@@ -390,7 +390,8 @@ class PointVerifier:
         self._reader.submit(self._read, points.every_newest_first(), self._damage.remembered)
 
     def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
-        """A point that retention has deleted meanwhile does not count; its shared files do."""
+        """Takes the result of a reading. A point that retention has deleted meanwhile does not
+        count, but its shared files do."""
         check(self._is_reading, "a reading ends once")
         self._is_reading = False
         self._due_ms = self._next_due_ms()
@@ -433,7 +434,7 @@ class PointVerifier:
                 damages = self._store.verify(point.location)
                 if damages:
                     check_mounted(self._store, point.location)
-            except (Retryable, OSError) as error:  # the storage, not the point
+            except (Retryable, OSError) as error:  # a fault of the storage, not of the point
                 log.warning("%s could not be looked at: %s", point.location, error)
                 continue
             if damages:

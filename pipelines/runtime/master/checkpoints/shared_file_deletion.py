@@ -1,7 +1,7 @@
-"""Carries out what `protocol.retention` decides: deletes, off the job master's thread.
+"""Deletes the files that `protocol.retention` names, outside the job master's thread.
 
-Owns which files of a manifest are shared. A file that cannot be deleted stays as garbage until the
-next sweep; that is worth a warning and is no failure.
+Defines which files of a manifest are shared. A file that cannot be deleted stays as garbage until
+the next sweep; that is worth a warning and is no failure.
 """
 
 import logging
@@ -30,7 +30,7 @@ class SharedFilesHost:
         owns_run: Callable[[Attempt], bool],
         points: Iterable[RetainedPoint],
     ) -> None:
-        """`points`: what an earlier driver has left; reads their manifests. A point that cannot be
+        """Reads the manifests of `points`, which an earlier driver has left. A point that cannot be
         read now keeps every file that it may refer to, until retention gives it up."""
         self._store = store
         self._location = shared_location(f"{checkpoints}/chk-0")
@@ -42,14 +42,14 @@ class SharedFilesHost:
 
     @property
     def confirmed_id(self) -> CheckpointId:
-        """For the barrier of the next checkpoint: the newest that is certainly complete."""
+        """The newest checkpoint that is certainly complete, for the barrier of the next one."""
         with self._machine:
             return self._files.confirmed_id
 
     @property
     def needed(self) -> frozenset[str]:
         """Files that no sweep deletes: a retained checkpoint, or one under way, may refer to them.
-        Those of a checkpoint whose manifest could not be read are not among them."""
+        Excludes the files of a checkpoint whose manifest could not be read."""
         with self._machine:
             return self._files.needed
 
@@ -60,7 +60,7 @@ class SharedFilesHost:
             return self._files.has_unread
 
     def files_of(self, checkpoint_id: CheckpointId) -> frozenset[str]:
-        """The files that a retained checkpoint shares, as far as its manifest could be read."""
+        """Returns the shared files of a retained checkpoint if its manifest could be read."""
         with self._machine:
             return self._files.files_of(checkpoint_id)
 
@@ -69,7 +69,7 @@ class SharedFilesHost:
             self._files.on_triggered(checkpoint_id)
 
     def on_acknowledged_late(self, attempt: Attempt, snapshot: SubtaskSnapshot) -> None:
-        """Deletes files of an acknowledgement that comes after its checkpoint has ended."""
+        """Deletes the files of an acknowledgement that arrives after its checkpoint has ended."""
         names = set(shared_names([snapshot]))
         if names:
             with self._machine:
@@ -77,7 +77,8 @@ class SharedFilesHost:
             self._delete(attempt, stray)
 
     def on_completed(self, attempt: Attempt, manifest: Manifest) -> None:
-        """After a failure, also looks for files that were written and never acknowledged."""
+        """Deletes files that no checkpoint needs any more. After a failure, it also looks for files
+        that were written but never acknowledged."""
         checkpoint_id = manifest.checkpoint_id
         with self._machine:
             if manifest.kind is CheckpointKind.SAVEPOINT:
@@ -97,8 +98,9 @@ class SharedFilesHost:
         *,
         may_be_complete: bool = False,
     ) -> None:
-        """`acknowledged`: the shared files that subtasks wrote for it, or that it refers to.
-        `may_be_complete`: its manifest may exist, so its files wait for the next sweep."""
+        """`acknowledged`: the shared files that subtasks wrote for the checkpoint, or that it
+        refers to. If `may_be_complete`, its manifest may exist, so its files wait for the next
+        sweep."""
         written = () if may_be_complete else acknowledged
         with self._machine:
             names = self._files.on_aborted(checkpoint_id, written)
@@ -106,10 +108,10 @@ class SharedFilesHost:
         self._delete(attempt, names)
 
     def on_discarded(self, attempt: Attempt, point: RetainedPoint) -> Callable[[], None]:
-        """Call the result, from any thread, once the checkpoint's manifest is deleted: until then
-        a restore may still need its files."""
+        """Returns a function that deletes the files. Call it, on any thread, once the checkpoint's
+        manifest is deleted: until then a restore may still need the files."""
         if point.is_claimed or point.is_savepoint:
-            return lambda: None  # not of this run's directory, or of no shared one
+            return lambda: None  # it has no files in this run's shared directory
         return lambda: self._let_go(attempt, point.checkpoint_id)
 
     def _let_go(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
@@ -121,7 +123,7 @@ class SharedFilesHost:
             self._sweep(attempt)
 
     def sweep(self, attempt: Attempt) -> None:
-        """Deletes what earlier attempts and failed checkpoints wrote, acknowledged or not."""
+        """Deletes the files of earlier attempts and failed checkpoints, acknowledged or not."""
         self._executor.submit(self._sweep, attempt)
 
     def _sweep(self, attempt: Attempt) -> None:
@@ -139,7 +141,7 @@ class SharedFilesHost:
             self._executor.submit(self._delete_now, attempt, names)
 
     def _delete_now(self, attempt: Attempt, names: list[str]) -> None:
-        """Checks the lease: the files are a successor's once it owns the run."""
+        """Checks the lease first: once a successor owns the run, the files are the successor's."""
         if not names or not self._owns_run(attempt):
             return
         try:
@@ -151,8 +153,8 @@ class SharedFilesHost:
 def discard_claimed(store: CheckpointStore, location: str) -> None:
     """Deletes a point of another run, and its shared files that no other point there needs.
 
-    Reads what the others need before it deletes anything; if that is not known, the files stay.
-    Raises Retryable if the storage fails.
+    Finds out which files the other points need before it deletes anything. If that cannot be known,
+    the shared files stay. Raises Retryable if the storage fails.
     """
     root, _, name = location.rstrip("/").rpartition("/")
     own = _names_of_point(store, location)
@@ -183,7 +185,7 @@ def _retained(
 
 
 def _names_of_point(store: CheckpointStore, location: str) -> set[str] | None:
-    """None: its manifest is damaged, so its files are not known. Raises Retryable."""
+    """Returns None if a damaged manifest hides which files the point needs. Raises Retryable."""
     try:
         return set(shared_names(store.manifest(location).subtasks))
     except CorruptSnapshot as damage:
@@ -192,7 +194,7 @@ def _names_of_point(store: CheckpointStore, location: str) -> set[str] | None:
 
 
 def shared_names(snapshots: Iterable[SubtaskSnapshot]) -> Iterator[str]:
-    """The files that other checkpoints may also refer to."""
+    """Yields the names of the files that other checkpoints may also refer to."""
     for snapshot in snapshots:
         for operator in snapshot.operators:
             for state in operator.states:

@@ -1,8 +1,8 @@
 """Takes a checkpoint from its request to its barriers, and has sinks commit once it has completed.
 
 `TriggerDesk` hosts the decider: it starts the request whose turn it is, or refuses it before it
-gets an id. `BarrierInjection` prepares the location and informs every slot, one checkpoint after
-the other, so that slots hear of them in the order of their ids, however long the storage takes.
+gets an id. `BarrierInjection` prepares the location and informs every slot. It takes one checkpoint
+after the other, so that slots get them in the order of their ids, however long the storage takes.
 `CommitWatch` watches until all sinks have committed. `checkpoint_host` calls all three.
 
 Source: Flink, `CheckpointCoordinator.startTriggeringCheckpoint`.
@@ -48,7 +48,7 @@ class TriggerDesk:
         self._listener = listener
         self._settings = context.settings
         self._decider = TriggerDecider(rules=_rules(self._settings))
-        self._refusal_shown = False  # of a periodic one, in this attempt
+        self._refusal_shown = False  # of a periodic request, in this attempt
 
     def on_running(self) -> None:
         self._refusal_shown = False
@@ -71,7 +71,7 @@ class TriggerDesk:
         self._decider.on_reservation_wanted(self._context.clock.monotonic_ms())
 
     def on_request(self, request: TriggerRequest) -> bool:
-        """False: too many requests are waiting."""
+        """Returns False if too many requests are waiting."""
         is_queued = self._decider.on_request(request)
         if not is_queued:
             self._show_refusal(request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)
@@ -80,9 +80,9 @@ class TriggerDesk:
     def start_what_is_due(
         self, now_ms: float, start: Callable[[TriggerRequest], None], is_busy: Callable[[], bool]
     ) -> float | None:
-        """Returns when something else may start (None: not before another event).
+        """Returns when the next request may start, or None if that depends on another event.
 
-        Nothing starts while the last one `is_busy` being triggered.
+        Nothing starts while `is_busy` says that the last checkpoint is still being triggered.
         """
         while not is_busy():
             match self._decider.next(now_ms):
@@ -105,7 +105,7 @@ class TriggerDesk:
         self._decider.on_aborted(request, self._context.clock.monotonic_ms())
 
     def _refuse(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
-        """A periodic one is refused at every beat; one report per attempt is enough."""
+        """A periodic request is refused at every interval; one report per attempt is enough."""
         if request is not PERIODIC or not self._refusal_shown:
             self._show_refusal(request, reason)
         self._refusal_shown = self._refusal_shown or request is PERIODIC
@@ -127,7 +127,8 @@ class TriggerDesk:
 
 
 def _rules(settings: Settings) -> TriggerRules:
-    """Only one checkpoint can keep records in flight, so if barriers overtake, savepoints wait."""
+    """Makes savepoints wait if barriers may overtake records: only one checkpoint at a time can
+    store records in flight."""
     checkpointing, barriers = settings.checkpointing, settings.barriers
     may_overtake = barriers.unaligned or barriers.cap_action is CapAction.UNALIGNED
     return TriggerRules(
@@ -181,7 +182,7 @@ class BarrierInjection:
         self._files.prepare(attempt, underway.checkpoint_id, underway.location)
 
     def on_prepared(self, underway: Underway, attempt: AttemptHost | None) -> None:
-        """Starts its barriers; None: the attempt has ended meanwhile."""
+        """Starts the checkpoint's barriers, unless the attempt has ended meanwhile (None)."""
         barrier_of = underway.checkpoint_id
         check(not underway.is_prepared, "barriers start once", checkpoint_id=barrier_of)
         underway.is_prepared = True
@@ -202,11 +203,11 @@ class BarrierInjection:
 
 
 class CommitWatch:
-    """Follows one attempt at a time: the restored one commits what an older one had not."""
+    """Follows the commits of one attempt: a restored attempt commits what the older one had not."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        self.newest_ms: int | None = None  # wall time of the newest that all sinks have committed
+        self.newest_ms: int | None = None  # wall time at which all sinks had last committed
         self._sinks: frozenset[SubtaskId] = frozenset()
         self._waiting: dict[CheckpointId, Underway] = {}
 
@@ -217,7 +218,8 @@ class CommitWatch:
         self._waiting = {}
 
     def on_completed(self, underway: Underway, attempt: AttemptHost | None) -> None:
-        """Have sinks commit it; None: the attempt ended meanwhile, and the restored one commits."""
+        """Have sinks commit it. If `attempt` is None, the attempt has ended meanwhile, and the next
+        one commits."""
         checkpoint_id = underway.checkpoint_id
         is_new = checkpoint_id not in self._waiting
         check(is_new, "a checkpoint completes once", checkpoint_id=checkpoint_id)
@@ -233,7 +235,7 @@ class CommitWatch:
                 attempt.announce_completed(permit)
 
     def on_committed(self, message: Committed) -> None:
-        """Emits `CheckpointCommitted`, once, when the last sink has committed."""
+        """Emits `CheckpointCommitted` once, when the last sink has committed."""
         underway = self._waiting.get(message.checkpoint_id)
         if underway is None:
             return

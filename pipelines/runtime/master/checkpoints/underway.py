@@ -1,8 +1,8 @@
-"""One checkpoint as its host knows it: the coordinator's own object, and what happens outside it.
+"""One checkpoint as its host sees it: the coordinator's own object, and the facts outside it.
 
-Collects what subtasks report until the checkpoint ends, and sums it up for the journal. Every part
-of the driver that follows checkpoints keeps its facts here; their collections hold these objects
-and nothing else. Listeners of the host implement `CheckpointListener`.
+Collects the reports of the subtasks until the checkpoint ends, and sums them up for the journal.
+Every part of the driver that follows checkpoints keeps its facts here, and holds only collections
+of these objects. Listeners of the host implement `CheckpointListener`.
 """
 
 from concurrent.futures import Future
@@ -28,7 +28,10 @@ from pipelines.runtime.master.job_events import ManifestWritten
 
 @dataclass(slots=True, kw_only=True)
 class Underway:
-    """Moments are monotonic, except `trigger_wall_ms`. `checkpoint` has the phase."""
+    """A checkpoint under way; `checkpoint` has its phase.
+
+    Times are monotonic, except `trigger_wall_ms`.
+    """
 
     checkpoint: Checkpoint
     location: str
@@ -43,7 +46,7 @@ class Underway:
     is_ours: bool = True  # False: another driver has published under this id
     is_prepared: bool = False  # its location is ready, and its barriers have started
     shared_names: set[str] = field(default_factory=set)  # of shared files that were acknowledged
-    sinks_left: set[SubtaskId] = field(default_factory=set)  # complete, and not committed by these
+    sinks_left: set[SubtaskId] = field(default_factory=set)  # have not committed it yet
 
     @property
     def checkpoint_id(self) -> CheckpointId:
@@ -59,12 +62,12 @@ class Underway:
 
     @property
     def point(self) -> RetainedPoint:
-        """The point that it is once it has completed."""
+        """The recovery point that this checkpoint becomes when it completes."""
         is_savepoint = self.kind is CheckpointKind.SAVEPOINT
         return RetainedPoint(self.checkpoint_id, self.location, is_savepoint)
 
     def on_acknowledged(self, message: Acknowledged, now_ms: float) -> SubtaskPhases:
-        """Returns the subtask's phases, with the time by the coordinator's clock."""
+        """Returns the subtask's phases; `acknowledged_ms` is by the coordinator's clock."""
         elapsed_ms = now_ms - self.triggered_ms
         phases = msgspec.structs.replace(message.phases, acknowledged_ms=elapsed_ms)
         self.phases.append(phases)
@@ -103,10 +106,10 @@ class Underway:
 
 
 class CheckpointListener:
-    """Hears what becomes of each checkpoint, on the job master's thread."""
+    """Is called with the outcome of each checkpoint, on the job master's thread."""
 
     def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
-        """All have acknowledged; the manifest is written next."""
+        """All subtasks have acknowledged; the manifest is written next."""
         raise NotImplementedError
 
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:

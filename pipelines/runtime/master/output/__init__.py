@@ -1,1 +1,1 @@
-"""The output of a run: whose the targets are, what was published, what earlier runs left."""
+"""The output of a run: who holds the targets, what was published, what earlier runs left."""

@@ -1,15 +1,15 @@
-"""A run's claims to its targets, and the end of what runs of its pipeline left there unfinished.
+"""A run's claims to its targets, and the removal of unfinished output that runs left there.
 
-A claim is made once, and kept in the run's directory before its target sees it. So a driver that
+A run makes a claim once, and stores it in its directory before the target sees it. So a driver that
 follows a dead one knows whether the run has ever had a target, and never takes it over a second
 time (`domain.ownership`).
 
 Output that was written, staged or prepared for a checkpoint that never completed stays in the
-target when its run is cancelled or killed: no later checkpoint commits it. Before it writes, a run
-ends what earlier runs of its pipeline left; when it ends, it ends its own. Only the run that holds
-the target may do so; the target checks that. A recovery point needs what its committables name: a
-run that restores it commits that first. A point that cannot be read does not count as absent: its
-run is then in doubt, and its output stays.
+target when its run is cancelled or killed: no later checkpoint commits it. Before a run writes, it
+discards what earlier runs of its pipeline left; when it ends, it discards its own. Only the run
+that holds the target may do so; the target checks that. A recovery point needs the output that its
+committables name: a run that restores it commits that output first. A point that cannot be read
+does not count as absent: its run is then in doubt, and its output stays.
 """
 
 import logging
@@ -42,12 +42,12 @@ from pipelines.storage.store import CheckpointStore
 
 
 class InDoubt(Exception):
-    """It is not known what the points of a run need. Says why in a sentence."""
+    """It is not known which output the points of a run need. The message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`names`: of output that a point needs. `doubts`: why that is not known of a run."""
+    """`names`: the output that points need. `doubts`: for each run in doubt, the reason."""
 
     names: frozenset[str] = frozenset()
     doubts: Mapping[RunId, str] = field(default_factory=dict)
@@ -55,17 +55,20 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NeededOutput:
-    """As the driver of the run in `own` sees it. The first of `storage_roots` holds all runs."""
+    """Finds the output that points need, for the driver of the run in `own`.
+
+    The first of `storage_roots` contains the directories of all runs.
+    """
 
     own: RunDirectory
     store: CheckpointStore
     storage_roots: Collection[str]
 
     def of(self, runs: Collection[RunId], start: str | None) -> Need:
-        """The output that points of these runs of the pipeline need, or the point at `start`.
+        """Returns the output that points of these runs, or the point at `start`, need.
 
         Only a run's own points name its unfinished output: a run that restores one of them commits
-        that before it takes a point of its own.
+        that output before it takes a point of its own.
         """
         names: set[str] = set()
         doubts: dict[RunId, str] = {}
@@ -78,7 +81,7 @@ class NeededOutput:
         return Need(frozenset(names), doubts)
 
     def _named_by_run(self, run: RunDirectory, start: str | None) -> set[str]:
-        """Looks at the lease first: without a driver, the run adds no point meanwhile."""
+        """Checks the lease first: a run without a driver adds no point while this reads."""
         try:
             if not run.spec_file.exists():
                 raise InDoubt(f"This installation knows nothing of run {run.run_id}.")
@@ -92,7 +95,7 @@ class NeededOutput:
             raise InDoubt(f"The points of run {run.run_id} cannot be read: {error}") from error
 
     def _places(self, run: RunDirectory) -> list[SnapshotPlaces]:
-        """Where its settings send points: the settings of its start, and those it has since."""
+        """Returns the places of the run's points, by its first settings and by its present ones."""
         spec = msgspec.json.decode(run.spec_file.read_bytes(), type=RunSpec)
         changed = newest_event(run.journal_file, SettingsChanged)
         given = [spec.settings, *([changed.settings] if changed is not None else [])]
@@ -110,8 +113,8 @@ class NeededOutput:
             yield from self.store.published(root, among=own)
 
     def _check_mounted(self, root: str, filled: str, run: RunDirectory) -> None:
-        """An empty `root` has no point, or its disk is not mounted: then `filled`, which also holds
-        points of other runs, is empty, too. Raises InDoubt."""
+        """Raises InDoubt if an empty `root` may be on an unmounted disk. Then `filled`, which also
+        contains points of other runs, is empty, too."""
         home = next(iter(self.storage_roots))
         if scheme_of(root) or root.startswith(f"{home.rstrip('/')}/") or self.store.names(filled):
             return
@@ -123,7 +126,8 @@ class NeededOutput:
 
 
 def _may_have_points(root: str, run: RunDirectory) -> bool:
-    """A journal of several segments has only the newest point."""
+    """Returns True if the journal knows a point below `root`. A journal whose oldest segments are
+    gone keeps only the newest point, so there any point counts."""
     is_cut_short = any(segment.base for segment in segments_of(run.journal_file))
     newest = newest_event(
         run.journal_file,
@@ -134,7 +138,7 @@ def _may_have_points(root: str, run: RunDirectory) -> bool:
 
 
 def named_by(manifest: Manifest) -> Iterator[str]:
-    """All texts in what the sinks of a point have prepared; the names of output are among them."""
+    """Yields all texts in the committables of a point; the names of output are among them."""
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
             yield from texts_in(operator.committables)
@@ -142,7 +146,7 @@ def named_by(manifest: Manifest) -> Iterator[str]:
 
 
 def texts_in(value: Json) -> Iterator[str]:
-    """The texts in plain JSON, without the names of fields."""
+    """Yields the texts in plain JSON, without the names of fields."""
     match value:
         case str():
             yield value
@@ -155,10 +159,10 @@ def texts_in(value: Json) -> Iterator[str]:
 
 
 RUNS_NAMED_MAX = 20
-"""The limit for one event."""
+"""The limit of runs that one event names."""
 
 PATIENCE_AT_THE_END_S = 10.0
-"""The limit for one request to a target when only this is left of the run."""
+"""The time limit for one request to a target when only the clean-up of the run is left."""
 
 NEEDED = "A recovery point needs them: a run that restores it commits them."
 
@@ -167,7 +171,7 @@ log = logging.getLogger("ftdash.driver")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Unfinished output of one kind with one fate. `why_kept` None: it is discarded."""
+    """Unfinished output of one kind, discarded if `why_kept` is None."""
 
     what: str
     why_kept: str | None
@@ -185,7 +189,7 @@ class Share:
 
 
 def shares(found: Iterable[Unfinished], need: Need) -> list[Share]:
-    """Discards what no point needs, unless its run is in doubt; keeps everything else. Pure."""
+    """Groups output by its fate: kept if a point needs it or its run is in doubt. Pure."""
     by_fate: dict[tuple[str, str | None], list[Unfinished]] = {}
     for item in found:
         why_kept = NEEDED if item.name in need.names else need.doubts.get(item.run_id)
@@ -195,8 +199,10 @@ def shares(found: Iterable[Unfinished], need: Need) -> list[Share]:
 
 
 class Leftovers:
-    """Handles all targets of one run. `emit` writes to its journal. `check_held` raises if another
-    driver has the run, which may have begun to write since its points were looked at."""
+    """Handles all targets of one run. `emit` writes to its journal.
+
+    `check_held` raises if another driver has the run, which may have begun to write meanwhile.
+    """
 
     def __init__(
         self,
@@ -211,9 +217,9 @@ class Leftovers:
         self._check_held = check_held
 
     def discard_earlier(self, sinks: Iterable[tuple[Uid, Sink]], start: str | None) -> None:
-        """Ends what other runs left, before this one writes. `start`: the point it starts from.
+        """Discards the leftovers of other runs before this run, which starts at `start`, writes.
 
-        Raises TargetTaken if another run holds a target, Retryable.
+        Raises TargetTaken if another run holds a target, and Retryable.
         """
         for uid, sink in sinks:
             if isinstance(sink, LeavesUnfinished):
@@ -226,8 +232,8 @@ class Leftovers:
                     self._say_refused(uid, sink, refusal)
 
     def discard_own(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
-        """Ends what this run leaves, once none of its subtasks writes any more. A target that does
-        not answer, or that another run holds by now, is left to the next run of the pipeline."""
+        """Discards the leftovers of this run, once none of its subtasks writes any more. If a
+        target does not answer, or another run has taken it, the pipeline's next run does this."""
         for uid, sink in sinks:
             if isinstance(sink, LeavesUnfinished):
                 try:
@@ -299,7 +305,7 @@ class TargetClaims:
 
     def hold(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
         """Call before an attempt begins. 1. Find the holders of targets not claimed yet. 2. Write
-        the claims. 3. Hold all targets. 4. Report those that were taken from a run.
+        the claims. 3. Hold all targets. 4. Report the targets that were taken from another run.
 
         Raises TargetTaken, Retryable, Rejected, LeaseLost.
         """
@@ -318,7 +324,7 @@ class TargetClaims:
             self._say(uid, held[uid].target, claim)
 
     def followed(self, uid: Uid) -> RunId | None:
-        """The run that held the target before this one. None: not known, or there was none."""
+        """Returns the run that held the target before this one, or None if none is known."""
         claim = self._known().get(uid)
         return None if claim is None or claim.follows is None else claim.follows.run_id
 
@@ -348,7 +354,7 @@ class TargetClaims:
         self._claims = claims
 
     def _say(self, uid: Uid, target: str, claim: Claim) -> None:
-        """Reports nothing between the runs of one installation."""
+        """Reports a takeover, but not one between runs of the same installation."""
         before = claim.follows
         if before is not None and before.installation != self._run.installation:
             event = TargetTakenOver(

@@ -1,6 +1,6 @@
-"""Enters into the journal what each completed checkpoint read and gave to its sinks.
+"""Records in the journal what each completed checkpoint read and passed to its sinks.
 
-Enters it before sinks commit, so that all visible output is in the ledger. Judges nothing; the
+Records it before sinks commit, so that all visible output is in the ledger. Judges nothing; the
 audit does, when it reads the output again.
 """
 
@@ -18,7 +18,7 @@ from pipelines.points.contents import source_records_of
 
 @dataclass(slots=True)
 class SourceCut:
-    """How far one source had been read at a point, by all of its subtasks together."""
+    """The position of one source at a point, over all of its subtasks."""
 
     records: int = 0
     positions: list[Json] = field(default_factory=list)
@@ -26,14 +26,14 @@ class SourceCut:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStart:
-    """Where the ledger of an attempt goes on."""
+    """The entry and the positions from which the ledger of an attempt continues."""
 
     entry: LedgerEntry | None = None
     read: Mapping[Uid, SourceCut] = field(default_factory=dict)
 
     @classmethod
     def at(cls, manifest: Manifest) -> "LedgerStart":
-        """Enters the point once more, without inputs: where reading began is not known here."""
+        """Repeats the entry of the point, without inputs: where reading began is not known here."""
         return cls(_entry(manifest, []), _read_up_to(manifest))
 
 
@@ -50,8 +50,8 @@ class RunLedger:
         start: LedgerStart,
         gaps: Sequence[Gap] = (),
     ) -> None:
-        """Call when an attempt begins, before its sinks are fitted to the lineage's last point.
-        `gaps`: of input, that the run has gone past."""
+        """Call when an attempt begins, before its sinks are rewound to the lineage's last point.
+        `gaps`: the missing input that the run has skipped."""
         self._read = start.read
         self._emit(LedgerBegun(lineage=list(lineage), start=start.entry, gaps=list(gaps)))
 

@@ -1,1 +1,1 @@
-"""What people ask of a running driver, and how each request is answered."""
+"""The requests that people make to a running driver, and the answer to each."""

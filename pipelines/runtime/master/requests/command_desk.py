@@ -1,11 +1,11 @@
-"""Carries out commands to a running run: checkpoints, savepoints, the end, faults on purpose.
+"""Carries out commands to a running run: checkpoints, savepoints, its end, faults on purpose.
 
-Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
+Each command gets one answer (`request_desk`). Does not decide when a checkpoint starts.
 
 The faults are kills of a slot or the driver, and slow storage. A kill waits for its moment no
-longer than requested. The process that is to die gives up by its own clock (`runtime.faults`); once
-that is certain, the request has failed. At most one driver carries out a kill: a successor answers
-it.
+longer than requested. The process that is to die cancels the kill by its own clock
+(`runtime.faults`). Once that is certain, the request has failed. At most one driver carries out a
+kill: if it dies first, its successor only answers the request.
 """
 
 import contextlib
@@ -54,9 +54,9 @@ from pipelines.runtime.master.run_context import RunContext, RunRecord
 @dataclass(frozen=True, slots=True)
 class _SlotKill:
     command: KillSlot
-    attempt: Attempt | None  # None: of its replacement, which has not arrived
+    attempt: Attempt | None  # None: the kill is for the slot's replacement, which has not arrived
     pid: int
-    until_ms: float  # monotonic: after this it can no longer happen
+    until_ms: float  # monotonic; after this the kill can no longer happen
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class _DriverKill:
 
 
 class FaultDesk:
-    """Each request gets one answer: when it has happened, or when it can no longer happen."""
+    """Answers each request once: when the fault has happened, or when it can no longer happen."""
 
     def __init__(self, desk: RequestDesk, attempts: Attempts, context: RunContext) -> None:
         self._desk = desk
         self._attempts = attempts
         self._context = context
-        self._slot_kills: list[_SlotKill] = []  # requested, and the slot still lives
+        self._slot_kills: list[_SlotKill] = []  # requested, while the slot is alive
         self._driver_kills: list[_DriverKill] = []
 
     # Requests.
@@ -120,20 +120,20 @@ class FaultDesk:
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
 
     def on_slot_arriving(self, event: SlotArrived) -> None:
-        """Before its deployment is sent: it may be the replacement that is to die."""
+        """Call before the slot gets its deployment: it may be the replacement that is to die."""
         host, hello = self._attempts.host, event.hello
         if host is None or event.attempt != host.attempt:
             return
         for kill in self._taken(lambda k: (k.attempt, k.command.slot) == (None, hello.slot)):
             self._slot_kills.append(replace(kill, attempt=event.attempt, pid=hello.pid))
             die = Die(moment=kill.command.moment, within_s=self._left_s(kill))
-            with contextlib.suppress(OSError):  # it is gone, as its reader notices
+            with contextlib.suppress(OSError):  # the slot is gone; its reader notices that
                 event.link.send(die)
 
     # Outcomes.
 
     def on_slot_gone(self, attempt: Attempt, slot: int) -> None:
-        """The slot's end is what these requests wanted."""
+        """Answers the kills of this slot: it is dead, as requested."""
         for kill in self._taken(lambda k: (k.attempt, k.command.slot) == (attempt, slot)):
             message = f"Slot {slot} (pid {kill.pid}) is dead."
             self._desk.answer(kill.command.request_id, RequestOutcome.SUCCEEDED, message)
@@ -167,7 +167,7 @@ class FaultDesk:
         self._desk.answer(command.request_id, RequestOutcome.FAILED, message)
 
     def _until_ms(self, within_s: float) -> float:
-        """Allows a heartbeat timeout: a slot may hear of it, or its end be noticed, that late."""
+        """Adds a heartbeat timeout: the request, or the notice of the end, may come that late."""
         settings = self._context.settings
         return self._context.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat.timeout_ms
 
@@ -271,7 +271,7 @@ class CommandDesk:
         self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
 
     def _undo_start(self, command: UndoStart) -> None:
-        """It is answered when the output is back, or the run has ended otherwise."""
+        """The answer comes when the output is back, or when the run has ended otherwise."""
         try:
             problem = self._undo.problem()
         except Rejected as refusal:
@@ -283,7 +283,7 @@ class CommandDesk:
         self._failures.undo_start()
 
     def _change_settings(self, command: ChangeSettings) -> None:
-        """Emits the event first, because a later driver of the run goes by it."""
+        """Emits the event first, because a later driver of the run takes the settings from it."""
         try:
             given = changed_settings(self._given_settings, command.settings)
             self._check_fits(parse_settings(given))

@@ -1,6 +1,6 @@
 """Takes commands from the inbox and gives each exactly one answer.
 
-The inbox is a directory that a thread of this desk looks into; everything else happens on the job
+The inbox is a directory that a thread of this desk polls; everything else happens on the job
 master's thread.
 """
 
@@ -19,7 +19,7 @@ INBOX_PERIOD_S = 0.05
 
 
 def is_cancelled(inbox: Inbox) -> bool:
-    """For a driver whose desk is not open yet. Takes nothing out."""
+    """Returns True if the inbox has a cancellation; leaves it there for a desk that opens later."""
     return any(isinstance(each, Cancel) for each in inbox.pending())
 
 
@@ -41,7 +41,7 @@ class RequestDesk:
         self._emit(RequestAccepted(request_id=command.request_id))
 
     def was_taken_up(self, request_id: RequestId) -> bool:
-        """True if an earlier driver took the request up and died before answering it."""
+        """Returns True if an earlier driver took the request up and died before answering it."""
         return self._inbox.was_taken_up(request_id)
 
     def answer(
@@ -51,7 +51,7 @@ class RequestDesk:
         message: str,
         path: str | None = None,
     ) -> None:
-        """Ignores None, which requests nothing, and a request that was answered."""
+        """Ignores None (there was no request), and a request that was answered before."""
         if request_id is None or request_id not in self._waiting:
             return
         self._waiting.remove(request_id)
@@ -61,18 +61,18 @@ class RequestDesk:
     def conclude(
         self, request_id: RequestId, outcome: RequestOutcome, message: str, path: str
     ) -> None:
-        """Answer a request that an earlier driver may have accepted."""
+        """Answers a request that an earlier driver may have accepted."""
         self._waiting.add(request_id)
         self.answer(request_id, outcome, message, path)
 
     def close(self, why: str) -> None:
-        """The run is over: answers every request that still waits."""
+        """Answers every request that still waits, because the run is over."""
         self._closed.set()
         for request_id in sorted(self._waiting):
             self.answer(request_id, RequestOutcome.FAILED, why)
 
     def _watch(self) -> None:
-        """A driver that cannot hear commands must not look as if it did, so it ends."""
+        """Ends the driver if it cannot read commands: it must not seem to accept them."""
         try:
             self._pass_on_commands()
         except OSError as error:

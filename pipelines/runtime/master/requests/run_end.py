@@ -1,13 +1,14 @@
-"""Decides after which point a run ends, and as what: finished, or cancelled with a savepoint.
+"""Decides which point ends a run, and how it ends: finished, or cancelled with a savepoint.
 
-The driver records that a point is to stop the run before it publishes the manifest, and publishes
-it before anything ends. So a driver that finds the manifest knows what it is for. A later failure
-(a sink that cannot commit, a slot or the driver that dies) is one of the attempt: the run goes back
-to that very point and to no older one, commits what it prepared, reads nothing more, and ends with
-it. Flink fails the job there instead, and leaves the commit to a restore of the savepoint.
+Before the driver publishes the manifest, it records that the point is to stop the run. It publishes
+the manifest before anything ends. So a later driver that finds the manifest knows its purpose. A
+later failure (a sink that cannot commit, a slot or the driver that dies) is a failure of the
+attempt. The run goes back to exactly that point, commits what the point prepared, reads nothing
+more, and ends with it. Flink fails the job there instead, and leaves the commit to a restore of the
+savepoint.
 
-The checkpoint host reports each checkpoint that is published, completed or aborted; from that
-follow the answers to requests, and the end. Decides nothing about checkpoints.
+The checkpoint host reports each checkpoint that is published, completed or aborted. These reports
+lead to the answers to requests, and to the end. Decides nothing about checkpoints.
 
 Source: Flink, `StopWithSavepointTerminationHandlerImpl`, `StopWithSavepointStoppingException`.
 """
@@ -33,26 +34,26 @@ from pipelines.runtime.master.run_context import RunRecord
 
 
 class RunEnd:
-    """`stopping`: what an earlier driver of the run has recorded."""
+    """Decides on the end of the run. `stopping`: the record of an earlier driver of the run."""
 
     def __init__(self, record: RunRecord, stopping: RunStopping | None) -> None:
         self._record = record
         self._stopping = stopping
-        self._intended: RunStopping | None = None  # its point is not known to be complete
+        self._intended: RunStopping | None = None  # its point may not be complete yet
         self._has_committed = False
         self._is_output_lost = False
 
     @property
     def is_due(self) -> bool:
-        """The last point is complete; an attempt that begins now only commits what it prepared."""
+        """True once the last point is complete: an attempt that begins then only commits output."""
         return self._stopping is not None
 
     def is_asked_by(self, request_id: RequestId) -> bool:
-        """True if the command has its point already; it is answered when the run has ended."""
+        """Returns True if the command has its point already. The end of the run answers it."""
         return self._stopping is not None and self._stopping.request_id == request_id
 
     def on_publishing(self, request: TriggerRequest, path: str) -> None:
-        """Recorded first: a driver that finds the point must not let the run go on."""
+        """Records first that the point stops the run: no driver that finds it may continue."""
         if not request.stops_run or self._stopping is not None:
             return
         check(self._intended is None, "one point at a time is to stop the run", path=path)
@@ -69,11 +70,11 @@ class RunEnd:
         self._stopping = self._decided(request, StopStage.PUBLISHED) or self._stopping
 
     def on_aborted(self, request: TriggerRequest) -> None:
-        """The run goes on, whatever is left in the storage; recorded before anyone hears of it."""
+        """Records, before any answer, that the run continues, whatever the storage contains."""
         self._decided(request, StopStage.GIVEN_UP)
 
     def _decided(self, request: TriggerRequest, stage: StopStage) -> RunStopping | None:
-        """None: it is not the request whose manifest is being published."""
+        """Returns None unless `request` is the one whose manifest is being published."""
         intended = self._intended
         if intended is None or not request.stops_run or request.request_id != intended.request_id:
             return None
@@ -83,10 +84,11 @@ class RunEnd:
         return decided
 
     def check_start(self, location: str | None) -> None:
-        """Where an attempt is about to start: at the last point, unless that is of no use any more.
+        """Checks where an attempt is about to start, once the run has its last point.
 
-        Without its final checkpoint a run reads its tail again. Raises CorruptSnapshot for a
-        savepoint: the operator was promised that the run has ended there.
+        If that point has become unusable and was a checkpoint, the run reads the rest of its input
+        again. Raises CorruptSnapshot if it was a savepoint, because the operator was promised that
+        the run has ended there.
         """
         if self._stopping is None or self._stopping.path == location:
             return
@@ -103,7 +105,7 @@ class RunEnd:
         self._is_output_lost = True
 
     def on_all_committed(self) -> None:
-        """No slot has anything left to do."""
+        """Ends the run: no slot has anything left to do."""
         self._has_committed = True
         stopping = self._stopping
         if stopping is None or not stopping.cancels_run:
@@ -114,7 +116,7 @@ class RunEnd:
         self._record.end(JobStatus.CANCELED, reason)
 
     def reason_of_failure(self, reason: str) -> str:
-        """Adds what is left of a run that failed after its last point was complete."""
+        """Adds what a restore can do, if the run failed after its last point was complete."""
         if self._stopping is None:
             return reason
         point = f"{reason.rstrip('.')}. The point {self._stopping.path}"
@@ -129,12 +131,12 @@ class RunEnd:
         )
 
     def reason_of_cancellation(self, reason: str) -> str:
-        """As of a failure; but a cancelled run may leave none of its own checkpoints."""
+        """Like `reason_of_failure`, but only for savepoints: a cancelled run may keep no others."""
         is_kept = self._stopping is not None and self._stopping.kind is CheckpointKind.SAVEPOINT
         return self.reason_of_failure(reason) if is_kept else reason
 
     def answer(self, desk: RequestDesk, reason: str) -> None:
-        """Answers the request for the end once the end has come."""
+        """Answers the request that ended the run, once the run has ended."""
         if self._stopping is None or self._stopping.request_id is None:
             return
         path, is_done = self._stopping.path, self._has_committed
@@ -149,7 +151,7 @@ class RunEnd:
 
 
 class CheckpointOutcomes(CheckpointListener):
-    """Guarantee: what the end of the run depends on is recorded before the request is answered."""
+    """Guarantee: it answers a request only after it has recorded what the end depends on."""
 
     def __init__(
         self, *, desk: RequestDesk, end: RunEnd, recovery: RecoveryWatch, restart: RestartBackoff
@@ -166,7 +168,7 @@ class CheckpointOutcomes(CheckpointListener):
         self._restart.on_progress()
         self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
         self._end.on_completed(request)
-        if not request.stops_run:  # otherwise answered when the run has ended
+        if not request.stops_run:  # otherwise the end of the run answers it
             outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
             self._desk.answer(request.request_id, outcome, message, path)
 

@@ -1,16 +1,17 @@
 """Decides if a start from the beginning is undone: the run ends, and earlier output is put back.
 
-The start has set aside what earlier runs had committed. As long as the run has committed nothing,
-its end and a rewind of its sinks to that output lose nothing that a reader has seen. The attempt
-ends first; then the sinks are rewound as before any attempt (`attempts`), so a target that does not
-answer is tried again, and one that another run holds ends the run.
+The start has set aside the output that earlier runs had committed. As long as the run has committed
+nothing, ending it and rewinding its sinks to that output loses nothing that a reader has seen. The
+attempt ends first. Then the sinks are rewound as before any attempt (`attempts`): a target that
+does not answer is tried again, and a target that another run holds ends the run.
 
-The earlier output is read from journals. A run that committed nothing and did not go on from a
-point has no output of its own, so the one before it counts. That is also true of a run whose start
+The journals tell which output came before. A run that committed nothing and did not start from a
+point has no output of its own, so the run before it counts. The same is true of a run whose start
 was undone: its ledger begins with the output that was put back.
 
-The event that output is back comes before the end of the run. A driver that dies in between leaves
-the request in the inbox, or that event in the journal: its successor does the same again.
+The driver records that output is back before it ends the run. If it dies before that, the request
+is still in the inbox; if it dies after it, the event is in the journal. Either way its successor
+does the same again.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class StartUndo:
     def __init__(
         self, context: RunContext, points: RetainedPoints, is_publishing: Callable[[], bool]
     ) -> None:
-        """`points` are those of the run. `is_publishing`: a checkpoint may be complete by now."""
+        """`points`: those of the run. `is_publishing`: a checkpoint may be complete already."""
         self._context = context
         self._points = points
         self._is_publishing = is_publishing
@@ -46,16 +47,16 @@ class StartUndo:
 
     @property
     def is_due(self) -> bool:
-        """No attempt begins any more; instead, sinks are rewound to `output_before`."""
+        """True if no attempt may begin any more: instead, sinks are rewound to `output_before`."""
         return self._asked is not None or self._has_put_back or self._context.spec.puts_back
 
     @property
     def output_before(self) -> Lineage:
-        """As `Sink.rewind` takes it. Raises Rejected if it cannot be found out."""
+        """The output before this run, for `Sink.rewind`. Raises Rejected if it is not known."""
         return output_before(self._context.lease.run_directory, self._context.spec.follows)
 
     def problem(self) -> str:
-        """Why the start cannot be undone, in a sentence; empty if it can."""
+        """Returns a sentence that says why the start cannot be undone, or "" if it can."""
         spec = self._context.spec
         if spec.puts_back and self._asked is None:
             return ""
@@ -81,7 +82,7 @@ class StartUndo:
         return ""
 
     def on_asked(self, command: UndoStart) -> None:
-        """Call when there is no problem."""
+        """Call if `problem` returns none."""
         self._asked = command
 
     def check_nothing_committed(self) -> None:
@@ -89,7 +90,7 @@ class StartUndo:
         check(not self._has_committed, "a start is undone before anything is committed")
 
     def on_put_back(self, lineage: Lineage) -> None:
-        """The sinks hold this output; the run is over."""
+        """Records that the sinks hold this output again, and ends the run."""
         record, asked = self._context.record, self._asked
         who = asked.requested_by if asked else self._context.spec.started_by
         record.emit(StartUndone(lineage=lineage))
@@ -103,24 +104,24 @@ class StartUndo:
         record.end(JobStatus.CANCELED, reason)
 
     def answer(self, desk: RequestDesk) -> None:
-        """Call once the journal says how the run ended: no driver starts it again."""
+        """Call once the journal says how the run ended, so that no driver starts it again."""
         request_id: RequestId | None = self._asked.request_id if self._asked else None
         if self._has_put_back:
             desk.answer(request_id, RequestOutcome.SUCCEEDED, "The output is back.")
 
     @property
     def _has_committed(self) -> bool:
-        """A driver may have died after it published a point and before it recorded that."""
+        """Checks the points, too: a driver may have died before it recorded one it published."""
         completed = self._context.journal.newest(CheckpointCompleted)
         own = (point for point in self._points.every_newest_first() if not point.is_claimed)
         return completed is not None or any(True for _ in own)
 
 
 def output_before(run: RunDirectory, follows: RunId | None) -> Lineage:
-    """For each run, up to which checkpoint its output was visible when the run began; as
-    `Sink.rewind` takes it. Empty: there was none.
+    """Returns, as `Sink.rewind` takes it, the output that was visible when the run began: for each
+    run, the last checkpoint whose output was. It is empty if there was no output.
 
-    `follows`: the run before it. Raises Rejected if a run before it is not known here.
+    `follows`: the run before this one. Raises Rejected if an earlier run is not known here.
     """
     seen = {run.run_id}
     while follows is not None and follows not in seen:
@@ -141,7 +142,7 @@ def output_before(run: RunDirectory, follows: RunId | None) -> Lineage:
 
 
 def _visible(run: RunDirectory) -> Lineage:
-    """What the newest attempt began with, and what the run has committed since."""
+    """Returns the output that the newest attempt began with, and that the run committed since."""
     begun = newest_envelope(run.journal_file, LedgerBegun)
     if begun is None or not isinstance(begun.event, LedgerBegun):
         return []

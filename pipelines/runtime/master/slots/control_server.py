@@ -1,8 +1,8 @@
 """Lets slots dial in: one listener per driver, one token per attempt.
 
-Turns connections into events of the job master's queue. A peer that cannot prove the current
-attempt's token is refused and reported before a single message of it is decoded. A slot that
-connects once more is refused, too.
+Turns connections into events of the job master's queue. It refuses and reports a peer that cannot
+prove the current attempt's token, before it decodes a single message of that peer. It also refuses
+a second connection of the same slot.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
 STRANGERS_MAX = 64
-"""Connections that prove nothing, in addition to an attempt's slots, which may all dial at once.
-Each holds a file and a thread of the driver, so they are few compared to the usual 1,024 files."""
+"""The limit of unproven connections, on top of an attempt's slots, which may all dial at once. Each
+takes a file and a thread of the driver, so the limit is far below the usual 1,024 files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """What is open for one attempt."""
+    """The address and the admission of one attempt."""
 
     address: SlotAddress
     admit: OncePerSlot = field(default_factory=OncePerSlot)
@@ -60,7 +60,7 @@ class ControlDoor(Protocol):
     """Lets slots in, and posts their messages to the master."""
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
-        """From now on only slots of this attempt are let in. Raises CertificateRefused."""
+        """Lets in only slots of this attempt from now on. Raises CertificateRefused."""
         ...
 
     def close(self) -> None: ...
@@ -70,11 +70,11 @@ class ControlServer:
     """Implements `ControlDoor`.
 
     Guarantee: `post` gets messages only from slots that have the attempt's token and, with TLS,
-    a certificate of the same authority; each slot of an attempt has one connection. No slot is let
-    in before the first attempt.
+    a certificate of the same authority; each slot of an attempt has one connection. No slot gets in
+    before the first attempt.
 
-    It also signals to all slots that the driver lives, on a thread of its own, as long as the
-    control loop gets on: a loop that waits for its disk does not end them.
+    A separate thread also sends heartbeats to all slots as long as the control loop makes progress,
+    so a loop that waits for its disk does not end them.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class ControlServer:
         self._port = GuardedPort(listen(networking), "control port", limits, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
-        """Makes a fresh secret; from now on only slots of this attempt are let in.
+        """Makes a fresh secret, and lets in only slots of this attempt from now on.
 
-        Reads the certificate again, as slots do: it may have expired, or have been replaced.
+        Reads the certificate again, as slots do: it may have expired or been replaced.
         """
         if (tls := load_tls(self._networking.slots)) is not None:
             tls.check()
@@ -141,18 +141,18 @@ class ControlServer:
 
     def _refused(self, refused: RefusedConnection) -> None:
         what = f"a control connection from {refused.address}: {refused.refusal}"
-        if refused.refusal is Refusal.DUPLICATE:  # it has the token: a slot that was given up, say
+        if refused.refusal is Refusal.DUPLICATE:  # it has the token, so it is no stranger
             log.warning("Refused: %s.", what)
             return
         self._post(StrangerRefused(refused.attempt, what))
 
     def _broken(self, problem: str) -> None:
-        """The listener is dead, and no slot could ever connect again; another driver gets another
-        port."""
+        """Ends the driver: its listener is dead, so no slot can connect any more. The next driver
+        gets another port."""
         self._post(WorkFailed(Retryable(f"No slot can connect any more: {problem}.")))
 
     def _serve(self, connection: Connection, claim: Claim) -> None:
-        """The token has proved the slot's attempt and number."""
+        """Reads one connection to its end; the token has proved the slot's attempt and number."""
         link = ControlLink(connection, SLOT_DECODER, self._now_ms)
         self._links[id(link)] = link
         try:

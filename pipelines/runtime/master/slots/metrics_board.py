@@ -1,8 +1,8 @@
 """Keeps the latest sample of every slot, and sums the samples up once a second for the journal.
 
-How far the sources have come is a position: the count of records before it, which every point holds
-and from which every attempt goes on. It is known once all slots of an attempt have reported theirs.
-A sum over some of them would fall and rise again with each restart, and so would the rate.
+The position of a run is the number of records that its sources have read. Every point stores it,
+and every attempt continues from there. It is known once all slots of an attempt have reported: a
+sum over some of them would fall and rise again with each restart, and so would the rate.
 """
 
 from collections import deque
@@ -15,15 +15,15 @@ from pipelines.runtime.control import Sampled
 
 METRICS_PERIOD_MS = 1000.0
 MEAN_OVER_MS = 10_000.0
-"""A source that reads in batches has nothing to show in many a second, and its speed is steady."""
+"""A source that reads in batches reads nothing in many seconds, though its mean speed is steady."""
 
 
 class MetricsBoard:
-    """Guarantee: `reached_records` is how far some attempt has come, as far as slots have reported;
-    restarts do not add to it."""
+    """Guarantee: `reached_records` is the furthest position that the slots of any attempt have
+    reported; restarts do not add to it."""
 
     def __init__(self, clock: Clock, slot_count: int, reached_records: int = 0) -> None:
-        """`reached_records`: what the driver before this one has reported."""
+        """`reached_records`: the value that the driver before this one reported last."""
         self._clock = clock
         self._slot_count = slot_count
         self._samples: dict[int, Sampled] = {}
@@ -47,7 +47,7 @@ class MetricsBoard:
 
     @property
     def reached_records(self) -> int:
-        """The furthest position of any attempt: what lies before it was read once."""
+        """The furthest position of any attempt: the run has read every record before it."""
         return self._reached_records
 
     def on_sampled(self, slot: int, sample: Sampled) -> None:
@@ -59,12 +59,13 @@ class MetricsBoard:
             self._counters = self._summed_counters()
 
     def on_attempt_ended(self, restored_records: int, *, reads_again: bool = True) -> None:
-        """Samples of dead slots no longer count; the next attempt begins at that position.
+        """Drops the samples of dead slots; the next attempt begins at `restored_records`.
 
-        Without `reads_again` (at most once) it leaves behind what was read."""
+        With `reads_again` False (at most once), the sources do not read the records up to the
+        reached position again."""
         self._samples = {}
         self._restored_records = self._reported_records = restored_records
-        self._periods.clear()  # the time until the next attempt runs is no slow reading
+        self._periods.clear()  # the time until the next attempt runs must not lower the mean rate
         before = self._reached_records if reads_again else 0
         self._reached_records = max(before, restored_records)
 

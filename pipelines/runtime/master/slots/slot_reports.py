@@ -1,9 +1,9 @@
-"""Passes each slot's messages to the part they are for; refuses those of an older attempt.
+"""Passes each slot's messages to the part that handles them; refuses those of an older attempt.
 
-Called on the job master's thread. Decides nothing. Some messages would change the results of a run;
-if the slot's attempt is over, such a claim is refused in words where the operator can see it. The
-other messages (samples, and the failures that follow from the end of the attempt) come with every
-end.
+Called on the job master's thread. Decides nothing. A message that would change the results of a run
+is a claim. If the slot's attempt is over, the refusal of a claim is recorded for the operator.
+Other late messages are dropped silently: samples, and failures that follow from the attempt's end,
+arrive at the end of every attempt.
 """
 
 from pipelines.domain.events import ZombieRefused
@@ -72,7 +72,7 @@ class SlotReports:
                 self._on_refused(attempt, what)
 
     def _on_refused(self, claimed: Attempt, what: str) -> None:
-        """A peer that claims an attempt that is not over is a stranger, not a zombie of it."""
+        """Records the refusal. Only a peer of an attempt that is over is a zombie."""
         is_over = claimed < self._attempts.newest
         whose = claimed if is_over else Attempt(0)
         self._record.emit(ZombieRefused(zombie_attempt=whose, what=what))
@@ -85,7 +85,7 @@ class SlotReports:
         self._faults.on_slot_gone(event.attempt, event.slot)
 
     def _on_spoke(self, event: SlotSpoke) -> None:
-        if isinstance(event.message, Logged):  # also of an attempt that is over: they say why
+        if isinstance(event.message, Logged):  # keep those of an ended attempt: they may say why
             self._keep_lines(event.message.lines, event.message.dropped)
             return
         host = self._attempts.admit(event.attempt, claim_of(event.message))
@@ -115,7 +115,7 @@ class SlotReports:
                 board.on_sampled(slot, message)
                 self._watchers.recovery.on_source_records(board.source_records)
             case Beat() | Logged():
-                pass  # the one only shows that the slot lives, the other is kept already
+                pass  # a beat only shows that the slot is alive; log lines are kept already
             case Failed():
                 self._failures.on_subtask_failed(slot, message)
             case PeerLost(problem=problem):

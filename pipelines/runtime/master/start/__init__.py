@@ -1,1 +1,1 @@
-"""Where a run and each of its attempts begin."""
+"""The start of a run, and of each of its attempts."""

@@ -1,6 +1,6 @@
-"""Prepares where the next attempt of a run starts: chooses, reports and makes ready.
+"""Prepares the start of a run's next attempt: chooses the point, reports it, and readies the ends.
 
-Decides with `run_end` whether the run goes on at all; `starting_point` decides at which point.
+Decides with `run_end` whether the run continues at all; `starting_point` decides at which point.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ from pipelines.storage.store import Damage
 
 
 class NextStart:
-    """For one run, over all its attempts."""
+    """The next start of one run, through all of its attempts."""
 
     def __init__(self, context: RunContext, watchers: RunWatchers, end: RunEnd) -> None:
         self._context = context
@@ -61,7 +61,8 @@ class NextStart:
         return self._start
 
     def choose_first(self, *, resumes: bool) -> None:
-        """`resumes`: another driver of the run came before. Raises what `choose` raises."""
+        """Chooses for this driver's first attempt. `resumes`: the run had another driver before.
+        Raises what `choose` raises."""
         points = self._watchers.checkpoints.points.every_newest_first()
         known = {point.checkpoint_id for point in points if not point.is_claimed}
         start = self._chosen()
@@ -75,13 +76,13 @@ class NextStart:
         self._decide(start)
 
     def choose(self) -> None:
-        """Raises Rejected if there is no point to start from, Retryable if that is not known."""
+        """Raises Rejected if there is no point to start from, Retryable if it cannot find out."""
         self._decide(self._chosen())
 
     def hold_targets(self) -> None:
-        """Call before an attempt has a number: without its targets the run does not go on.
+        """Call before an attempt gets its number: a run without its targets must not continue.
 
-        Raises TargetTaken if another run has them, and EndsNotReady.
+        Raises TargetTaken if another run has one of them, and EndsNotReady.
         """
         try:
             self._claims.hold(self._chooser.targets())
@@ -89,7 +90,9 @@ class NextStart:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def make_ready(self) -> None:
-        """For an attempt that begins now. Raises EndsNotReady."""
+        """Prepares sources, targets and ledger for an attempt that begins now.
+
+        Raises EndsNotReady."""
         checkpoints, start = self._watchers.checkpoints, self._start
         if start is None:
             raise InvariantViolated("an attempt begins where it was decided")
@@ -102,8 +105,8 @@ class NextStart:
         self._chooser.rewind_sinks(start)
 
     def put_back(self, lineage: Sequence[tuple[RunId, CheckpointId]]) -> None:
-        """Instead of `make_ready`, for a run that reads nothing more: its targets hold the output
-        of `lineage` from now on, and its ledger says so. Raises EndsNotReady."""
+        """Call instead of `make_ready` if the run reads nothing more. From then on, its targets
+        hold the output of `lineage`, and its ledger says so. Raises EndsNotReady."""
         self._delete_given_up()
         self._watchers.checkpoints.ledger.begin(lineage, LedgerStart())
         self._chooser.rewind_sinks(
@@ -111,13 +114,13 @@ class NextStart:
         )
 
     def clean_up_own(self) -> None:
-        """Call when no slot of the run writes any more, and its points are those that it leaves."""
+        """Call when no slot of the run writes any more and only the points that it leaves exist."""
         self._context.lease.check_held()
         self._leftovers.discard_own(self._chooser.targets())
 
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
-        """The output was prepared for that checkpoint: a run that starts there, or at a later
-        point, has to commit it first."""
+        """Reports this point and all later ones as unusable: a run that starts from one of them has
+        to commit that output first."""
         points = {p.location: p for p in self._watchers.checkpoints.points.every_newest_first()}
         if self._start is not None and self._start.point is not None:
             points[self._start.point.location] = self._start.point
@@ -128,8 +131,8 @@ class NextStart:
                 self._record.emit(RestorePointRefused(path=location, message=refused, kind=kind))
 
     def on_damage_met(self, file: str | None, why: str) -> bool:
-        """A slot could not read the starting point; `file` None: no one file is at fault. True if
-        there is another point to go back to that is not known to be damaged."""
+        """A slot could not read the starting point; `file` is None if no single file is at fault.
+        Returns True if the run can go back to another point that is not known to be damaged."""
         point = None if self._start is None else self._start.point
         if point is None or self._start is None or not self._start.is_own:
             return False
@@ -140,7 +143,7 @@ class NextStart:
         return self._context.settings.may_fall_back and bool(points.newest_first())
 
     def _on_verified(self, progress: RestoreProgress) -> None:
-        """Reading a large point takes minutes; meanwhile the journal is the only sign of it."""
+        """Reports progress to the journal, because reading a large point takes minutes."""
         self._context.loop.tick()
         board, checkpoints = self._watchers.board, self._watchers.checkpoints
         if self._context.clock.monotonic_ms() >= board.due_ms:
@@ -149,7 +152,8 @@ class NextStart:
             self._record.emit(sample)
 
     def _say_what_comes_again(self, start: StartingPoint) -> None:
-        """Called before the ledger begins again: the last one has the newest output's lineage."""
+        """Reports output that will be published again. Call before the ledger begins again: the old
+        one has the lineage of the newest output."""
         spec, run = self._context.spec, self._context.lease.run_directory
 
         def published(uid: Uid) -> Published | None:
@@ -160,14 +164,14 @@ class NextStart:
                 self._record.emit(event)
 
     def _gaps_of(self, start: StartingPoint) -> Sequence[Gap]:
-        """Those that the run has gone past: now, or in an attempt from which this one goes on."""
+        """Returns the gaps that the run skips now, or that an earlier attempt of it skipped."""
         if not start.is_own:
             return start.gaps
         before = self._context.journal.newest(LedgerBegun)
         return before.gaps if before is not None else ()
 
     def _delete_given_up(self) -> None:
-        """What follows may roll back output that such a point names."""
+        """Deletes given-up points first: the next steps may roll back output that they name."""
         self._context.lease.check_held()
         try:
             self._watchers.checkpoints.delete_given_up()
@@ -181,7 +185,8 @@ class NextStart:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def _clean_up_once(self, start: StartingPoint) -> None:
-        """While this run holds its targets, no earlier run leaves anything more there."""
+        """Discards leftovers of earlier runs. Once is enough: while this run holds its targets, no
+        earlier run can leave anything more there."""
         if self._has_cleaned_up:
             return
         try:
@@ -191,7 +196,7 @@ class NextStart:
         self._has_cleaned_up = True
 
     def _say_what_is_gone(self, known: Collection[CheckpointId], start: StartingPoint) -> None:
-        """A choice reports a damaged point, but does not notice one that was deleted."""
+        """Reports that the newest point was deleted; the choice of a point does not notice that."""
         newest = self._record.newest_completed
         if newest is None or newest.checkpoint_id in known:
             return

@@ -1,9 +1,9 @@
-"""What a driver does as it opens a run: reports settings and points, deletes rows of DataFrames.
+"""Opens a run: finds its points, reports its settings, and deletes unneeded rows of DataFrames.
 
-A fresh start asks Spark for rows of its own. Earlier rows stay as long as a point that reads them
-may be restored. Runs know nothing of each other, so each leaves a note next to the rows that says
-where its points are. In doubt everything stays: a run that has not ended may name any rows, and a
-storage that does not answer, or is not mounted, may hold points.
+A fresh start has Spark write new rows. Earlier rows stay as long as a point that reads them may be
+restored. Runs know nothing of each other, so each leaves a note next to the rows that says where
+its points are. In doubt all rows stay: a run that has not ended may name any of them, and a storage
+that does not answer, or is not mounted, may hold points.
 """
 
 import errno
@@ -73,15 +73,15 @@ def run_started(context: RunContext) -> RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class FoundPoints:
-    """What earlier drivers of a run have left in its storage."""
+    """The points that earlier drivers of a run have left in its storage."""
 
     retained: RetainedPoints
     given_up: list[str]
-    """Locations. These checkpoints failed while they were published, and could not be deleted."""
+    """Locations of checkpoints that failed while being published and could not be deleted."""
 
 
 def found_points(context: RunContext) -> FoundPoints:
-    """Raises Retryable: the storage does not answer, or without the points that are in it."""
+    """Raises Retryable if the storage does not answer, or answers without the run's points."""
     is_given_up = _given_up(context.journal)
     found = own_points(context.places, context.store)
     own = [point for point in found if not is_given_up(point)]
@@ -95,8 +95,8 @@ def found_points(context: RunContext) -> FoundPoints:
 
 
 def fits_no_point(context: RunContext) -> bool:
-    """True if the run has points and its code fits none of them, as their manifests say: then it
-    fails before it needs a slot. Asks no source. Raises what `found_points` raises."""
+    """Returns True if the run has points and, by their manifests, its code fits none of them. Such
+    a run fails before it needs a slot. Asks no source. Raises what `found_points` raises."""
     points = found_points(context).retained.every_newest_first()
     if not points:
         return False
@@ -111,23 +111,23 @@ def _may_fit(fit: PointFit, context: RunContext, point: RetainedPoint) -> bool:
     try:
         fit.check(context.store.manifest(point.location), point.location)
     except CorruptSnapshot:
-        return True  # which the choice of a point reports
+        return True  # the choice of a point reports the damage
     except Rejected:
         return False
     return True
 
 
 def damaged_files(journal: JournalWriter) -> list[str]:
-    """The damaged files that earlier drivers of the run remember."""
+    """Returns the damaged files that earlier drivers of the run remembered."""
     newest = journal.newest(DamageRemembered)
     return newest.remembered if newest is not None else []
 
 
 def _given_up(journal: JournalWriter) -> Callable[[RetainedPoint], bool]:
-    """True for a point that an earlier driver reported as failed: the run went on without it. If it
-    was drained, a run that goes on from it would lose what is read after it.
+    """Returns a test for points that an earlier driver reported as failed: the run continued
+    without them. If such a point was drained, a run that starts from it would lose later records.
 
-    Older journals name only the newest point that was to end the run and did not.
+    Older journals name only the newest point that was meant to end the run and did not.
     """
     unpublished = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
     failed = journal.every(CheckpointFailed)
@@ -139,9 +139,10 @@ def _given_up(journal: JournalWriter) -> Callable[[RetainedPoint], bool]:
 
 
 def _check_newest_is_there(context: RunContext, own: Collection[RetainedPoint]) -> None:
-    """Retention never deletes the newest point. If it is gone, either its disk is not mounted or
-    a person has deleted it. If the disk is not mounted, the run waits, because going back to an
-    older point would set output aside without need. Raises Retryable.
+    """Raises Retryable if the newest point is gone because its disk is not mounted.
+
+    Retention never deletes the newest point, so otherwise a person has deleted it. The run waits
+    for the disk, because going back to an older point would set output aside without need.
     """
     newest = newest_completed(context.journal)
     if newest is None or newest.checkpoint_id in {point.checkpoint_id for point in own}:
@@ -184,7 +185,7 @@ def first_checkpoint_id(context: RunContext) -> CheckpointId:
 
 
 def how_it_ended(journal: JournalWriter) -> JobStatusChanged | None:
-    """How the run ended, when only its clean-up was left to do."""
+    """Returns how the run ended if only its clean-up is left to do, else None."""
     newest = journal.newest(JobStatusChanged)
     return newest if newest is not None and newest.status.is_terminal else None
 
@@ -204,7 +205,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class InDoubt(Exception):
-    """Some rows may be needed, and it is not known which. Says why in a clause."""
+    """Some rows may be needed, but it is not known which. The message says why, as a clause."""
 
 
 class KeptRows:
@@ -224,8 +225,8 @@ class KeptRows:
         )
 
     def leave_note(self) -> None:
-        """Call before anything is read. Warns a run that may not write there that others may delete
-        what it reads. Raises Retryable if the place does not answer.
+        """Call before anything is read. Logs a warning if the run may not write there: other runs
+        may then delete the rows that it reads. Raises Retryable if the place does not answer.
         """
         text = msgspec.json.encode(self._note)
         name = f"{Path(self._note.run).name}-{hashlib.blake2b(text, digest_size=4).hexdigest()}"
@@ -237,10 +238,10 @@ class KeptRows:
             log.warning("%s: %s; rows may go that this run reads", self._source.notes, error)
 
     def delete_unneeded(self, check_held: Callable[[], None] = lambda: None) -> None:
-        """Call in a run that has no point yet, and has rows of its own.
+        """Call in a run that has no point yet, but rows of its own.
 
-        Raises what `check_held` raises if another driver has the run by now: that one may have kept
-        rows meanwhile, which look like earlier ones from here.
+        Raises what `check_held` raises if another driver has taken the run over: that driver may
+        have kept rows meanwhile, which look like earlier rows to this one.
         """
         try:
             needed = set(self._needed())
@@ -267,7 +268,7 @@ class KeptRows:
                 file.unlink(missing_ok=True)
 
     def _notes(self) -> list[Path]:
-        """`Path.glob` would find none in a directory that it may not read."""
+        """Uses `os.listdir`, because `Path.glob` finds nothing in a directory it may not read."""
         notes = self._source.notes
         return sorted(notes / name for name in os.listdir(notes) if name.endswith(NOTE))
 

@@ -1,7 +1,7 @@
 """Decides, with `protocol.restart`, where an attempt starts, and prepares the sinks for it.
 
-A run can start from its own retained points, and from the one that was requested. This module reads
-them from storage, verifies them, and refuses by name; `protocol.restart` makes the choice.
+A run can start from its own retained points, or from the requested one. This module reads them from
+storage, verifies them, and reports each point that it refuses; `protocol.restart` makes the choice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,10 +35,10 @@ from pipelines.stream import Pipeline
 
 
 def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedPoint]:
-    """Points that an earlier driver of this run published, if at least their names can be read.
+    """Returns the points that earlier drivers of this run published, by the names in the storage.
 
-    A point whose manifest cannot be read stays in the list under its directory's name. So it is
-    refused loudly when its turn comes, and not passed over.
+    A point whose manifest cannot be read stays in the list under its directory's name. So the run
+    refuses it visibly when its turn comes, and does not silently skip it.
 
     Raises:
         Retryable: the storage does not answer.
@@ -54,23 +54,23 @@ def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedP
 
 
 def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:
-    """The point that the run was restored from, if it is the run's to delete and still there."""
+    """Returns the point that the run was restored from, if the run claimed it and it exists."""
     if spec.restore_from is None or spec.claim_mode is not ClaimMode.CLAIM:
         return []
     try:
         manifest = store.manifest(spec.restore_from)
     except CorruptSnapshot:
-        return []  # deleted long ago; or damaged, which the choice of a point reports if it matters
+        return []  # deleted long ago, or damaged; the choice of a point reports relevant damage
     return [RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_claimed=True)]
 
 
 def next_checkpoint_id(
     places: SnapshotPlaces, store: CheckpointStore, spec: RunSpec, newest_triggered: CheckpointId
 ) -> CheckpointId:
-    """Above every id that any attempt of this run may have used, complete or not.
+    """Returns an id above all that any attempt of this run may have used, complete or not.
 
-    `newest_triggered` comes from the journal. Ids in the storage count, too, because a loss of the
-    machine may cost a journal its last lines.
+    `newest_triggered` comes from the journal. Ids in the storage count, too, because the journal
+    may lose its last lines when the machine fails.
     """
     names = [*store.names(places.checkpoints), *store.names(places.savepoints)]
     used = [places.checkpoint_id_of(name) or 0 for name in names]
@@ -84,9 +84,11 @@ def verifier(
     on_damaged: Callable[[RetainedPoint, Sequence[Damage]], None],
     on_unfit: Callable[[RetainedPoint, Rejected], None],
 ) -> Callable[[RetainedPoint], str | None]:
-    """Returns a function that says why a point cannot be used, or None. It reads every byte of the
-    point, reports to `watch` after each file, and passes all damages to `on_damaged`, or to
-    `on_unfit` why a whole point does not fit. It raises Retryable if the answer is not known now.
+    """Returns a function that says why a point cannot be used, or None if it can.
+
+    The function reads every byte of the point and reports to `watch` after each file. It passes all
+    damages to `on_damaged`, or the reason why a whole point does not fit to `on_unfit`. It raises
+    Retryable if the answer is not known now.
     """
 
     def problem_of(point: RetainedPoint) -> str | None:
@@ -107,10 +109,10 @@ def verifier(
 
 
 def check_mounted(store: CheckpointStore, location: str) -> None:
-    """Tells a damaged point from a disk that is not mounted, whose directory is empty or absent.
-    Ask before and after you read the point: the disk may come back meanwhile.
+    """Distinguishes a damaged point from an unmounted disk, whose directory is empty or absent.
+    Call before and after you read the point, because the disk may come back meanwhile.
 
-    Raises Retryable for the latter: the point may be whole.
+    Raises Retryable if the disk is not mounted: the point may be whole.
     """
     root = location.rstrip("/").rpartition("/")[0]
     if not scheme_of(root) and not store.names(root):
@@ -120,7 +122,7 @@ def check_mounted(store: CheckpointStore, location: str) -> None:
 
 
 def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | None:
-    """The point that the run is to start from. Raises CorruptSnapshot if it is damaged."""
+    """Returns the requested point, or None. Raises CorruptSnapshot if it is damaged."""
     if spec.restore_from is None:
         return None
     check_mounted(store, spec.restore_from)
@@ -134,25 +136,28 @@ def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | No
 
 
 class EndsNotReady(Exception):
-    """No slot of the attempt was started, because a source of its records or a target of its output
-    does not answer, or because a point that was given up could not be deleted."""
+    """No slot of the attempt was started, because a source or a target does not answer, or because
+    a point that was given up could not be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingPoint:
-    """`point` None: from the beginning. `lineage` ends with the point itself."""
+    """Where an attempt starts: at `point`, or at the beginning if it is None.
+
+    `lineage` ends with the point itself.
+    """
 
     point: RetainedPoint | None
     lineage: tuple[tuple[RunId, CheckpointId], ...]
-    source_records: int  # what the sources had read at the point
+    source_records: int  # how many records the sources had read at the point
     is_own: bool = False
     """The run itself took the point, so a start there is a recovery. A point that a person
     requested is not its own, whether the run has claimed it or not."""
-    dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because the run allows that
+    dropped_states: tuple[tuple[Uid, str], ...] = ()  # not restored, which the run allows
     ledger: LedgerStart = field(default_factory=LedgerStart)
     output: Start = field(default_factory=Start)
-    gaps: tuple[Gap, ...] = ()  # of input, that the start goes past
-    moved: Manifest | None = None  # with positions behind these gaps; None: there are none
+    gaps: tuple[Gap, ...] = ()  # missing input that the start skips
+    moved: Manifest | None = None  # with positions behind these gaps; None if there are none
 
     @property
     def location(self) -> str | None:
@@ -163,13 +168,15 @@ class StartingPoint:
         return self.point.checkpoint_id if self.point else None
 
     def ancestors_of(self, run_id: RunId) -> list[tuple[RunId, CheckpointId]]:
-        """The lineage outside the run itself: for each run, up to where it belongs."""
+        """Returns the lineage without this run: each ancestor, up to its last checkpoint in it."""
         return [ancestor for ancestor in self.lineage if ancestor[0] != run_id]
 
 
 def forgets_state(settings: Settings, start: StartingPoint | None) -> bool:
-    """At most once, a failure costs the state: its results may have come out already. Sources go on
-    behind all that they may have emitted."""
+    """Returns True if the attempt must drop its state: a recovery in mode at most once.
+
+    Results of the state may have been emitted already. Sources continue behind every record that
+    they may have emitted."""
     is_own = start is not None and start.is_own
     return is_own and settings.barriers.mode is CheckpointingMode.AT_MOST_ONCE
 
@@ -180,23 +187,23 @@ class StartingPointChooser:
     pipeline: Pipeline
     store: CheckpointStore
     emit: Callable[[Event], None]
-    may_fall_back: bool = True  # to an older point, when the newest does not verify
+    may_fall_back: bool = True  # to an older point, if the newest does not verify
     quarantine: str = ""  # the directory of the quarantines of all sources
-    watch: Callable[[RestoreProgress], None] = lambda progress: None  # the reading of a point
+    watch: Callable[[RestoreProgress], None] = lambda progress: None  # follows the reading
     on_damages: Callable[[RetainedPoint, Sequence[Damage]], None] = lambda point, damages: None
-    on_whole: Callable[[RetainedPoint], None] = lambda point: None  # though it was marked
-    check_held: Callable[[], None] = lambda: None  # raises when the lease is lost
+    on_whole: Callable[[RetainedPoint], None] = lambda point: None  # a marked point is whole
+    check_held: Callable[[], None] = lambda: None  # raises if the lease is lost
 
     def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
-        """The newest own point that verifies; before there is one, the requested one. A point that
-        is marked as damaged is read only if no other can be used.
+        """Returns the newest own point that verifies, or the requested one if the run has none yet.
+        It reads a point that is marked as damaged only if no other can be used.
 
-        Without `reads_on`, the sources need not have the records after the point any more.
+        If `reads_on` is False, the sources need not have the records after the point any more.
 
         Raises:
             Rejected: the requested point belongs elsewhere or does not fit.
-            CorruptSnapshot: points exist and none can be used; starting afresh would double
-                output, so the run does not.
+            CorruptSnapshot: points exist and none can be used. The run does not start from the
+                beginning then, because that would double output.
         """
         kept = points.every_newest_first()
         has_own = any(not point.is_claimed for point in kept)
@@ -217,14 +224,14 @@ class StartingPointChooser:
                 points.on_damaged(refused.point, refused.problem)
                 self.on_damages(refused.point, damages.get(refused.point, ()))
         if isinstance(found, NoUsablePoint):
-            why = unfit.get(found.refused[0].point)  # None: it is damaged
+            why = unfit.get(found.refused[0].point)  # None if it is damaged
             raise CorruptSnapshot(self._why_none(found)) from why
         self._say_what_was_passed_over(found, points)
         is_own = found.point is not None and found.point in kept and not found.point.is_claimed
         return self._described(found.point, fit, is_own=is_own)
 
     def _say_what_was_passed_over(self, found: Choice, points: RetainedPoints) -> None:
-        """Reports newer points that were marked before, and so were not read now."""
+        """Reports newer points that were not read because they were marked before."""
         if found.point is None:
             return
         if points.damage_of(found.point) is not None:
@@ -238,7 +245,8 @@ class StartingPointChooser:
                 self.emit(RestorePointRefused(path=point.location, message=f"Passed over: {why}"))
 
     def say_what_memory_lost(self, places: SnapshotPlaces, start: StartingPoint) -> None:
-        """Call in a driver that follows another one."""
+        """Reports checkpoints lost with the previous driver's memory. Call in a driver that follows
+        another one."""
         if scheme_of(places.checkpoints) != MEMORY:
             return
         message = (
@@ -250,12 +258,12 @@ class StartingPointChooser:
         self.emit(RestorePointRefused(path=places.checkpoints, message=message, kind=kind))
 
     def targets(self) -> Iterator[tuple[Uid, Sink]]:
-        """All that the run may write to, by the uid of the sink, or of the quarantine's source."""
+        """Yields every target of the run, with the uid of its sink or its quarantine's source."""
         yield from self.pipeline.sinks.items()
         yield from self._quarantines()
 
     def rewind_sinks(self, start: StartingPoint) -> None:
-        """Sets aside output that the starting point does not know of, so that nothing doubles.
+        """Sets aside output that the starting point does not include, so that nothing doubles.
 
         Raises EndsNotReady.
         """
@@ -265,7 +273,8 @@ class StartingPointChooser:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def _rewind_sinks(self, start: StartingPoint) -> None:
-        """A successor may have committed output that this driver's point does not know of."""
+        """Checks the lease first: a successor may have committed output that this driver's point
+        does not include."""
         for uid, sink in self.targets():
             self.check_held()
             superseded = sink.rewind(list(start.lineage), self.spec.run_id)
@@ -276,7 +285,7 @@ class StartingPointChooser:
                 self.emit(event)
 
     def _quarantines(self) -> Iterator[tuple[Uid, Sink]]:
-        """Those that hold something: a source whose records were never at fault has none."""
+        """Yields the quarantines that exist: a source without a poison record has none."""
         for uid in self.pipeline.sources:
             if self.quarantine and (Path(self.quarantine) / uid).exists():
                 yield uid, quarantine_of(self.quarantine, uid, self.spec.pipeline)

@@ -1,8 +1,8 @@
 """The thread of one acker: takes the messages of subtasks, sends verdicts to the spouts.
 
-`protocol.acking` decides which trees are processed. An acker takes no part in checkpoints: what it
-knows concerns one attempt, and the next attempt emits all of its records again. The messages are
-record batches on channels of their own. One message covers many trees. It travels like records do:
+`protocol.acking` decides which trees are processed. An acker takes no part in checkpoints: its
+knowledge concerns one attempt, and the next attempt emits all of its records again. The messages
+are record batches on separate channels. One message covers many trees. It travels like records do:
 in order, against credit, and at a real cost.
 
 Source: Storm, the system bolt `Acker`.
@@ -24,7 +24,7 @@ from pipelines.protocol.acking import Acker, AckerStatistics, Ids, Numbers, Sett
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.mailbox import Mailbox
 
-ACKER = Uid("storm:acker")  # not an operator's: a uid holds no colon
+ACKER = Uid("storm:acker")  # never an operator's uid, because those contain no colon
 _ABOUT_TREES = pa.schema([("kind", pa.uint8()), ("tree", pa.uint64()), ("edges", pa.uint64())])
 _VERDICTS = pa.schema([("tree_number", pa.int64()), ("is_acked", pa.bool_())])
 
@@ -63,14 +63,16 @@ def verdict(acked: Numbers, failed: Numbers) -> Records:
 
 
 def read_verdict(message: Records) -> tuple[Numbers, Numbers]:
-    """The trees that are acked, and those that failed."""
+    """Returns the trees that are acked, and those that failed."""
     numbers, is_acked = (column.to_numpy(zero_copy_only=False) for column in message.batch.columns)
     return numbers[is_acked], numbers[~is_acked]
 
 
 class AckerTask(threading.Thread):
-    """`spouts`: the channel to each spout, by its number. Ends when all `channel_count` inputs
-    have ended."""
+    """The thread of one acker. It ends when all `channel_count` inputs have ended.
+
+    `spouts`: the channel to each spout, by the spout's number.
+    """
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class AckerTask(threading.Thread):
             output.on_available(self._mailbox.wake)
 
     def begin(self, on_failure: Callable[[BaseException], None]) -> None:
-        """This thread calls `on_failure`: without an acker nothing is processed."""
+        """Starts the thread. It calls `on_failure` if it fails: no tree completes without it."""
         self._on_failure = on_failure
         self.start()
 
@@ -118,7 +120,7 @@ class AckerTask(threading.Thread):
         return self._acker.statistics()
 
     def step(self) -> bool:
-        """Handles one message. False: there is none, or a spout takes nothing more."""
+        """Handles one message. Returns False if there is none, or if a spout's channel is full."""
         if self._clock.monotonic_ms() >= self._rotates_at_ms:
             self._rotates_at_ms = self._clock.monotonic_ms() + self._timeout_ms
             self._acker.rotate()

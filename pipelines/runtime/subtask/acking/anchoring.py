@@ -1,15 +1,15 @@
-"""Storm's output collector of one subtask: anchors what it sends, and acks what it processed.
+"""Storm's output collector of one subtask: anchors the rows that it sends, acks those it processed.
 
-Owns the anchors of the batch in work. It sends a message to an acker once everything that came of
-that batch was handed to its channels, so a tree never looks complete in between. The ackers decide
-which trees are complete (`protocol.acking`).
+Owns the anchors of the batch in work. It sends a message to an acker once all output of that batch
+was handed to its channels, so a tree never looks complete in between. The ackers decide which trees
+are complete (`protocol.acking`).
 
-Each row has one edge of its own in every tree that it is anchored to. Two columns of lists carry
-the edges behind the columns of the records, through any exchange. Operators never see them. Only
-mode ACKED uses them.
+Each row has its own edge in every tree that it is anchored to. Two list columns, behind the columns
+of the records, carry the edges through any exchange. Operators never see them. Only mode ACKED uses
+them.
 
-Source: Storm, `BasicOutputCollector` and `BoltOutputCollectorImpl` (every record is acked after
-its execution, and what is emitted meanwhile is anchored to it); `MessageId` of a tuple, by column.
+Source: Storm, `BasicOutputCollector` and `BoltOutputCollectorImpl` (every record is acked after its
+execution, and all output emitted meanwhile is anchored to it); `MessageId` of a tuple, by column.
 """
 
 from collections import Counter
@@ -32,17 +32,17 @@ _ROW_FIELD = pa.field(ROW, pa.int64())
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """One entry per row and tree: `rows` ascends; a row may belong to several trees, or none."""
+    """One entry per row and tree. `rows` ascends; a row may belong to several trees or to none."""
 
     rows: Numbers
     trees: Ids
     edges: Ids
 
     def of_rows(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """The entries of these rows, in their order; and for each entry, the index of its row."""
+        """Returns the entries of these rows, in order, and for each entry the index of its row."""
         starts = np.searchsorted(self.rows, rows, side="left")
         counts = np.searchsorted(self.rows, rows, side="right") - starts
-        firsts = np.cumsum(counts) - counts  # where the entries of each row begin, in the result
+        firsts = np.cumsum(counts) - counts  # where the entries of each row begin in the result
         entries = np.repeat(starts - firsts, counts) + np.arange(counts.sum())
         return entries, np.repeat(np.arange(len(rows)), counts)
 
@@ -61,7 +61,7 @@ def with_anchors(batch: pa.RecordBatch, anchors: Anchors) -> pa.RecordBatch:
 
 
 def without_anchors(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Anchors]:
-    """The records as operators see them, and their anchors."""
+    """Returns the records as operators see them, and their anchors."""
     place = batch.schema.get_field_index(TREES)
     if place < 0:
         return batch, NO_ANCHORS
@@ -73,7 +73,7 @@ def without_anchors(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Anchors]:
 
 
 def with_rows(batch: pa.RecordBatch, rows: Numbers) -> pa.RecordBatch:
-    """For the exchange: notes which row of the batch in work each row descends from."""
+    """Adds, for the exchange, the row of the batch in work from which each row descends."""
     schema = batch.schema.append(_ROW_FIELD)
     return pa.RecordBatch.from_arrays([*batch.columns, pa.array(rows)], schema=schema)
 
@@ -96,15 +96,15 @@ COUNTERS = {
     MessageKind.ACK: "acker_acks",
     MessageKind.FAIL: "acker_fails",
 }
-"""One per record and tree it belongs to; `ACKER_MESSAGES` counts the messages they came in."""
+"""Count one per record and tree; `ACKER_MESSAGES` counts the messages that carried them."""
 
 _LARGEST_ID = (1 << 64) - 1
 
 
 class Anchoring:
-    """Guarantee: one message XORs a record's edge together with the edges that came of it.
+    """Guarantee: one message XORs a record's edge with the edges of all records made from it.
 
-    Used by the subtask's thread only. `outputs` lead to the ackers, in their order; `random` is
+    Only the subtask's thread uses it. `outputs` lead to the ackers, in their order; `random` is
     seeded, and shared with no other subtask.
     """
 
@@ -113,7 +113,7 @@ class Anchoring:
         self._random = random
         self._kind = MessageKind.ACK
         self._in_work = NO_ANCHORS
-        self._edges = NO_ANCHORS.edges  # of each entry in work: what the acker will get
+        self._edges = NO_ANCHORS.edges  # for each entry in work, the XOR that the acker will get
         self._counts = Counter[str]()
 
     def begin(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,11 +130,12 @@ class Anchoring:
         self._begin(MessageKind.INIT, Anchors(rows, trees, np.zeros(len(trees), np.uint64)))
 
     def marked(self, batch: pa.RecordBatch, rows: Numbers | None) -> pa.RecordBatch:
-        """Before an exchange. `rows`: which row in work each row descends from; None: all."""
+        """Call before an exchange. `rows`: the row in work from which each row descends, or None if
+        every row descends from all of them."""
         return batch if rows is None else with_rows(batch, rows)
 
     def sealed(self, part: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows for one subtask, anchored by new edges to the rows in work, if there are any."""
+        """Returns the rows for one subtask, anchored by new edges to the rows in work, if any."""
         plain, rows = without_rows(part)
         entries, of_rows = self._all_entries() if rows is None else self._in_work.of_rows(rows)
         if not len(entries):
@@ -144,13 +145,13 @@ class Anchoring:
         return with_anchors(plain, Anchors(of_rows, self._in_work.trees[entries], edges))
 
     def settle(self) -> None:
-        """All output of the batch in work was sent."""
+        """Acks the batch in work: all of its output was sent."""
         in_work, edges = self._in_work, self._edges
         self._tell(self._kind, in_work.trees, edges)
         self._begin(MessageKind.ACK, NO_ANCHORS)
 
     def fail(self) -> None:
-        """The batch in work could not be processed; its output counts for nothing."""
+        """Fails the batch in work; its output does not count."""
         trees, is_spout = self._in_work.trees, self._kind is MessageKind.INIT
         if is_spout:
             self._tell(MessageKind.INIT, trees, self._edges)
@@ -158,12 +159,12 @@ class Anchoring:
         self._begin(MessageKind.ACK, NO_ANCHORS)
 
     def take_counts(self) -> dict[str, int]:
-        """Counts since the last call, by the names of counters."""
+        """Returns the counts since the last call, by the names of counters."""
         counts, self._counts = self._counts, Counter()
         return counts
 
     def close(self) -> None:
-        """The subtask has ended."""
+        """Ends the channels to the ackers: the subtask has ended."""
         for output in self.outputs:
             output.send(EndOfInput())
 
@@ -173,7 +174,7 @@ class Anchoring:
         self._edges = anchors.edges.copy()
 
     def _all_entries(self) -> tuple[Numbers, Numbers]:
-        """One entry for each tree in work; the first row of the part carries them all."""
+        """Returns one entry for each tree in work; the first row of the part carries them all."""
         _, entries = np.unique(self._in_work.trees, return_index=True)
         return entries, np.zeros(len(entries), np.int64)
 

@@ -1,1 +1,1 @@
-"""The chain of one subtask: its nodes, how they open, and how batches pass between them."""
+"""The chain of one subtask: its nodes, how they open, and how batches move between them."""

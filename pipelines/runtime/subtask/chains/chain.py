@@ -1,9 +1,9 @@
 """The chain of one subtask: its nodes call each other directly; only the ends touch channels.
 
-Owns operators, sinks, their state and the sinks' commit logs; decides nothing about
-checkpoints. Used by the subtask's thread only.
+Owns operators, sinks, their state and the sinks' commit logs; decides nothing about checkpoints.
+Only the subtask's thread uses it.
 
-Commits what the restored point had prepared, before anything is written.
+Before it writes anything, it commits the output that the restored point had prepared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ from pipelines.stream import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Quarantines:
-    """A subtask's orders about poison records; `home` holds the quarantines of all sources."""
+    """A subtask's instructions for poison records. The quarantines of all sources are in `home`."""
 
     home: str = ""
     pipeline: str = ""
@@ -70,7 +70,7 @@ class Quarantines:
 
 
 class ChainBuilder:
-    """Builds one chain, once. `exchanges` are those that leave each node."""
+    """Builds one chain, once. `exchanges`: the outgoing exchanges of each node."""
 
     def __init__(
         self,
@@ -100,10 +100,11 @@ class ChainBuilder:
         self._times_ms = by_key_group(head.key_times_ms, place.max_parallelism)
 
     def build(self) -> list[ChainNode]:
-        """In topological order. Raises OperatorFailed, Rejected or CorruptSnapshot."""
+        """Returns the nodes in topological order. Raises OperatorFailed, Rejected or
+        CorruptSnapshot."""
         for uid in reversed(
             self._place.vertex.nodes
-        ):  # followers first, so that calls can be wired
+        ):  # followers first, because each node needs its followers
             self._nodes[uid] = self._node(uid)
         return [self._nodes[uid] for uid in self._place.vertex.nodes]
 
@@ -139,7 +140,7 @@ class ChainBuilder:
         )
 
     def _restored_time(self, uid: Uid) -> int:
-        """The event time that a node saw at the cut, or that it had assigned."""
+        """Returns the event time that a node saw at the cut, or that it had assigned."""
         graph = self._pipeline.graph
         assigner = uid if graph.node(uid).assigns_event_time else graph.assigner_of(uid)
         if assigner is None:
@@ -173,7 +174,7 @@ class ChainBuilder:
         return operator
 
     def _open_quarantine(self, uid: Uid, context: OperatorContext) -> Quarantine | None:
-        """None: no record goes there, and the restored point had prepared none."""
+        """Returns None if no record goes there and the restored point had prepared none."""
         restored, wanted = self._restored[uid].quarantined, self._quarantines
         if not restored and not wanted.isolation.concerns(uid):
             return None
@@ -187,7 +188,7 @@ class ChainBuilder:
     def _open_sink(self, uid: Uid, context: OperatorContext) -> OpenSink:
         (schema,) = self._pipeline.input_schemas(uid)
         sink = self._pipeline.sinks[uid]
-        # A black hole's rows cannot be read again, so a digest of them would prove nothing.
+        # The rows of a BlackHole cannot be read again, so a digest of them would prove nothing.
         is_digested = self._digests_output and not isinstance(sink, BlackHole)
         given = RowDigest() if is_digested else RowCount()
         opened = OpenSink(
@@ -202,7 +203,7 @@ class ChainBuilder:
 
 
 BARRIERS_SENT = "barriers_sent"
-"""Counter: one per channel that a barrier was sent into."""
+"""A counter: one per barrier and channel that it was sent into."""
 
 
 class OperatorChain:
@@ -223,8 +224,8 @@ class OperatorChain:
         digests_output: bool = True,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`anchoring` None: no acker follows the records. `keeps_state`: cuts hold the state.
-        `wake`: from any thread, a result has come."""
+        """If `anchoring` is None, no acker follows the records. `keeps_state`: cuts include the
+        state. `wake`: any thread calls it when a result has come."""
         self._place = place
         self._now_ms = now_ms
         self._anchoring = anchoring
@@ -266,14 +267,14 @@ class OperatorChain:
         return self._delivery.records_out
 
     def hot_keys(self) -> list[HotKeys]:
-        """Of the exchanges by key, those that send much to few key groups."""
+        """Returns the hot keys of those exchanges that send much to few key groups."""
         samplers = (exchange.sampler for exchange in self._exchanges)
         found = (sampler.hottest() for sampler in samplers if sampler is not None)
         return [each for each in found if each is not None]
 
     @property
     def bytes_out(self) -> int:
-        """Callable from any thread; leaves out messages to ackers."""
+        """The bytes sent, without messages to ackers. Any thread may read it."""
         return sum(each.sent_bytes for exchange in self._exchanges for each in exchange.outputs)
 
     @property
@@ -287,7 +288,7 @@ class OperatorChain:
 
     @property
     def counters(self) -> dict[str, int]:
-        """All counters of the chain, `<uid>.<name>`. From any thread."""
+        """All counters of the chain, `<uid>.<name>`. Any thread may read them."""
         return {
             f"{node.uid}.{name}": value
             for node in self._nodes
@@ -296,7 +297,7 @@ class OperatorChain:
 
     @property
     def metrics(self) -> list[MetricSample]:
-        """The metrics of the authors' functions in the chain. From any thread."""
+        """The metrics of the authors' functions in the chain. Any thread may read them."""
         return [sample for node in self._nodes for sample in node.context.metrics.samples(node.uid)]
 
     def head_context(self) -> OperatorContext:
@@ -309,7 +310,7 @@ class OperatorChain:
             context.count(name, count)
 
     def on_batch(self, port: int, batch: pa.RecordBatch, parts: Sequence[Part] = ()) -> None:
-        """Takes a batch from an exchange into the head; `parts`: what was joined in it, in order.
+        """Gives the head a batch from an exchange; `parts`: the batches joined in it, in order.
 
         Raises OperatorFailed.
         """
@@ -329,13 +330,13 @@ class OperatorChain:
         offsets: Offsets | None = None,
         trees: Ids | None = None,
     ) -> None:
-        """`trees`: the tree of each row, where records are followed. Raises OperatorFailed."""
+        """`trees`: the tree of each row, if ackers follow the records. Raises OperatorFailed."""
         self._delivery.begin_emission(batch, origins, offsets, trees)
         self._follow(lambda: self._nodes[0].context.collect(batch))
         self._settle()
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        """Operators fire in topological order; then the mark leaves, behind their output."""
+        """Fires operators in topological order, then sends the watermark behind their output."""
         self._delivery.begin_moment()
         for node in self._input_time.nodes:
             node.on_watermark(timestamp_ms, self._delivery.origins)
@@ -343,7 +344,7 @@ class OperatorChain:
         self.broadcast(Watermark(timestamp_ms))
 
     def on_event_time(self, marks: list[EventTimeMark]) -> None:
-        """Operators see event time; only the subtask that merges an input sees that it is idle."""
+        """Passes on event time. Only the subtask that merges inputs sees that one is idle."""
         for mark in marks:
             match mark:
                 case Watermark(timestamp_ms):
@@ -355,7 +356,7 @@ class OperatorChain:
 
     @property
     def is_full(self) -> bool:
-        """True: its head takes no input now."""
+        """True if the head takes no input now."""
         return self._async is not None and self._async.is_full
 
     @property
@@ -363,19 +364,19 @@ class OperatorChain:
         return self._async is not None and self._async.awaits_results
 
     def on_results(self) -> None:
-        """Results that have come leave the head. Raises OperatorFailed."""
+        """Lets the results that have come leave the head. Raises OperatorFailed."""
         if self._async is not None:
             self._delivery.give_out(self._nodes[0], self._async)
             self._settle()
 
     def watermark_behind(self, watermark_ms: int | None) -> int | None:
-        """How far event time has come behind the head, where the head may hold it back: after a
-        restore, the input brings the rest again."""
+        """Returns the watermark behind the head, which may hold event time back. After a restore,
+        the input brings the rest again."""
         return watermark_ms if self._async is None else self._nodes[0].assigned_ms
 
     @property
     def awaits_processing_time(self) -> bool:
-        """Asked for before every element."""
+        """True if an operator waits for processing time. The subtask asks before every element."""
         for operator in self._timed:  # noqa: SIM110 - a generator takes longer than the rest
             if operator.awaits_processing_time:
                 return True
@@ -390,13 +391,13 @@ class OperatorChain:
         self._settle()
 
     def broadcast(self, mark: Mark) -> None:
-        """Event time of the input ends at the operators that assign their own."""
+        """Sends a mark downstream. Operators that assign event time stop that of the input."""
         is_time = isinstance(mark, (Watermark, WatermarkStatus))
         for exchange in self._input_time.exchanges if is_time else self._exchanges:
             exchange.broadcast(mark)
 
     def pass_on(self, barrier: Barrier) -> list[InFlightRecords]:
-        """Sends a barrier downstream; one that overtakes returns what it has overtaken."""
+        """Sends a barrier downstream; returns the records that it has overtaken, if any."""
         channels = sum(len(exchange.outputs) for exchange in self._exchanges)
         if channels:
             self.head_context().count(BARRIERS_SENT, channels)
@@ -406,19 +407,19 @@ class OperatorChain:
         return [kept for exchange in self._exchanges for kept in exchange.overtake(barrier)]
 
     def outputs_holding(self, checkpoint_id: CheckpointId) -> list[Output]:
-        """Where this checkpoint's barrier waits behind records, and could overtake them."""
+        """Returns the outputs where this checkpoint's barrier waits and could overtake records."""
         return [o for exchange in self._exchanges for o in exchange.holding(checkpoint_id)]
 
     def key_times_ms(self, watermark_ms: int | None) -> list[KeyTime]:
-        """How far event time has come by key group, while a restore makes them unequal."""
+        """Returns event time by key group, as long as a restore makes key groups differ."""
         restored_times_ms = self.head_context().restored_times_ms
         return key_times(restored_times_ms, self._place.key_groups, watermark_ms)
 
     def cut(self, barrier: Barrier) -> list[OperatorCut]:
         """The synchronous part of a snapshot. Raises PrepareRefused and OperatorFailed.
 
-        1. Functions bring their state up to date. 2. Sinks prepare: while one may refuse, no state
-        has been frozen that would have to be let go. 3. State is cut.
+        1. Functions bring their state up to date. 2. Sinks prepare: if one refuses, no state has
+        been frozen yet that would have to be released. 3. State is cut.
         """
         for node in self._nodes:
             node.on_cut(barrier.checkpoint_id)
@@ -440,7 +441,7 @@ class OperatorChain:
         self._settle()
 
     def commit(self, permit: CommitPermit) -> None:
-        """Raises InvariantViolated if the permit is another attempt's."""
+        """Raises InvariantViolated if the permit belongs to another attempt."""
         mine = self._place.attempt
         check(permit.attempt == mine, "sinks commit for their own attempt", permit=permit)
         for node in self._nodes:
@@ -457,14 +458,16 @@ class OperatorChain:
         return sum(c.state.statistics().state_bytes + c.operator_state.nbytes for c in contexts)
 
     def flush(self) -> bool:
-        """True if all channels downstream would take an element; sends what waited for them first.
+        """Sends waiting elements; returns True if all channels then accept more.
+
         Raises ChannelClosed.
         """
         full = [output for output in self._outputs if not output.flush()]
         return not full
 
     def _on_assigned(self, assigner: ChainNode, mark: EventTimeMark) -> None:
-        """Called while an operator is at work, whose batch is in work again afterwards."""
+        """Passes on event time that `assigner` assigns, in the middle of a batch; the batch is in
+        work again afterwards."""
         reached = self._times[assigner.uid]
         if isinstance(mark, Watermark):
             assigner.assigned_ms = mark.timestamp_ms
@@ -490,21 +493,21 @@ class OperatorChain:
             self.count(self._anchoring.take_counts())
 
     def _settle(self) -> None:
-        """No operator is at work: backends may move what they hold in memory."""
+        """Call while no operator is at work: backends may move their data in memory."""
         for settle in self._settles:
             settle()
 
 
 @dataclass(slots=True)
 class _Time:
-    """Who sees one event time of the chain: nodes in topological order, and what they send into."""
+    """The nodes that see one event time of the chain, in topological order, and their exchanges."""
 
     nodes: list[ChainNode] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
 
 
 def _times_of(graph: JobGraph, nodes: list[ChainNode]) -> dict[Uid | None, _Time]:
-    """{operator that assigns it: time}; None stands for the event time of the chain's input."""
+    """Returns {operator that assigns it: time}; None is the key of the event time of the input."""
     assigners = [node.uid for node in nodes if node.assigns_event_time]
     times: dict[Uid | None, _Time] = {uid: _Time() for uid in (None, *assigners)}
     for node in nodes:

@@ -1,8 +1,8 @@
 """Passes batches from node to node inside a chain, and out of it into the exchanges.
 
-Counts the records. Knows which batch is in work and the parts that it was joined of, so that a
-failure can name its record. Where every record is followed, it also knows from which rows of that
-batch each emitted row descends.
+Counts the records. Knows the batch in work and the parts that it was joined from, so that a failure
+can name its record. If ackers follow the records, it also knows from which rows of that batch each
+emitted row descends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,27 +34,28 @@ from pipelines.runtime.subtask.operator_failure import (
 )
 
 Target = Callable[[pa.RecordBatch, Numbers | None], None]
-"""Takes a batch, and the row in work that each of its rows descends from; None: all of them."""
+"""Takes a batch and, for each of its rows, the row in work from which it descends. None instead of
+these rows means that every row descends from all rows in work."""
 
 _NO_ROW = -1
-"""Stands for the rows of a batch that is not anchored, and of all that is made of it."""
+"""The row number for batches that are not anchored, and for everything made from them."""
 
 
 class ChainDelivery(WorkInHand):
-    """Used by the subtask's thread only; others may read the counts."""
+    """Only the subtask's thread uses it; other threads may read the counts."""
 
     def __init__(self, graph: JobGraph, anchoring: Anchoring | None = None) -> None:
-        """`anchoring` None: no acker follows the records."""
+        """If `anchoring` is None, no acker follows the records."""
         self._graph = graph
         self._anchoring = anchoring
         self.lineage = None if anchoring is None else Lineage()
-        self._rows: Numbers | None = None  # from which the batch at an operator descends
+        self._rows: Numbers | None = None  # the rows in work that the current batch descends from
         self.records_in = 0
         self.records_out = 0
         self.origins: Origins = ()  # of the batch in work, or of the newest one
         self._parts: Sequence[Part] = ()  # of the batch in work
         self._entered: pa.RecordBatch | None = None  # that batch as it came in
-        self._offsets: Offsets | None = None  # of its records, where they have gaps
+        self._offsets: Offsets | None = None  # of its records, if these have gaps
 
     def begin(self, batch: pa.RecordBatch, parts: Sequence[Part]) -> pa.RecordBatch:
         """A batch from an exchange enters the chain. Returns it as operators see it."""
@@ -72,8 +73,8 @@ class ChainDelivery(WorkInHand):
         offsets: Offsets | None,
         trees: Ids | None,
     ) -> None:
-        """A source emits. `offsets` None: they follow each other, or are not known. `trees` has one
-        for each row; None: no acker follows them."""
+        """A source emits a batch. `offsets` is None if they have no gaps or are not known. `trees`
+        has one tree for each row; it is None if no acker follows them."""
         self._count_in(batch, ((origins, batch.num_rows),), offsets)
         if self._anchoring is None or self.lineage is None or trees is None:
             return
@@ -89,30 +90,30 @@ class ChainDelivery(WorkInHand):
         self.origins = origins
 
     def begin_moment(self) -> None:
-        """From now on, output was not made of the newest batch: it comes because its time has."""
+        """From now on, output comes because a time was reached, and not from the newest batch."""
         if self.origins:
             self.origins = tuple([origin.as_moment() for origin in self.origins])
 
     @contextmanager
     def moment(self) -> Iterator[Origins]:
-        """While event time goes on in the middle of a batch: gives the origins of that batch as a
-        moment. Afterwards the batch is in work as before."""
+        """Wrap an advance of event time in the middle of a batch in this context. It yields the
+        origins of that batch as a moment. Afterwards the batch is in work as before."""
         before = self.origins, self._rows
         self.begin_moment()
         yield self.origins
         self.origins, self._rows = before
 
     def settle(self) -> None:
-        """All output of the batch in work was delivered."""
+        """Ends work on the batch: all of its output was delivered."""
         self._rows = self._entered = None
         if self._anchoring is not None:
             self._anchoring.settle()
 
     def has_given_up(self, failure: OperatorFailed) -> bool:
-        """True if the batch in work has failed and the attempt goes on.
+        """Returns True if only the batch in work fails and the attempt continues.
 
         Only an operator may fail records, and only for a reason that may pass: a sink that fails
-        may have lost what it took before.
+        may have lost records that it took before.
         """
         if self._anchoring is None or not isinstance(failure.error, Retryable):
             return False
@@ -130,14 +131,14 @@ class ChainDelivery(WorkInHand):
             raise self._located(node, batch, error) from error
 
     def give_out(self, node: ChainNode, operator: AsyncOperator) -> None:
-        """Results that have come leave the operator. Raises OperatorFailed."""
+        """Lets the results that have come leave the operator. Raises OperatorFailed."""
         try:
             operator.on_results()
         except Exception as error:
             raise self._located(node, self._entered, error) from error
 
     def collector(self, followers: Iterable[ChainNode], exchanges: list[Exchange]) -> Collector:
-        """Takes what a node, or one of its side outputs, emits."""
+        """Returns the collector of a node, or of one of its side outputs."""
         targets = [
             *(self._receiver(node) for node in followers),
             *(self._sender(exchange) for exchange in exchanges),
@@ -161,7 +162,7 @@ class ChainDelivery(WorkInHand):
         self.origins = parts[0][0] if len(parts) == 1 else gathered(each for each, _ in parts)
 
     def _descent(self, count: int) -> Numbers | None:
-        """The descent of the batch that is being emitted; `count` is its number of rows."""
+        """Returns the descent of the batch being emitted; `count` is its number of rows."""
         parents = None if self.lineage is None else self.lineage.take()
         rows = self._rows
         if rows is not None and len(rows) and rows[0] == _NO_ROW:
@@ -204,10 +205,11 @@ class ChainDelivery(WorkInHand):
         )
 
     def _failing_row(self, node: ChainNode, batch: pa.RecordBatch, error: Exception) -> int:
-        """The row of `batch` at which the node itself failed; -1: unknown, or it is another node.
+        """Returns the row of `batch` on which the node itself failed, or -1 if it is unknown or
+        another node failed.
 
-        The search calls the author's function again. So it is left out where the world is at fault
-        and the row would name no record.
+        The search calls the author's function again. So it does not search after an outage if the
+        row would name no record.
         """
         if node.operator is None or is_located(error):
             return -1
@@ -215,15 +217,15 @@ class ChainDelivery(WorkInHand):
         if is_of_the_world(error) and not names_records:
             return -1
         row = node.operator.failing_row(batch)
-        # What fails in an asynchronous operator may be a request of an earlier batch.
+        # In an asynchronous operator, a request of an earlier batch may have failed.
         is_the_only_one = batch.num_rows == 1 and not isinstance(node.operator, AsyncOperator)
         return 0 if row < 0 and is_the_only_one else row
 
     def _origins_at(
         self, node: ChainNode, batch: pa.RecordBatch, error: Exception, row: int
     ) -> Origins:
-        """One record, if the operator knows the row and sees rows as the source gave them. Else the
-        part of a joined batch, if it knows the row."""
+        """Returns one record if the operator knows the row and sees rows as the source gave them.
+        If it only knows the row, returns the part of a joined batch. Else all origins."""
         origins, operator = self.origins, node.operator
         if not origins or operator is None or batch is not self._entered or is_located(error):
             return origins
@@ -242,7 +244,8 @@ class ChainDelivery(WorkInHand):
         return all(self._graph.node(each.upstream).kind is NodeKind.SOURCE for each in inputs)
 
     def _part_of(self, row: int) -> tuple[Origins, int, int]:
-        """The origins of the part that a row belongs to, its number there, and the part's rows."""
+        """Returns the origins of the part that contains the row, the row's number there, and the
+        part's number of rows."""
         for origins, rows in self._parts:
             if row < rows:
                 return origins, row, rows
@@ -250,8 +253,8 @@ class ChainDelivery(WorkInHand):
         return self.origins, -1, -1
 
     def _record_of(self, origin: RecordOrigin, row: int, rows: int) -> Origins:
-        """The record of one of `rows` rows of that origin; the whole origin if an exchange has
-        split its rows."""
+        """Returns the record of one of `rows` rows of that origin, or the whole origin if an
+        exchange has split its rows."""
         offsets = self._offsets
         if rows != (origin.records if offsets is None else len(offsets)):
             return (origin,)

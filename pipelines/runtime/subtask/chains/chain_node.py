@@ -1,7 +1,7 @@
 """One node of a chain: an operator, a sink with its commit log, or the source at the head.
 
-Owns what the node has open. `chain_delivery` decides which node follows which. `ChainPlace` says
-where the chain runs: that makes its names unique, and says which key groups it owns.
+Owns everything that the node has open. `chain_delivery` decides which node follows which.
+`ChainPlace` says where the chain runs. Its values make names unique, and give its key groups.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,12 +26,12 @@ from pipelines.state.row_digest import RowCount, RowDigest
 from pipelines.state.timers import moment_text
 
 RECORDS_READ = "records_read"
-"""Counter of a source. A cut has the records before its positions: no restart adds to it."""
+"""A counter of a source. A cut counts the records before its positions: no restart adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCut:
-    """One node at the cut: frozen state, and what the sinks were given and prepared for it."""
+    """One node at the cut: its frozen state, and the output that sinks got and prepared."""
 
     uid: Uid
     states: list[FrozenState]
@@ -44,8 +44,8 @@ class OperatorCut:
 
 
 class SinkCut(NamedTuple):
-    """What a snapshot must carry. Of a sink: its prepared output and the shares that it was given.
-    Of a source: what it has quarantined."""
+    """The output in a snapshot: the prepared output and the shares that a sink got, or the records
+    that a source has quarantined."""
 
     prepared: tuple[Prepared, ...] = ()
     outputs: tuple[OutputShare, ...] = ()
@@ -57,7 +57,7 @@ class OpenSink:
     writer: SinkWriter
     log: CommitLog
     given: RowDigest | RowCount = field(default_factory=RowDigest)
-    counter: str = RECORDS_WRITTEN  # counts the rows that it was given
+    counter: str = RECORDS_WRITTEN  # counts the rows that the sink got
     ledger: OutputLedger = field(default_factory=OutputLedger)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -87,13 +87,13 @@ class OpenSink:
 
 @dataclass(slots=True)
 class ChainNode:
-    """Neither operator nor sink: a source, whose records the subtask itself emits."""
+    """One node. With neither operator nor sink it is a source: the subtask emits its records."""
 
     uid: Uid
     context: OperatorContext
     operator: Operator | None = None
     sink: OpenSink | None = None
-    quarantine: Quarantine | None = None  # of a source, if it may have something there
+    quarantine: Quarantine | None = None  # of a source, if it may have records there
     exchanges: list[Exchange] = field(default_factory=list)
     _: KW_ONLY
     assigned_ms: int | None = None  # event time behind an operator that assigns it, once known
@@ -115,7 +115,7 @@ class ChainNode:
             self.operator.on_batch(port, batch)
 
     def on_watermark(self, timestamp_ms: int, origins: Origins) -> None:
-        """`origins`: those of the newest batch, whose records have moved event time on."""
+        """`origins`: those of the newest batch, whose records have advanced event time."""
         operator = self.operator
         if operator is None:
             return
@@ -146,7 +146,7 @@ class ChainNode:
             self._tell(self.operator.on_cut, checkpoint_id)
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        """Increments may build on this checkpoint from now on."""
+        """From now on, increments may build on this checkpoint."""
         self.context.state.on_checkpoint_completed(checkpoint_id)
         if self.operator is not None:
             self._tell(self.operator.on_checkpoint_completed, checkpoint_id)
@@ -168,7 +168,7 @@ class ChainNode:
             raise located(self.uid, (), error) from error
 
     def cut(self, barrier: Barrier, of_sink: SinkCut, *, keeps_state: bool = True) -> OperatorCut:
-        """Raises OperatorFailed: no record is in work."""
+        """Raises OperatorFailed without a record, because none is in work."""
         try:
             return self._cut(barrier, of_sink, keeps_state=keeps_state)
         except Exception as error:
@@ -223,7 +223,7 @@ def _at_event_time(timestamp_ms: int) -> Firing:
 
 
 def _cut_states(state: StateBackend, barrier: Barrier) -> list[FrozenState]:
-    """A savepoint is whole: it depends on no other point."""
+    """Cuts a savepoint as a whole, so that it depends on no other point."""
     if barrier.is_savepoint:
         return state.cut_native() if barrier.is_native else state.cut()
     return state.cut_increment(barrier.checkpoint_id, barrier.confirmed_id)

@@ -2,11 +2,11 @@
 
 Owns no channel's state. Only a hash keeps an order that matters: the records of one key take one
 channel. Source: Flink's `KeyGroupStreamPartitioner`, `RebalancePartitioner` and
-`BroadcastPartitioner`; a batch is cut into runs of rows instead of being dealt row by row.
+`BroadcastPartitioner`; here a batch is cut into runs of rows, not distributed row by row.
 
-A busy key keeps one subtask busy while its neighbours wait. The sample names it. It costs a slice
-of hashes that the exchange has computed anyway, for at most `ROWS_PER_PERIOD` rows in each half
-second; the values of keys are copied only where the settings show records.
+A frequent key keeps one subtask busy while its neighbours wait. The sampler names it. It only takes
+a slice of hashes that the exchange has computed anyway, at most `ROWS_PER_PERIOD` rows in each half
+second. It copies the values of keys only if the settings show records.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ PERIOD_MS = 500.0
 ROWS_PER_PERIOD = 512
 PERIODS = 10
 ROWS_MIN = 100
-"""Fewer rows say nothing about shares."""
+"""With fewer rows, shares mean nothing."""
 
 HOT_FROM = 0.1
 """A group below this share of all records keeps no subtask busy by itself."""
@@ -41,7 +41,7 @@ _Chunk = tuple[Hashes, pa.RecordBatch | None]
 
 
 class KeySampler:
-    """One thread adds, and another may read at any time."""
+    """Samples the keys of an exchange. One thread adds; another may read at any time."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class KeySampler:
         self._periods: deque[list[_Chunk]] = deque(maxlen=PERIODS)
 
     def on_batch(self, batch: pa.RecordBatch, hashes: Hashes) -> None:
-        """`hashes`: of the keys, one per row. Most calls compare two numbers."""
+        """`hashes`: of the keys, one per row. Most calls only compare two numbers."""
         now_ms = self._now_ms()
         if now_ms >= self._period_until_ms:
             self._period_until_ms = now_ms + PERIOD_MS
@@ -79,7 +79,10 @@ class KeySampler:
         self._newest.append((taken, self._keys(batch, step)))
 
     def hottest(self) -> HotKeys | None:
-        """Over about the last five seconds. None: too few records passed, or no group is hot."""
+        """Returns the hot keys of about the last five seconds.
+
+        Returns None if too few records passed or no group is hot.
+        """
         chunks = [chunk for period in list(self._periods) for chunk in list(period)]
         if sum(len(hashes) for hashes, _ in chunks) < ROWS_MIN:
             return None
@@ -120,7 +123,7 @@ Part = tuple[int, pa.RecordBatch]
 """A target subtask and its rows."""
 
 Seal = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Turns the rows for one subtask into what is sent to it."""
+"""Turns the rows for one subtask into the batch to send."""
 
 
 class Exchange:
@@ -136,7 +139,7 @@ class Exchange:
         is_anchored: bool = True,
         sampler: KeySampler | None = None,
     ) -> None:
-        """`sampler` looks at some of what a hash sends."""
+        """`sampler` looks at some of the rows of a hash."""
         self.is_anchored = is_anchored
         self.sampler = sampler
         self._hash_by = hash_by
@@ -168,10 +171,10 @@ class Exchange:
             self.outputs[target].send(Records(sealed, origins))
 
     def overtake(self, barrier: Barrier) -> list[InFlightRecords]:
-        """Passes the barrier on ahead of what waits here, and returns what it has overtaken.
+        """Sends the barrier ahead of the records that wait here, and returns those records.
 
-        Not on a broadcast edge: there each reader has taken different records, which could not be
-        dealt again at another parallelism (Flink forbids it, too). The barrier keeps its place.
+        On a broadcast edge the barrier keeps its place. There each reader has taken different
+        records, which could not be redistributed at another parallelism (Flink forbids it, too).
         """
         if self._kind is EdgeKind.BROADCAST:
             self.broadcast(barrier)
@@ -179,7 +182,7 @@ class Exchange:
         return [kept for output in self.outputs for kept in overtaken_on(output, barrier)]
 
     def holding(self, checkpoint_id: CheckpointId) -> list[Output]:
-        """The outputs where this checkpoint's barrier waits and could overtake."""
+        """Returns the outputs where this checkpoint's barrier waits and could overtake."""
         if self._kind is EdgeKind.BROADCAST:
             return []
         return [output for output in self.outputs if output.holds_barrier(checkpoint_id)]
@@ -202,7 +205,7 @@ class Exchange:
                 yield target, batch.filter(pa.array(owners == target))
 
     def _in_turn(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """Equal runs of rows; the next batch begins where this one ended."""
+        """Yields equal runs of rows; the next batch begins at the target where this one ended."""
         run_rows = -(-batch.num_rows // len(self.outputs))
         for start in range(0, batch.num_rows, run_rows):
             yield self._next_target, batch.slice(start, run_rows)

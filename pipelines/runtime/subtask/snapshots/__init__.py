@@ -1,1 +1,1 @@
-"""What a subtask stores for a checkpoint, and what it takes from one."""
+"""How a subtask stores its part of a checkpoint, and restores it."""

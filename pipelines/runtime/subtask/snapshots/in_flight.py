@@ -1,9 +1,10 @@
-"""What was in flight at a cut: overtaken records of a channel, and event time by key group.
+"""State in flight at a cut: the overtaken records of a channel, and event time by key group.
 
-Records that a barrier has overtaken are cut and restored. If subtasks had come unequally far, the
-cut says how far event time had come, by key group. Without it, a subtask restored from several
-would have to take the least of their watermarks, and would emit again what the others had emitted
-(see `operators.event_time`). A cut before all key groups have caught up again must pass it on.
+Records that a barrier has overtaken are stored and restored. If the watermarks of subtasks differ,
+the cut stores the event time of each key group. Otherwise a subtask that is restored from several
+subtasks would have to take the least of their watermarks. It would then emit results again that the
+others had emitted (see `operators.event_time`). A cut before all key groups have caught up must
+store these times again.
 """
 
 from collections import defaultdict
@@ -26,14 +27,17 @@ from pipelines.operators.columns import Longs
 from pipelines.state.hashing import key_groups, key_hashes
 
 Beginning = Watermark | tuple[int, pa.RecordBatch]
-"""A mark for downstream, or port and rows."""
+"""A mark for downstream, or a port and its rows."""
 
 ReadFile = Callable[[FileHandle], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightRecords:
-    """`is_output`: they waited at the writer, behind everything that was under way or queued."""
+    """Overtaken records of one channel.
+
+    `is_output`: they waited at the writer, behind everything that was under way or queued.
+    """
 
     channel: ChannelId
     is_output: bool
@@ -49,18 +53,18 @@ class InFlightRecords:
 
 
 def overtaken_on(output: Output, barrier: Barrier) -> list[InFlightRecords]:
-    """Sends `barrier` ahead of what waits at `output`; an aligned one now overtakes."""
+    """Sends `barrier` ahead of the records that wait at `output`, even if it was aligned before."""
     batches = output.overtake(replace(barrier, overtakes=True))
     return [InFlightRecords(output.channel, True, batches)] if batches else []
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightShare:
-    """What one new subtask of `vertex` takes of the records that a point holds in flight.
+    """The share of one new subtask of `vertex` in the records in flight of a point.
 
-    A key's records go to its new owner, records without a key by the old target's index; records of
-    one old channel keep their order. Source: Flink, FLIP-76 and its rescaling (FLINK-19801); here a
-    reader of every old channel takes the place of virtual channels.
+    A key's records go to the key's new owner. Records without a key go by the old target's index.
+    The records of one old channel keep their order. Source: Flink, FLIP-76 and its rescaling
+    (FLINK-19801); here a reader of every old channel takes the place of virtual channels.
     """
 
     manifest: Manifest
@@ -69,10 +73,10 @@ class InFlightShare:
     parallelism: int  # of the vertex, now
 
     def read(self, read_file: ReadFile) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Port and rows. Raises CorruptSnapshot like the store.
+        """Yields ports and rows. Raises CorruptSnapshot like the store.
 
-        Raises Rejected for broadcast records at another parallelism: some old subtasks had taken
-        a record and others had not, so no share of it is right for a new one.
+        Raises Rejected for broadcast records at a different parallelism: some old subtasks had
+        consumed a record and others had not, so no share of it is right for a new subtask.
         """
         for ends, handles in sorted(self._channels().items()):
             edge = next(edge for edge in self.vertex.inputs if edge.port == ends.port)
@@ -89,7 +93,8 @@ class InFlightShare:
                         yield ends.port, mine
 
     def _channels(self) -> dict[ChannelEnds, list[InFlightHandle]]:
-        """Puts records that were under way or queued before those that waited at the writer."""
+        """Orders the handles of each channel: records under way or queued come before those that
+        waited at the writer."""
         found: dict[ChannelEnds, list[InFlightHandle]] = defaultdict(list)
         handles = [handle for subtask in self.manifest.subtasks for handle in subtask.in_flight]
         for handle in sorted(handles, key=lambda h: h.is_output):
@@ -123,10 +128,10 @@ class InFlightShare:
 def beginning(
     in_flight: Iterable[tuple[int, pa.RecordBatch]], watermark_ms: int | None
 ) -> Iterator[Beginning] | None:
-    """What comes before the first new element, if anything does.
+    """Returns the elements that come before the first new one, or None if there are none.
 
-    A watermark that was in flight at the cut was not kept, so this sends downstream again how
-    far event time had come here.
+    A watermark that was in flight at the cut was not stored, so the restored watermark of this
+    subtask is sent downstream again.
     """
     marks = [] if watermark_ms is None else [Watermark(watermark_ms)]
     everything: Iterator[Beginning] = chain(marks, in_flight)
@@ -135,11 +140,11 @@ def beginning(
 
 
 KeyTime = tuple[int, int, int]
-"""First and last key group, both included, and their event time in milliseconds."""
+"""The first and the last key group, both included, and their event time in milliseconds."""
 
 
 def by_key_group(times: tuple[KeyTime, ...], max_parallelism: int) -> Longs | None:
-    """None: all key groups are where the subtask's watermark is."""
+    """Returns the event time of each key group, or None if all of them have the same."""
     if len({time_ms for _, _, time_ms in times}) < 2:
         return None
     highest = max(last for _, last, _ in times)
@@ -153,7 +158,7 @@ def by_key_group(times: tuple[KeyTime, ...], max_parallelism: int) -> Longs | No
 def key_times(
     by_group: Longs | None, own: KeyGroupRange, watermark_ms: int | None
 ) -> list[KeyTime]:
-    """Runs of own key groups with equal times; empty once the watermark has passed all of them."""
+    """Returns runs of own key groups with equal times; none once the watermark has passed all."""
     if by_group is None:
         return []
     restored = by_group[own.first : own.last + 1]

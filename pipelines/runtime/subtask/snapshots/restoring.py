@@ -1,13 +1,13 @@
-"""What one subtask takes from a checkpoint, at any parallelism, and how much of it has been read.
+"""The share of one subtask in a checkpoint, at any parallelism, and the progress of reading it.
 
 Keyed rows go by key group, operator state as its kind says. All other lists (committables,
-counters) are dealt by the old subtask's index modulo the new parallelism. Only positions are not: a
-source gets all of them and deals the splits itself. A parallelism is always the operator's: the run
-may have another one, and so may the run that cut the point.
+counters) go by the old subtask's index modulo the new parallelism. Positions are the exception: a
+source gets all of them and assigns the splits itself. Every parallelism here is that of the
+operator. The parallelism of the run may differ, and so may that of the run that cut the point.
 
-`RestoreMeter` counts the files and bytes that have been read. The slot reports them to the driver,
-which ends an attempt whose restore stands still and leaves every other alone, however long it
-takes.
+`RestoreMeter` counts the files and bytes that have been read. The slot reports them to the driver.
+The driver ends an attempt whose restore makes no progress; any other restore may take as long as it
+needs.
 
 Source: Flink, `StateAssignmentOperation`.
 """
@@ -44,7 +44,8 @@ from pipelines.state.operator_states import elements_taken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOperator:
-    """You can consume `states` once. Positions are those of all old subtasks."""
+    """The restored parts of one operator. You can consume `states` only once. Positions are those
+    of all old subtasks."""
 
     states: tuple["RestoredState", ...] = ()
     operator_states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
@@ -53,15 +54,15 @@ class RestoredOperator:
     quarantined: tuple[Prepared, ...] = ()
     replayed: tuple[Json, ...] = ()  # of all old subtasks
     counters: tuple[tuple[str, int], ...] = ()
-    is_known: bool = False  # the point knows it
+    is_known: bool = False  # True if the point knows the operator
     watermark_ms: int | None = None  # the least of all old subtasks
-    assigned_ms: int | None = None  # likewise, of an operator that assigns event time
+    assigned_ms: int | None = None  # likewise, for an operator that assigns event time
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """One state of one old subtask: its rows, and the database that holds them, if there is one."""
+    """One state of one old subtask: its rows, and the database that stores them, if any."""
 
     name: str
     rows: Iterable[pa.RecordBatch]
@@ -75,9 +76,9 @@ NOTHING = RestoredOperator()
 class RestorePoint:
     """One verified checkpoint; each subtask takes its share of it.
 
-    `dropped_states` are left behind: the operator no longer has them. With `forgets_state` (at most
-    once, after a failure) all state is left behind, and sources begin where they had reserved to.
-    What sinks had prepared is still committed, once.
+    `dropped_states` are not restored: the operator no longer has them. With `forgets_state` (at
+    most once, after a failure) no state is restored, and sources begin behind the records that they
+    had reserved. The output that sinks had prepared is still committed, once.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class RestorePoint:
         run_id: RunId | None = None,
         forgets_state: bool = False,
     ) -> None:
-        """`run_id`: the run that restores; it may refer again to files of its own points."""
+        """`run_id`: the run that restores. It may refer again to files of its own points."""
         self._store = store
         self._location = location
         self._manifest = manifest
@@ -123,7 +124,7 @@ class RestorePoint:
     def files_of(
         self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
     ) -> Iterator[FileHandle]:
-        """The files of the state in `share_of`."""
+        """Yields the files of the state in `share_of`."""
         if self._forgets_state:
             return
         old = self._snapshots_of(uid)
@@ -143,7 +144,7 @@ class RestorePoint:
     def in_flight_into(
         self, vertex: Vertex, subtask: int, parallelism: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Port and rows of the records that were on their way to `vertex`, in order."""
+        """Yields port and rows of the records that were in flight to `vertex`, in order."""
         share = InFlightShare(self._manifest, vertex, subtask, parallelism)
         return share.read(lambda file: self._store.read_batches(self._location, file))
 
@@ -154,7 +155,7 @@ class RestorePoint:
                 yield place
 
     def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
-        """In the order of the subtasks, in whatever order they acknowledged."""
+        """Returns the snapshots in the order of the subtasks; they acknowledged in any order."""
         found = [
             (subtask.subtask, operator)
             for subtask in self._manifest.subtasks
@@ -179,7 +180,7 @@ class RestorePoint:
     def _wanted(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
     ) -> Iterator[StateHandle]:
-        """Keyed state that may hold rows of `key_groups`."""
+        """Yields keyed state that may contain rows of `key_groups`."""
         for _, snapshot in old:
             for state in snapshot.states:
                 is_wanted = state.redistribution is None and (uid, state.state) not in self._dropped
@@ -198,7 +199,7 @@ class RestorePoint:
     def _taken(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
     ) -> Iterator[tuple[str, StateHandle, Taken]]:
-        """Operator state: its name, and what this subtask takes of each old subtask's."""
+        """Yields operator state: its name, and this subtask's share of each old subtask's state."""
         for (name, kind), handles in self._operator_states(uid, old).items():
             indices = range(self._manifest.parallelism_of(uid))
             held = [handles[index].rows if index in handles else 0 for index in indices]
@@ -209,7 +210,7 @@ class RestorePoint:
     def _operator_states(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]]
     ) -> dict[tuple[str, Redistribution], dict[int, StateHandle]]:
-        """For each state that belongs to no key, the handles by old subtask."""
+        """Returns, for each state that belongs to no key, the handles by old subtask."""
         found: dict[tuple[str, Redistribution], dict[int, StateHandle]] = {}
         for index, snapshot in old:
             for state in snapshot.states:
@@ -220,13 +221,13 @@ class RestorePoint:
 
 
 def _least(times_ms: list[int | None]) -> int | None:
-    """None: one of them is not known."""
+    """Returns the least time, or None if one of them is not known."""
     known = [time_ms for time_ms in times_ms if time_ms is not None]
     return min(known) if known and len(known) == len(times_ms) else None
 
 
 def _rows_expected(state: StateHandle, key_groups: KeyGroupRange) -> int:
-    """The number of the rows of `key_groups`, if all groups have equally many."""
+    """Returns the number of rows of `key_groups`, if all groups have equally many."""
     own = state.key_group_range
     first, last = max(own.first, key_groups.first), min(own.last, key_groups.last)
     share = (last - first + 1) / (own.last - own.first + 1)
@@ -242,10 +243,10 @@ def _sum_counters(snapshots: list[OperatorSnapshot]) -> dict[str, int]:
 
 
 class RestoreMeter:
-    """Thread-safe. Each expected file counts once, however often it is read.
+    """Counts restored files and bytes. Each expected file counts once, however often it is read.
 
-    A file that was not expected (records in flight, the segment of a sink) moves the meter and is
-    not part of the total.
+    An unexpected file (records in flight, the segment of a sink) shows as progress, but is not part
+    of the total. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -262,12 +263,12 @@ class RestoreMeter:
             self._steps += 1
 
     def step(self) -> None:
-        """A step is done that reads no file: an operator or a sink is open."""
+        """Counts a step that reads no file: an operator or a sink is open."""
         with self._lock:
             self._steps += 1
 
     def on_read(self, file: FileHandle, length: int) -> None:
-        """At most so many more bytes of it; a batch may hold more than was read."""
+        """Counts at most `length` more bytes of the file; a batch may be larger than its part."""
         with self._lock:
             if file.name in self._unread:
                 self._unread[file.name] = max(0, self._unread[file.name] - length)
@@ -289,14 +290,14 @@ class RestoreMeter:
             )
 
     def has_news(self) -> bool:
-        """True if the meter moved since the last call."""
+        """Returns True if the meter moved since the last call."""
         with self._lock:
             moved, self._told_steps = self._steps != self._told_steps, self._steps
             return moved
 
 
 class MeteredFiles:
-    """Implements `ReadsFiles`: counts what is read of a store, and names the damaged file in an
+    """Implements `ReadsFiles`: counts the bytes read from a store, and names the damaged file in an
     error."""
 
     def __init__(self, files: ReadsFiles, meter: RestoreMeter) -> None:

@@ -1,10 +1,10 @@
 """The asynchronous half of a snapshot: frozen state becomes durable files, which are acknowledged.
 
-Runs on the slot's upload threads, while the subtask goes on. It turns an operator's cut into
-handles, or raises what the store raises. For an increment it implements
-`state.backend.IncrementFiles`: where in the store one state writes its files, with the bytes
-counted that are really uploaded. Between its cut and its upload an unaligned snapshot gathers its
-records in flight. A failure declines the checkpoint and has no other effect.
+Runs on the slot's upload threads, while the subtask continues. It turns an operator's cut into
+handles, or raises the store's errors. For an increment it implements
+`state.backend.IncrementFiles`: it places the files of one state in the store, and counts the bytes
+that are really uploaded. Between its cut and its upload, an unaligned snapshot gathers its records
+in flight. A failure declines the checkpoint and has no other effect.
 
 Source: Flink, `ChannelStateWriter` and its futures.
 """
@@ -50,7 +50,7 @@ from pipelines.storage.stores import check_travels
 
 
 class IncrementUpload:
-    """`stem` is unique among the states and subtasks of the run."""
+    """The upload of one increment. `stem` is unique among the states and subtasks of the run."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class IncrementUpload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskCut:
-    """Everything frozen at one barrier. `positions` is the source's, in a source's chain."""
+    """Everything frozen at one barrier. `positions` belongs to the source, in a source's chain."""
 
     place: ChainPlace
     operators: list[OperatorCut]
@@ -123,7 +123,7 @@ class SnapshotWriter:
         open_format: bool,
         in_flight: Sequence[InFlightRecords] = (),
     ) -> WrittenSnapshot:
-        """Raises Retryable when the storage fails; the caller declines the checkpoint."""
+        """Raises Retryable if the storage fails; the caller declines the checkpoint."""
         place = cut.place
         upload = _Upload(self._store, place, checkpoint_id, location, open_format)
         snapshot = SubtaskSnapshot(
@@ -173,7 +173,7 @@ class _Upload:
             )
 
     def in_flight(self, kept: InFlightRecords) -> Iterator[InFlightHandle]:
-        """A file per channel, side and schema; a channel's schema may change between batches."""
+        """Writes a file per channel, side and schema; batches of a channel may differ in schema."""
         by_schema = groupby(kept.batches, key=lambda batch: batch.schema)
         for number, (schema, batches) in enumerate(by_schema):
             same = list(batches)
@@ -194,7 +194,7 @@ class _Upload:
             )
 
     def segments(self, operator: OperatorCut) -> Iterator[SegmentHandle]:
-        """A file for each segment, written again for every snapshot until it is published."""
+        """Writes a file per segment, again for every snapshot until the segment is published."""
         for number, (checkpoint_id, segment) in enumerate(segments_of(operator.prepared)):
             batches = list(segment.batches)
             file = self._store.write_batches(
@@ -210,7 +210,7 @@ class _Upload:
             )
 
     def _stored(self, uid: Uid, state: FrozenState) -> StoredIncrement:
-        """Stores what has changed, if the backend keeps track of it; otherwise every row."""
+        """Stores only changes if the backend tracks them; otherwise every row."""
         if state.increment is None:
             return StoredIncrement(StateFormat.ROWS, self._whole(uid, state), ())
         upload = IncrementUpload(
@@ -236,7 +236,7 @@ class _Upload:
         return file
 
     def _stem(self, *parts: object) -> str:
-        """Contains the attempt, so that no zombie writes under a successor's name."""
+        """Returns a name with the attempt, so that no zombie writes under a successor's name."""
         return file_stem(*parts, f"a{self._place.attempt}")
 
 
@@ -260,14 +260,17 @@ def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> Operat
 
 
 def snapshot_bytes(snapshot: SubtaskSnapshot) -> int:
-    """The bytes of the state; records in flight are counted apart."""
+    """Returns the bytes of the state; records in flight are counted separately."""
     files = (f for operator in snapshot.operators for s in operator.states for f in s.files)
     return sum(file.length for file in files)
 
 
 @dataclass(slots=True, kw_only=True)
 class Gathering:
-    """`waiting_outputs` still hold the barrier back; at `due_ms` it overtakes there, too."""
+    """A snapshot between its cut and its upload.
+
+    In `waiting_outputs` the barrier still waits behind records; at `due_ms` it overtakes them.
+    """
 
     barrier: Barrier
     cut: SubtaskCut
@@ -281,7 +284,7 @@ class Gathering:
     alignment_ms: float = 0.0
     channels: list[ChannelAlignment] = field(default_factory=list)
     is_unaligned: bool = False
-    is_over: bool = False  # no upload is to begin; an upload thread reads it
+    is_over: bool = False  # no upload may begin any more; upload threads read this
 
     @property
     def is_complete(self) -> bool:
@@ -300,7 +303,7 @@ class Gathering:
         self.awaits_inputs = False
 
     def look_at_outputs(self, now_ms: float) -> None:
-        """Drops outputs that have passed the barrier on; overtakes at the others if time is up."""
+        """Drops outputs that have sent the barrier; from `due_ms` on, overtakes at the others."""
         checkpoint_id = self.barrier.checkpoint_id
         self.waiting_outputs = [o for o in self.waiting_outputs if o.holds_barrier(checkpoint_id)]
         if self.due_ms is not None and now_ms >= self.due_ms:
@@ -317,7 +320,7 @@ UPLOAD_THREADS = 2
 
 
 def upload_threads() -> ThreadPoolExecutor:
-    """Its threads run already: one that a subtask started would inherit the subtask's priority."""
+    """Starts the threads at once: if a subtask started one, it would inherit the low priority."""
     threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
     all_of_them = threading.Barrier(UPLOAD_THREADS)
     for _ in range(UPLOAD_THREADS):
@@ -328,7 +331,7 @@ def upload_threads() -> ThreadPoolExecutor:
 class SnapshotUpload:
     """The uploads of one subtask, one after the other or several at once.
 
-    Guarantee: no upload begins once the subtask's thread has heard that its checkpoint is over.
+    Guarantee: no upload begins once the subtask's thread knows that its checkpoint is over.
     """
 
     def __init__(
@@ -364,7 +367,7 @@ class SnapshotUpload:
         """Runs on an upload thread."""
         try:
             self._try_upload(gathered)
-        except Exception as error:  # otherwise no one would see an upload thread's error
+        except Exception as error:  # otherwise an upload thread's error would go unnoticed
             self._reporter.declined(self._place, gathered.barrier.checkpoint_id, error)
 
     def _try_upload(self, gathered: Gathering) -> None:

@@ -1,1 +1,1 @@
-"""How a source subtask reads: splits, positions, quarantine, and a reader for each mode."""
+"""How a source subtask reads: its splits, positions, quarantine, and a reader for each mode."""

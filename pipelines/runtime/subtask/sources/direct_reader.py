@@ -1,13 +1,13 @@
 """Reads a source's splits for one subtask, knows its positions, and paces a replay.
 
 Hands out each batch as soon as it has read it. The position always points behind the last record
-handed out, so a barrier between two batches cuts exactly there. Of several splits that are read
-side by side, the one whose event time is behind comes first; among equals, the one that has waited
-longest. Event time is that of the slowest split. A paced replay hands out records once event time
-has reached them; it advances at a fixed speed from where the run (re)starts.
+handed out, so a barrier between two batches cuts exactly there. It reads several splits side by
+side. The split whose event time is furthest behind comes first; among equals, the one that has
+waited longest. Event time is that of the slowest split. A paced replay hands out records once event
+time has reached them. That time advances at a fixed speed from where the run starts or restarts.
 
-For sources that report to the outside world how far completed checkpoints have come, it keeps the
-positions between a cut and the end of its checkpoint. A report that fails changes nothing here.
+Some sources report the positions of completed checkpoints to another system. For these, it keeps
+the positions between a cut and the end of its checkpoint. A report that fails changes nothing here.
 
 Source: Flink, `KafkaSourceReader.notifyCheckpointComplete`.
 """
@@ -42,7 +42,7 @@ from pipelines.runtime.subtask.sources.split_reading import OpenSplit, Taken, pa
 from pipelines.runtime.subtask.sources.split_screen import SplitScreen
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
-"""Counts records whose event time leapt further than `connectors.watermark_strategy` believes."""
+"""Counts records whose event time is further ahead than `connectors.watermark_strategy` accepts."""
 
 COMMITS_SUCCEEDED, COMMITS_FAILED = "commits_succeeded", "commits_failed"
 """Counters of the source, as Flink names them."""
@@ -68,13 +68,13 @@ class ToldProgress:
         self._cuts.pop(checkpoint_id, None)
 
     def take_counts(self) -> dict[str, int]:
-        """Counts since the last call, by the names of counters; leaves out zeros."""
+        """Returns the counts since the last call, by the names of counters, without zeros."""
         succeeded, failed = self._reader.take_told_counts()
         counts = {COMMITS_SUCCEEDED: succeeded, COMMITS_FAILED: failed}
         return {name: count for name, count in counts.items() if count}
 
     def _forget(self, checkpoint_id: CheckpointId) -> None:
-        """A completed checkpoint subsumes older ones."""
+        """Drops this cut and older ones: a completed checkpoint subsumes older ones."""
         self._cuts = {cut: splits for cut, splits in self._cuts.items() if cut > checkpoint_id}
 
 
@@ -82,12 +82,14 @@ PACED_WAIT_MS = 20.0
 """How long a paced source sleeps if nothing is due."""
 
 _TO_COME = "splits to come"
-"""Holds event time back until splits are opened. If more splits may be found later it stays, idle,
-so that event time does not end with the last one; otherwise it goes, and the last split ends it."""
+"""An input that holds event time back until splits are opened. If more splits may be found later,
+it stays, idle, so that event time does not end with the last known split. Otherwise it ends, and
+event time ends with the last split."""
 
 
 class DirectReader(SourceReader):
-    """Event time never goes back behind `restored_watermark_ms`, whatever is read again."""
+    """Reads the splits of one subtask directly. Event time never goes back behind
+    `restored_watermark_ms`, even if older records are read again."""
 
     def __init__(
         self,
@@ -103,8 +105,8 @@ class DirectReader(SourceReader):
         screen: SplitScreen | None = None,
         beginning: Sequence[SplitProgress] | None = None,
     ) -> None:
-        """`screen` None: no record of the source is suspected. `beginning`: the splits that a
-        growing source had when the run began; None: each subtask looks for itself."""
+        """`screen` is None if no record of the source is suspected. `beginning`: the splits that a
+        growing source had when the run began, or None if each subtask looks for itself."""
         self._screen = screen
         self._source = source
         self._clock = clock
@@ -115,7 +117,7 @@ class DirectReader(SourceReader):
         self._open: dict[int, OpenSplit] = {}  # in the order of their last handing out
         self._merger = WatermarkMerger([_TO_COME], restored_watermark_ms)
         self._has_begun = False
-        # Sent again: a watermark that was in flight at the cut may not have been kept.
+        # Send it again: a watermark that was in flight at the cut may not have been stored.
         self._marks: list[EventTimeMark] = (
             [] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]
         )
@@ -139,13 +141,13 @@ class DirectReader(SourceReader):
 
     @property
     def told_progress(self) -> ToldProgress | None:
-        """For a caller that knows which checkpoints complete; None: the source reports nothing."""
+        """For callers that know which checkpoints complete; None if the source reports nothing."""
         told_to = self._splits.told_to
         return None if told_to is None else ToldProgress(told_to)
 
     @property
     def pending(self) -> KnowsPending | None:
-        """None: the source does not know how much there is to read."""
+        """None if the source does not know how much there is to read."""
         return self._splits.pending
 
     def positions(self) -> Json:
@@ -189,12 +191,12 @@ class DirectReader(SourceReader):
         return counts
 
     def _by_event_time(self) -> list[OpenSplit]:
-        """The open splits, the one that is behind first."""
+        """Returns the open splits, with the one furthest behind first."""
         splits = list(self._open.values())
         return splits if len(splits) == 1 else sorted(splits, key=OpenSplit.watermark_ms)
 
     def _open_up(self) -> None:
-        """Opens as many splits as are read side by side."""
+        """Opens splits until as many are open as are read side by side."""
         concurrency = self._splits.concurrency
         if len(self._open) < concurrency:
             opened = self._positions.opened(concurrency, self._has_split)
@@ -235,14 +237,14 @@ class DirectReader(SourceReader):
         )
 
     def _close(self, split: OpenSplit) -> None:
-        """Opens the next one first, so that event time ends only with the last."""
+        """Opens the next split before it ends this one: event time must end only with the last."""
         del self._open[split.index]
         self._positions = self._positions.finished(self._has_split, split.index)
         self._open_up()
         self._marks += self._merger.on_end(_input(split.index))
 
     def _due_part(self, split: OpenSplit, taken: Taken) -> Taken:
-        """Empty if nothing is due or the split is silent; a silent split may become idle."""
+        """Returns the due records; a silent split has none, and may become idle."""
         now_ms = self._clock.monotonic_ms()
         if taken.records.num_rows == 0:
             distance = split.on_passed(taken)
@@ -285,7 +287,7 @@ class DirectReader(SourceReader):
 
 
 def _first_of(name: str, offset: int) -> SplitInWork:
-    """The record that the reader asks a split for."""
+    """Returns the record that the reader asks a split for."""
     return SplitInWork(name, offset, offset + 1)
 
 

@@ -1,10 +1,10 @@
 """The splits of one subtask as an ordered sequence: fixed, or growing as new ones are found.
 
-Owns what is stored as a subtask's positions (`connectors.split_progress`): numbers of a sequence
+Owns the stored form of a subtask's positions (`connectors.split_progress`): numbers of a sequence
 that never changes, or names of splits that were found. Reads no records itself.
 
-A growing source is searched for new splits from time to time, on a thread of its own: a broker that
-does not answer holds no barrier up. A look that fails is repeated later. Only the first look has to
+A separate thread looks for new splits of a growing source from time to time, so a broker that does
+not answer delays no barrier. A look that fails is repeated later. Only the first look has to
 succeed, because without it the place to begin is not known.
 """
 
@@ -42,12 +42,12 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import Json
 
 UNREAD_MAX = 10_000
-"""Splits that positions hold in addition to finished ones; a directory may have a million."""
+"""The limit of unfinished splits in the positions; a directory may have a million files."""
 
 
 class FoundSplits:
     """Guarantee: only the subtask that owns a split reads it, and every split that a checkpoint
-    knows keeps its position. Every unfinished one of these is in the backlog at all times.
+    knows keeps its position. All unfinished ones of these are always in the backlog.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FoundSplits:
         beginning: Sequence[SplitProgress] | None = None,
         looking: Executor | None = None,
     ) -> None:
-        """`restored` in the order of the old subtasks. `beginning`: what the first look would find,
+        """`restored`: in the order of the old subtasks. `beginning`: the result of the first look,
         if the driver has already looked for all subtasks."""
         self._source = source
         self._subtask = subtask
@@ -77,12 +77,12 @@ class FoundSplits:
         self._known = share.known
         self._had_looked = [positions.has_looked for positions in old]
         self._beginning = beginning
-        # Found, and not in the positions: a restored subtask finds them again. All of them are in
-        # the positions where the time of a find matters, and where later looks find nothing.
+        # Found, but not in the positions yet: a restored subtask finds them again. If the time of a
+        # find matters, or later looks find nothing, all found splits are in the positions instead.
         self._left: deque[SplitProgress] = deque()
         finds_again = self.may_grow and not isinstance(source, BeginsOnce)
         self._unread_max = UNREAD_MAX if finds_again else 1 << 62
-        self._unconfirmed: set[int] = set()  # splits that handed out records since the last answer
+        self._unconfirmed: set[int] = set()  # splits that handed out records since `confirm`
         self._reader = source.open()
         self._looking = looking or ThreadPoolExecutor(1, thread_name_prefix="find-splits")
         self._look: Future[list[SplitProgress]] | None = None
@@ -109,7 +109,7 @@ class FoundSplits:
         return SplitPositions(tuple(unfinished), self._count, 1)
 
     def grown(self, positions: SplitPositions) -> SplitPositions:
-        """Raises Retryable if the first look fails, Rejected if any look fails for good."""
+        """Raises Retryable if the first look fails, and Rejected if any look fails for good."""
         found = [split for split in self._found() if split.name not in self._known]
         self._known.update(split.name for split in found)
         self._left.extend(split for split in found if self._owner(split.name) == self._subtask)
@@ -124,7 +124,7 @@ class FoundSplits:
         return SplitPositions((*positions.backlog, *added), self._count, 1)
 
     def name_of(self, index: int) -> str | None:
-        """A packed split is finished, and its name is not asked for again."""
+        """Returns None for a packed split: it is finished, and its name is not needed again."""
         return self._splits[index].name if index in self._splits else None
 
     def read(self, index: int, offset: int, still_open: Collection[int]) -> Iterator[Batch]:
@@ -140,7 +140,7 @@ class FoundSplits:
         self._unconfirmed.add(index)
 
     def confirm(self, positions: SplitPositions) -> None:
-        """Raises Rejected if a split that has handed out records is another one now."""
+        """Raises Rejected if a split that has handed out records is now a different one."""
         if not isinstance(self._reader, ConfirmsSplits):
             return
         begun = sorted({*dict(positions.backlog), *self._unconfirmed})
@@ -170,7 +170,7 @@ class FoundSplits:
         self._reader.close()
 
     def _pack_finished(self, unfinished: Collection[int]) -> None:
-        """Packs only whole packs, and no split whose end the source has to know."""
+        """Packs finished splits, only in whole packs, and none whose end the source has to know."""
         done = [i for i, s in self._splits.items() if i not in unfinished and s.end_offset is None]
         for start in range(0, len(done) - PACK_NAMES + 1, PACK_NAMES):
             full = done[start : start + PACK_NAMES]
@@ -191,12 +191,13 @@ class FoundSplits:
 
     @property
     def _begins(self) -> bool:
-        """True if a subtask had not looked yet: then its splits are not later finds."""
+        """True if some subtask had not looked yet: its splits do not count as later finds."""
         return not (self._had_looked and all(self._had_looked))
 
     def _look_first(self) -> list[SplitProgress]:
-        """The author's place to begin holds for splits that no subtask has looked for. Others came
-        later, and are read from their beginning; or not at all, if the source is bounded."""
+        """Finds the first splits. Those that no subtask has looked for begin where the author said.
+        Others came later: they are read from their beginning, or not at all if the source is
+        bounded."""
         known = frozenset(self._known)
         found = self._first_ones(known) if self._begins else []
         if any(self._had_looked):
@@ -212,7 +213,7 @@ class FoundSplits:
         return [split for split in self._beginning if split.name not in known]
 
     def _was_looked_for(self, name: str) -> bool:
-        """True if the subtask that owned it then had looked."""
+        """Returns True if the subtask that owned the split then had looked."""
         return self._had_looked[self._source.owner(name, len(self._had_looked))]
 
     def _look_again_if_due(self, looked_ms: float) -> None:
@@ -228,11 +229,11 @@ def _answer(look: Future[list[SplitProgress]]) -> list[SplitProgress]:
     try:
         return look.result()
     except Retryable:
-        return []  # known splits are read on, and the next look may succeed
+        return []  # reading of known splits continues, and the next look may succeed
 
 
 class SplitSequence(Protocol):
-    """Splits are numbered from 0 on, for one subtask and one attempt."""
+    """The splits of one subtask in one attempt, numbered from 0 on."""
 
     @property
     def concurrency(self) -> int:
@@ -253,7 +254,7 @@ class SplitSequence(Protocol):
         ...
 
     def initial(self) -> SplitPositions:
-        """Where this subtask begins to read."""
+        """Returns the positions where this subtask begins to read."""
         ...
 
     def grown(self, positions: SplitPositions) -> SplitPositions:
@@ -261,7 +262,7 @@ class SplitSequence(Protocol):
         ...
 
     def name_of(self, index: int) -> str | None:
-        """None: there is no such split, at least not yet."""
+        """Returns None if there is no such split, at least not yet."""
         ...
 
     def read(self, index: int, offset: int, still_open: Collection[int]) -> Iterator[Batch]: ...
@@ -269,7 +270,7 @@ class SplitSequence(Protocol):
     def on_handed_out(self, index: int, records: int, version: str | None = None) -> None: ...
 
     def confirm(self, positions: SplitPositions) -> None:
-        """At a cut, checks that the found splits are the ones read so far. Raises Rejected."""
+        """Call at a cut. Raises Rejected unless the found splits are the ones read so far."""
         ...
 
     def to_json(self, positions: SplitPositions) -> Json: ...
@@ -309,7 +310,7 @@ class FixedSplits:
         pass  # the position already has it
 
     def confirm(self, positions: SplitPositions) -> None:
-        pass  # a file that was begun is compared if a run goes back to it
+        pass  # if a run goes back to a file that was begun, the file is compared then
 
     def to_json(self, positions: SplitPositions) -> Json:
         return self._memory.beside(positions).to_json()

@@ -1,14 +1,14 @@
-"""Readers that hand out records later: at most once, or a quarantine before the new records.
+"""Readers that delay records: for mode at most once, or to read a quarantine first.
 
-At most once, a source hands out only what no later attempt will read again. `ReservingReader` reads
-ahead, and reserves with each checkpoint all that it has read: a recovery starts behind it. It hands
-records out once the checkpoint that reserves them is complete, so whatever a lost attempt has
-emitted lies before the place where the next one begins. It owns the records read ahead; a crash
-loses at most these and what was on its way.
+In mode at most once, a source hands out only records that no later attempt reads again.
+`ReservingReader` reads ahead, and each checkpoint reserves all records read so far: a recovery
+starts behind them. The reader hands out records once the checkpoint that reserves them is complete.
+So every record that a lost attempt has emitted lies before the start of the next attempt. It owns
+the records read ahead; a crash loses at most these and the records in flight.
 
-`ReplayingReader` reads a source's quarantine and then its new records, as one reader. Event time is
-the source's alone, so records of the quarantine are late for windows that have closed by then.
-`connectors.files.quarantine` decides what is read again.
+`ReplayingReader` reads a source's quarantine and then its new records, as one reader. Only the
+source advances event time, so records of the quarantine are late for windows that have closed.
+`connectors.files.quarantine` decides which records are read again.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ from pipelines.runtime.subtask.sources.source_reader import (
 BATCHES_PER_CALL = 4
 
 RECORDS_REPLAYED = "records_replayed"
-"""Counts records of the quarantine that operators get once more; the source read them before."""
+"""Counts records of the quarantine that operators get again; the source has read them before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Ahead:
     batch: pa.RecordBatch
     size_bytes: int
     number: int  # of the batch, in the order of reading
-    positions: Json  # behind that batch
+    positions: Json  # after that batch
     watermark_ms: int | None
     split: SplitInWork | None
     counts: Mapping[str, int]
@@ -51,27 +51,31 @@ class _Ahead:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """How far the source was read, in batches and in what they hold."""
+    """How far the source was read, in batches and in bytes."""
 
     count: int = 0
     size_bytes: int = 0
 
 
 class ReservingReader(SourceReader):
-    """Guarantee: `next` gives a batch only after a completed checkpoint holds, as `reserved`,
-    positions behind it. The caller must report completed checkpoints; if it does not report aborted
-    ones, the reader waits for the next periodic one."""
+    """Guarantee: `next` returns a batch only after a checkpoint with `reserved` positions behind it
+    has completed.
+
+    The caller must report completed checkpoints. If it does not report aborted ones, the reader
+    waits for the next periodic checkpoint.
+    """
 
     def __init__(self, reader: SourceReader, ahead_bytes_max: int) -> None:
-        """`ahead_bytes_max`: read ahead, plus one batch; so much is handed out per checkpoint."""
+        """`ahead_bytes_max`: how many bytes to read ahead, plus one batch, and so how many each
+        checkpoint lets out."""
         self._reader = reader
         self._ahead_bytes_max = ahead_bytes_max
         self._ahead: deque[_Ahead] = deque()
         self._ahead_bytes = 0
         self._read = _Read()
-        self._granted = _Read()  # what may be handed out of it
+        self._granted = _Read()  # how much of it may be handed out
         self._reservations: dict[CheckpointId, _Read] = {}  # of checkpoints under way
-        self._has_wished = False  # since the last checkpoint that reserves what was read
+        self._has_wished = False  # since the last checkpoint that reserved the records read
         self._positions = reader.positions()
         self._watermark_ms: int | None = None
         self._marks: list[EventTimeMark] = []
@@ -101,16 +105,17 @@ class ReservingReader(SourceReader):
 
     @property
     def _unreserved_bytes(self) -> int:
-        """Bytes that were read, and are in no checkpoint that is complete or may still complete."""
+        """The bytes read that no completed checkpoint, and none under way, has reserved."""
         reserved = (each.size_bytes for each in self._reservations.values())
         return self._read.size_bytes - max(self._granted.size_bytes, *reserved, 0)
 
     def positions(self) -> Json:
-        """Behind the last record handed out."""
+        """Returns the positions behind the last record handed out."""
         return self._positions
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
-        """Behind the last record read ahead: where an attempt begins that restores this point."""
+        """Returns the positions behind the last record read ahead: an attempt that restores this
+        point begins there."""
         is_new = checkpoint_id not in self._reservations
         check(is_new, "a checkpoint reserves once", checkpoint_id=checkpoint_id)
         self._reservations[checkpoint_id] = self._read
@@ -124,14 +129,14 @@ class ReservingReader(SourceReader):
         self._reservations = {n: r for n, r in self._reservations.items() if n > checkpoint_id}
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
-        """Its records have to be reserved again. It may also be the checkpoint that this reader
-        wished for, ended before it came here."""
+        """Drops the reservation. The checkpoint may also be the one that this reader wished for,
+        aborted before it came here: so the reader may wish again."""
         self._reservations.pop(checkpoint_id, None)
         self._has_wished = False
 
     def take_wish(self) -> bool:
-        """A checkpoint should come if half of what may be read ahead is not reserved: the other
-        half is handed out while it is under way, so that the source need not stand still."""
+        """Wishes for a checkpoint once half of the read-ahead limit is not reserved. The other half
+        is handed out while the checkpoint is under way, so that the source need not stop."""
         unreserved = self._unreserved_bytes
         is_half = 2 * unreserved >= self._ahead_bytes_max
         if self._has_wished or not unreserved or not (is_half or self._is_held_up(unreserved)):
@@ -140,16 +145,16 @@ class ReservingReader(SourceReader):
         return True
 
     def _is_held_up(self, unreserved_bytes: int) -> bool:
-        """True if nothing may be handed out, and either nothing more can be read, or as much was
-        read as all checkpoints of this attempt have freed. So the first records come out after one
-        short checkpoint, and checkpoints requested here become rare: each frees twice as much."""
+        """Returns True if nothing may be handed out, and either the source is exhausted or as much
+        was read as all checkpoints of this attempt have freed so far. So the first records come out
+        after one short checkpoint. Later requests become rare, because each frees twice as much."""
         if self._has_granted:
             return False
         has_doubled = not self._reservations and unreserved_bytes >= self._granted.size_bytes
         return has_doubled or self._reader.is_exhausted
 
     def next(self) -> pa.RecordBatch | None:
-        """The next batch that is reserved, or None."""
+        """Returns the next reserved batch, or None."""
         self._read_ahead()
         if not self._has_granted:
             return None
@@ -168,21 +173,21 @@ class ReservingReader(SourceReader):
         self._reader.close()
 
     def watermark_ms(self) -> int | None:
-        """The watermark of the records that were handed out."""
+        """Returns the watermark of the records that were handed out."""
         return self._reader.watermark_ms() if self.is_exhausted else self._watermark_ms
 
     def take_marks(self) -> list[EventTimeMark]:
-        """The marks of the records handed out since the last call."""
+        """Returns the marks of the records handed out since the last call."""
         marks, self._marks = self._marks, []
         return marks
 
     def take_counts(self) -> Mapping[str, int]:
-        """What has happened to the records handed out since the last call."""
+        """Returns the counts for the records handed out since the last call."""
         counts, self._counts = self._counts, NO_COUNTS
         return counts
 
     def _read_ahead(self) -> None:
-        """Reads a few batches a call, so that barriers are answered in between."""
+        """Reads a few batches per call, so that the subtask can answer barriers in between."""
         read_before = self._read.count
         self._read_some()
         self._has_read_ahead = self._read.count > read_before
@@ -198,7 +203,7 @@ class ReservingReader(SourceReader):
             self._keep(batch)
 
     def _keep_marks(self) -> None:
-        """Marks keep their place behind the batches that were read before them."""
+        """Keeps the marks in their place, behind the batches that were read before them."""
         marks = self._ahead[-1].marks if self._ahead else self._marks
         marks += self._reader.take_marks()
 
@@ -221,9 +226,10 @@ class ReservingReader(SourceReader):
 
 
 class ReplayingReader(SourceReader):
-    """Guarantee: each record comes once, from the source or from its quarantine, as the positions
-    of both say, and none of the source comes before the quarantine is used up. Needs a caller that
-    stores both with the same cut.
+    """Guarantee: each record comes once, from the source or its quarantine, as the positions of
+    both say. All records of the quarantine come before those of the source.
+
+    Needs a caller that stores both positions with the same cut.
     """
 
     def __init__(self, source: SourceReader, quarantine: SourceReader) -> None:
@@ -244,8 +250,9 @@ class ReplayingReader(SourceReader):
         return self._quarantine.is_exhausted and self._source.is_exhausted
 
     def next(self) -> pa.RecordBatch | None:
-        """None also if the quarantine has nothing at the moment, for example where a record is set
-        aside again: one more batch of the source may end event time."""
+        """Returns None also if the quarantine has nothing at the moment, for example because a
+        record goes into quarantine again. It does not read the source then: one more batch of it
+        may end event time."""
         self._current = self._quarantine
         batch = self._quarantine.next()
         if batch is None and self._quarantine.is_exhausted:
@@ -263,7 +270,7 @@ class ReplayingReader(SourceReader):
         return self._source.take_marks()
 
     def take_counts(self) -> Mapping[str, int]:
-        """Records of the quarantine have a name of their own."""
+        """Counts records of the quarantine under a name of their own."""
         replayed = self._quarantine.take_counts().get(RECORDS_READ)
         again = {RECORDS_REPLAYED: replayed} if replayed else NO_COUNTS
         return sum_of(self._source.take_counts(), again)
@@ -272,5 +279,5 @@ class ReplayingReader(SourceReader):
         self._source.confirm()
 
     def close(self) -> None:
-        """The owner of the quarantine's reader closes that one."""
+        """Closes only the source's reader; the owner of the quarantine's reader closes that one."""
         self._source.close()

@@ -1,7 +1,7 @@
 """Feeds a source subtask: batches from the reader, barriers from the master.
 
-A source that has read everything stays: it answers barriers until the final checkpoint completes,
-so that the tail is committed like everything before it (Flink, FLIP-147).
+A source that has read everything does not end yet: it answers barriers until the final checkpoint
+completes, so that its last records are committed like all others (Flink, FLIP-147).
 """
 
 from collections.abc import Mapping
@@ -53,14 +53,15 @@ class SourceFeed:
         quarantine: SourceReader | None = None,
         pending: KnowsPending | None = None,
     ) -> None:
-        """`quarantine`: the source's, if any of it was ever read again, by `reader` or not."""
+        """`quarantine`: the reader of the source's quarantine, if any of it was ever read again.
+        `reader` may include it or not."""
         self._uid, self._subtask = place.vertex.uid, place.subtask
         self._reader = reader
         self._clock = clock
         self._quarantine = quarantine
         self._told = told
         self._pending = pending
-        self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
+        self._stopping_id: CheckpointId | None = None  # the final barrier is sent: emit nothing
         self._exhaustion_reported = False
         self._has_ended = False
         self._is_drained = False
@@ -86,7 +87,7 @@ class SourceFeed:
         batch = self._read()
         effects: Effects = []
         marks = self._reader.take_marks()
-        if marks[:1] == _ACTIVE:  # ahead of the records that show it
+        if marks[:1] == _ACTIVE:  # ahead of the records that make the source active
             effects.append(PassTime(_ACTIVE))
             marks = marks[1:]
         if counts := self._take_counts():
@@ -105,7 +106,7 @@ class SourceFeed:
         return effects if effects or self._reader.has_read_ahead else None
 
     def drain(self) -> Effects:
-        """Does nothing if the source has read everything: then it has ended event time itself."""
+        """Ends event time. Does nothing if the source has read everything, which has ended it."""
         self._is_drained = not self._exhaustion_reported
         return [PassTime([*_ACTIVE, Watermark(MAX_WATERMARK_MS)])] if self._is_drained else []
 
@@ -133,9 +134,9 @@ class SourceFeed:
         return [Broadcast(EndOfInput())]
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> Effects:
-        """If a final checkpoint failed, the stream goes on, unless event time has ended.
+        """If a final checkpoint failed, the stream continues, unless event time has ended.
 
-        Raises Retryable: what draining has fired must be taken back.
+        Raises Retryable then, because the results that draining has fired must be taken back.
         """
         if self._told is not None:
             self._told.on_aborted(checkpoint_id)
@@ -180,7 +181,7 @@ class SourceFeed:
         return self._pending.trouble() if isinstance(self._pending, TellsTrouble) else ""
 
     def _read(self) -> pa.RecordBatch | None:
-        """Raises OperatorFailed with the record at which the source or its watermarks failed."""
+        """Raises OperatorFailed with the record on which the source or its watermarks failed."""
         try:
             return self._reader.next()
         except Exception as error:

@@ -1,7 +1,7 @@
-"""What every reader of a source offers to its subtask, whatever the mode hands out and when.
+"""The interface of all readers of a source. The mode decides what a reader hands out, and when.
 
-`DirectReader` reads splits. The others hand out its records in another way: `ReservingReader` (at
-most once), `SpoutReader` (acked) and `ReplayingReader` (quarantined records first).
+`DirectReader` reads splits. The others hand out its records differently: `ReservingReader` (at most
+once), `SpoutReader` (acked) and `ReplayingReader` (quarantined records first).
 
 Source: Flink, `SourceReader` of FLIP-27.
 """
@@ -21,7 +21,7 @@ NO_COUNTS: Mapping[str, int] = {}
 
 
 class SplitInWork(NamedTuple):  # two for every batch: it takes less time than a frozen dataclass
-    """Where the newest batch came from; `offsets` None: from first to next without gaps."""
+    """The origin of the newest batch; `offsets` is None if it has no gaps from first to next."""
 
     name: str
     first_offset: int
@@ -33,22 +33,22 @@ class SourceReader(Protocol):
     """Guarantee: `positions` lies behind every record that `next` has handed out and that a
     recovery need not read again.
 
-    The subtask's thread calls it; no other thread may. A reader inherits what it does not need.
+    Only the subtask's thread calls it. A reader inherits the methods that it does not need.
     """
 
     @property
     def split(self) -> SplitInWork | None:
-        """Where the last batch of `next` came from; None: no batch was handed out yet."""
+        """The origin of the last batch of `next`; None if no batch was handed out yet."""
         ...
 
     @property
     def asked(self) -> SplitInWork | None:
-        """The split that was asked last, and for which record."""
+        """The split that the reader asked last, and the record that it asked for."""
         ...
 
     @property
     def is_exhausted(self) -> bool:
-        """True if there is nothing left to hand out, and nothing more will come."""
+        """True if no record is left to hand out, and none will come."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class SourceReader(Protocol):
 
     @property
     def trees(self) -> Ids | None:
-        """The trees of the last batch of `next`, row by row; None: no acker follows it."""
+        """The trees of the last batch of `next`, row by row; None if no acker follows it."""
         return None
 
     @property
@@ -67,23 +67,23 @@ class SourceReader(Protocol):
         return None
 
     def next(self) -> pa.RecordBatch | None:
-        """The next batch; None: nothing is due, nothing is there or nothing is left."""
+        """Returns the next batch, or None if none is due, none has come yet or none is left."""
         ...
 
     def attend(self) -> bool:
-        """Handles what does not wait for records. False: there was nothing."""
+        """Handles work that does not wait for records. Returns False if there was none."""
         return False
 
     def take_marks(self) -> list[EventTimeMark]:
-        """What has become known of event time since the last call, in order."""
+        """Returns the event time that has become known since the last call, in order."""
         ...
 
     def take_counts(self) -> Mapping[str, int]:
-        """What has happened to records since the last call, by the names of counters."""
+        """Returns the counts of records since the last call, by the names of counters."""
         ...
 
     def take_wish(self) -> bool:
-        """True if a checkpoint should come before its time; once, until one is cut or aborts."""
+        """Returns True if a checkpoint should come early; only once until one is cut or aborts."""
         return False
 
     def watermark_ms(self) -> int | None: ...
@@ -91,15 +91,15 @@ class SourceReader(Protocol):
     def positions(self) -> Json: ...
 
     def counts_beyond_positions(self) -> Mapping[str, int]:
-        """As of a feed."""
+        """See `Feed.counts_beyond_positions`."""
         return {}
 
     def confirm(self) -> None:
-        """Call at a cut. Raises Rejected if a name stands for another split than the one read."""
+        """Call at a cut. Raises Rejected if a name now belongs to another split than was read."""
         ...
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
-        """Call at a cut. Where a recovery begins to read, if that is not at the positions."""
+        """Call at a cut. Returns where a recovery begins to read, if not at the positions."""
         return None
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
@@ -111,7 +111,7 @@ class SourceReader(Protocol):
         return
 
     def close(self) -> None:
-        """Call once, when nothing is read any more."""
+        """Call once, when the reader is no longer needed."""
         ...
 
 

@@ -1,7 +1,7 @@
 """One open split of a source: its batches, its records that are not due yet, its event time.
 
-A paced replay goes on at a fixed speed from where the attempt starts. Decides nothing about other
-splits. Used by the subtask's thread only.
+A paced replay advances at a fixed speed from where the attempt starts. Decides nothing about other
+splits. Only the subtask's thread uses it.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ Times = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Records of one split; `offsets` None: they follow each other without gaps."""
+    """Records of one split. `offsets` is None if they follow each other without gaps."""
 
     records: pa.RecordBatch
     offsets: Offsets | None = None
@@ -40,7 +40,7 @@ class Taken:
     version: str | None = None  # of the split, after all of these records
 
     def divided(self, row: int) -> tuple["Taken", "Taken"]:
-        """The records before that row, and those from it on."""
+        """Returns the records before the row, and those from it on."""
         head, tail = (None, None) if self.offsets is None else np.split(self.offsets, [row])
         return (
             Taken(self.records.slice(0, row), head),
@@ -48,7 +48,8 @@ class Taken:
         )
 
     def end_from(self, next_offset: int) -> int:
-        """The offset behind the last record, if the first one is not before `next_offset`."""
+        """Returns the offset behind the last record. Raises InvariantViolated if offsets do not
+        ascend from `next_offset`."""
         rows: int = self.records.num_rows
         if self.offsets is None:
             return next_offset + rows
@@ -69,10 +70,10 @@ def taken_of(batch: Batch) -> Taken:
 
 @dataclass(slots=True, kw_only=True)
 class OpenSplit:
-    """`silent_since_ms`: when the split, after it last had something, was first found empty.
+    """`silent_since_ms`: when the reader first found the split empty after its last records.
 
-    Only time in which it was asked counts: while a subtask waits for others to take its output,
-    its splits are not silent.
+    A split is silent only if the reader asks it: while a subtask waits for others to take its
+    output, its splits are not silent.
     """
 
     index: int
@@ -86,7 +87,7 @@ class OpenSplit:
     silent_since_ms: float | None = None
 
     def take(self) -> Taken | None:
-        """The next records, perhaps without rows; None when the split has ended."""
+        """Returns the next records, perhaps without rows, or None if the split has ended."""
         if self.held is not None:
             taken, self.held = self.held, None
             return taken
@@ -98,7 +99,7 @@ class OpenSplit:
         return taken
 
     def _check_has_event_time(self, taken: Taken) -> None:
-        """Raises NoEventTime, naming the record, unless each has a time or is a dead letter."""
+        """Raises NoEventTime for a record that has no time and is no dead letter; names it."""
         column = self.time_column
         if column is None or taken.records.column(column).null_count == 0:
             return
@@ -117,7 +118,8 @@ class OpenSplit:
         )
 
     def due_part(self, taken: Taken, reached_ms: int | None) -> Taken:
-        """The leading records that a replay has reached; holds the rest. None: all are due."""
+        """Returns the leading records that a replay has reached, and holds the rest. All are due if
+        `reached_ms` is None."""
         if self.time_column is None or reached_ms is None:
             return taken
         times = np.maximum.accumulate(times_of(taken.records, self.time_column))
@@ -128,7 +130,7 @@ class OpenSplit:
         return head
 
     def on_handed_out(self, taken: Taken) -> int:
-        """Moves the position behind the last record; returns how far, gaps included."""
+        """Moves the position behind the last record; returns the distance, gaps included."""
         self.silent_since_ms = None
         distance = self.on_passed(taken)
         if self.time_column is not None:
@@ -138,29 +140,29 @@ class OpenSplit:
         return distance
 
     def on_passed(self, taken: Taken) -> int:
-        """Moves the position, also without rows; returns how far."""
+        """Moves the position, even if there are no rows; returns the distance."""
         before = self.next_offset
         self.next_offset = taken.end_from(before)
         return self.next_offset - before
 
     def is_idle(self, now_ms: float) -> bool:
-        """Call when the split had nothing."""
+        """Call when the split was empty."""
         if self.silent_since_ms is None:
             self.silent_since_ms = now_ms
         limit_ms = self.strategy.idle_after_ms
         return limit_ms is not None and now_ms - self.silent_since_ms >= limit_ms
 
     def watermark_ms(self) -> int:
-        """The known event time: behind the newest record, or before the one that is held.
+        """Returns the known event time: behind the newest record, or before the held one.
 
-        No record ends event time, whatever its time is; only the end of the splits does.
+        Only the end of the splits ends event time; a record never does, whatever its time.
         """
         known_ms = self.generator.watermark_ms()
         watermark_ms = MIN_WATERMARK_MS if known_ms is None else known_ms
         return min(max(watermark_ms, self._before_held_ms()), MAX_WATERMARK_MS - 1)
 
     def far_ahead_count(self) -> int:
-        """How many records had a time too far ahead to be believed."""
+        """Returns how many records had a time too far ahead to be accepted."""
         generator = self.generator
         return generator.far_ahead_count if isinstance(generator, BoundedOutOfOrderness) else 0
 
@@ -172,7 +174,7 @@ class OpenSplit:
 
 
 def with_event_time(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
-    """Without dead letters (`connectors.dead_letters`), which move no event time on."""
+    """Returns the batch without dead letters (`connectors.dead_letters`): they advance no time."""
     times = batch.column(column)
     return batch.filter(times.is_valid()) if times.null_count else batch
 
@@ -186,7 +188,7 @@ MS_PER_HOUR = 3_600_000
 
 @dataclass(slots=True)
 class Pace:
-    """Event time at the start of the attempt, and its speed from there."""
+    """The event time at the start of the attempt, and its speed from there."""
 
     anchor_ms: int
     event_hours_per_s: float
@@ -204,9 +206,10 @@ def pace_of(
     clock: Clock,
     event_hours_per_s: float | None,
 ) -> Pace | None:
-    """All subtasks compute the same anchor: the earliest record that any of them has to read."""
+    """Returns the pace. All subtasks compute the same anchor: the earliest record that any of them
+    has to read."""
     if event_hours_per_s is None or isinstance(source, GrowingSource):
-        return None  # a growing source has a pace of its own
+        return None  # a growing source sets its own pace
     positions = [deal(restored, subtask, parallelism) for subtask in range(parallelism)]
     current = [position.current() for position in positions]
     times = [source.event_time_ms(*place) for place in current if place is not None]

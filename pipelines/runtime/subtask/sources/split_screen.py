@@ -1,8 +1,8 @@
-"""Takes poison records out, between the splits of a source and its reader, and quarantines them.
+"""Removes poison records between the splits of a source and its reader, and quarantines them.
 
-Cuts batches at the borders of isolated ranges, and takes poison records out of them. A split that
-is not under suspicion is read as if this were not here. The quarantined records are prepared and
-committed with the cuts. `protocol.repeated_failures` decides which records go there, and
+Cuts batches at the borders of isolated ranges, and removes poison records from them. It does not
+touch a split without suspected records. The quarantined records are prepared and committed with the
+cuts. `protocol.repeated_failures` decides which records go into quarantine, and
 `connectors.files.quarantine` where they are kept.
 """
 
@@ -25,11 +25,11 @@ from pipelines.protocol.commit import CommitLog, CommitPermit, Prepared
 from pipelines.runtime.subtask.sources.split_reading import Taken, taken_of
 
 ReadFrom = Callable[[int], Iterator[Batch]]
-"""The batches of one split from an offset on."""
+"""Returns the batches of one split from an offset on."""
 
 
 class Kept(Protocol):
-    """Takes records that no operator is given."""
+    """Takes the records that operators must not get."""
 
     def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None: ...
 
@@ -40,22 +40,21 @@ class Kept(Protocol):
 
 @dataclass(slots=True)
 class _Suspects:
-    """What is suspected in one split."""
+    """The suspected records of one split."""
 
     poison: dict[int, PoisonRecord] = field(default_factory=dict)
     ranges: list[IsolatedRange] = field(default_factory=list)
 
 
 class SplitScreen:
-    """Guarantee: every record is either handed on or quarantined, and a batch that is handed on
-    lies wholly inside or outside each part of an isolated range.
+    """Guarantee: every record is either passed on or quarantined. A batch that is passed on lies
+    wholly inside or wholly outside each part of an isolated range.
 
-    Needs a reader that moves the position behind each batch, even one without rows, before
-    anything is cut.
+    Needs a reader that moves the position behind each batch, even one without rows, before a cut.
     """
 
     def __init__(self, source: Uid, schema: pa.Schema, isolation: Isolation, kept: Kept) -> None:
-        """`schema` is that of the source."""
+        """`schema` is the schema of the source."""
         self._no_rows = pa.RecordBatch.from_pylist([], schema=schema)
         self._kept = kept
         self._splits: dict[str, _Suspects] = {}
@@ -69,7 +68,7 @@ class SplitScreen:
     def read(
         self, name: str, offset: int, read: ReadFrom, on_taken_out: Callable[[], object]
     ) -> Iterator[Batch]:
-        """Calls `on_taken_out` for each record that is quarantined."""
+        """Reads a split. Calls `on_taken_out` for each record that it quarantines."""
         suspects = self._splits.get(name)
         if suspects is None:
             return read(offset)
@@ -112,7 +111,7 @@ class SplitScreen:
         read: ReadFrom,
         on_taken_out: Callable[[], object],
     ) -> Iterator[Batch]:
-        """Reads on behind each poison record that the source cannot read.
+        """Continues behind each poison record that the source cannot read.
 
         Raises MalformedRecord for any other record that the source cannot read.
         """
@@ -134,7 +133,7 @@ class SplitScreen:
             yield batch
 
     def _passed(self, end: int) -> LoggedRecords:
-        """The position moves to `end`, and nothing is handed on."""
+        """Returns a batch that moves the position to `end` and passes nothing on."""
         return LoggedRecords(self._no_rows, np.array([], np.int64), end)
 
 
@@ -145,7 +144,7 @@ def _offsets(taken: Taken, first: int) -> Offsets:
 
 
 def _borders(suspects: _Suspects, offsets: Offsets) -> list[int]:
-    """Row numbers at which the batch is to be cut; empty: it is handed on whole."""
+    """Returns the rows at which to cut the batch; none if it is passed on whole."""
     if not len(offsets):
         return []
     first, last = int(offsets[0]), int(offsets[-1])
@@ -161,14 +160,14 @@ QUARANTINED_COUNT = "records_quarantined"
 
 
 class Quarantine:
-    """Guarantee: a record given to `add` becomes visible once, with the checkpoint whose cut has
-    the source's position behind it. Needs a caller that moves the position in the same turn.
+    """Guarantee: an added record becomes visible once, with the checkpoint whose cut has the
+    source's position behind it. Needs a caller that moves the position in the same turn.
     """
 
     def __init__(
         self, writer: SinkWriter, restored: tuple[Prepared, ...], context: OperatorContext
     ) -> None:
-        """Commits what the restored point had prepared."""
+        """Commits the records that the restored point had prepared."""
         self._writer = writer
         self._log = CommitLog(restored)
         self._context = context

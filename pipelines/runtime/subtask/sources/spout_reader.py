@@ -1,11 +1,11 @@
-"""A source in mode ACKED: emits its records until everything that descends from them is processed.
+"""A source in mode ACKED: emits each record until all of its descendants are processed.
 
-Keeps the batches that the spout's machine (`protocol.acking`) has open, hears the ackers' verdicts,
-and reports when a timeout has passed. A cut holds the position before the oldest batch with an
-unprocessed record, so a recovery begins there. Event time passes a batch only once all of it and of
-those before it is processed, so that a record that is emitted again is not late.
+Keeps the batches that the spout's machine (`protocol.acking`) has open, receives the ackers'
+verdicts, and reports when a timeout has passed. A cut stores the position before the oldest batch
+with an unprocessed record, so a recovery begins there. Event time passes a batch only once that
+batch and all before it are processed completely, so a record that is emitted again is not late.
 
-Source: Storm, `SpoutExecutor`; `KafkaSpout` (its offsets, and its pause before what failed).
+Source: Storm, `SpoutExecutor`; `KafkaSpout` (its offsets, and its pause before failed records).
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ from pipelines.runtime.subtask.chains.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.sources.source_reader import SourceReader, SplitInWork
 
 FAILED_PAUSE_MS = 100.0
-"""Between a failure and the next try, so that a record that keeps failing leaves others time."""
+"""The pause after a failure: a record that fails again and again must leave others time."""
 
 _ACTIVE = WatermarkStatus(is_idle=False)
 _NOTHING_READ = BatchNumber(-1)
@@ -45,16 +45,16 @@ SPOUT_ACKED = "spout_acked"
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A batch that is not processed completely."""
+    """A batch that is not completely processed."""
 
     batch: pa.RecordBatch
     split: SplitInWork | None
-    positions: Json  # before it
-    records_before: int  # records that this reader had read by then
+    positions: Json  # before the batch
+    records_before: int  # how many records this reader had read before the batch
 
     def rows(self, rows: Numbers) -> pa.RecordBatch:
         first, count = int(rows[0]), len(rows)
-        if int(rows[-1]) - first + 1 == count:  # they ascend
+        if int(rows[-1]) - first + 1 == count:  # rows ascend, so these have no gaps
             return self.batch.slice(first, count)
         return self.batch.take(pa.array(rows))
 
@@ -72,7 +72,7 @@ class _Kept:
 class SpoutReader(SourceReader):
     """Guarantee: `positions` is never behind a record that is not processed.
 
-    `verdicts` None: no acker follows the records; each counts as processed once it is emitted.
+    If `verdicts` is None, no acker follows the records: each counts as processed once emitted.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SpoutReader(SourceReader):
         self._clock = clock
         self._rotation_ms = options.timeout_ms / (BUCKET_COUNT - 1)
         self._rotates_at_ms = clock.monotonic_ms() + self._rotation_ms
-        self._failed: deque[tuple[float, Numbers]] = deque()  # when they may be tried again
+        self._failed: deque[tuple[float, Numbers]] = deque()  # with the time of the next try
         self._kept: dict[BatchNumber, _Kept] = {}
         self._newest = _NOTHING_READ
         self._read_records = 0
@@ -106,7 +106,7 @@ class SpoutReader(SourceReader):
 
     @property
     def is_exhausted(self) -> bool:
-        """True if everything was read, and processed."""
+        """True if all records were read and processed."""
         return self._reader.is_exhausted and not (self._kept or self._held or self._marks)
 
     @property
@@ -128,8 +128,8 @@ class SpoutReader(SourceReader):
         return self._reader.positions() if oldest is None else self._kept[oldest].positions
 
     def counts_beyond_positions(self) -> Mapping[str, int]:
-        """Of each emitted record once. Records may be acked before those in front of them are, and
-        what was acked since `take_counts` is not counted yet."""
+        """See `Feed.counts_beyond_positions`; counts each emitted record once. Records may be acked
+        before earlier ones are, and acks since the last `take_counts` are not counted yet."""
         oldest, counts = self._spout.oldest_open, self._spout.statistics()
         emitted = counts.emitted_count - counts.replayed_count
         before = emitted if oldest is None else self._kept[oldest].records_before
@@ -139,7 +139,7 @@ class SpoutReader(SourceReader):
         }
 
     def next(self) -> pa.RecordBatch | None:
-        """What to emit next; None: nothing is there, nothing is due or enough is in flight."""
+        """Returns the next batch to emit; None if none is due or enough records are in flight."""
         if self._spout.wants_records:
             self._read()
         self._emission = emission = self._spout.take()
@@ -153,7 +153,7 @@ class SpoutReader(SourceReader):
         return kept.rows(emission.rows)
 
     def attend(self) -> bool:
-        """Takes one verdict, looks at the clock. False: there was no verdict."""
+        """Checks the clock and takes one verdict. Returns False if there was none."""
         self._look_at_clock()
         polled = None if self._verdicts is None else self._verdicts.poll()
         if polled is None:
@@ -173,11 +173,11 @@ class SpoutReader(SourceReader):
         self._reader.close()
 
     def watermark_ms(self) -> int | None:
-        """The watermark of what is processed."""
+        """Returns the watermark of the processed records."""
         return self._watermark_ms
 
     def take_marks(self) -> list[EventTimeMark]:
-        """What may be said of event time since the last call."""
+        """Returns the event time that may be passed on since the last call."""
         marks, self._marks = self._marks, []
         told = [mark.timestamp_ms for mark in marks if isinstance(mark, Watermark)]
         self._watermark_ms = told[-1] if told else self._watermark_ms
@@ -201,7 +201,7 @@ class SpoutReader(SourceReader):
             self._kept[self._newest] = kept
             self._read_records += batch.num_rows
         marks = self._reader.take_marks()
-        if marks[:1] == [_ACTIVE]:  # ahead of the records that say so
+        if marks[:1] == [_ACTIVE]:  # ahead of the records that make the source active
             self._marks.append(_ACTIVE)
             marks = marks[1:]
         if marks:

@@ -4,8 +4,8 @@
 
     watch(spark, "https://ftdash.example.org", token)
 
-Before you rewind a query with changed code, `explain(rows, "plan.json")` writes what Spark would
-keep for it, so that the dashboard can compare it with the checkpoint.
+Before you rewind a query with changed code, `explain(rows, "plan.json")` describes the state that
+Spark would keep for it, so that the dashboard can compare it with the checkpoint.
 
 Runs with pyspark 3.5 to 4.3, classic and Spark Connect, and with Python 3.8 and later.
 """

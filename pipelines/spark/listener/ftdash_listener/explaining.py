@@ -1,15 +1,15 @@
-"""Writes what Spark would keep for your new code: its stateful operators and the schemas of state.
+"""Describes the state that Spark would keep for your new code: stateful operators and schemas.
 
     from ftdash_listener import explain
 
     explain(orders_by_hour, "plan.json", output_mode="append")
 
-Spark plans the query as at its first batch. It writes the metadata and the schemas of state that it
-would write into the checkpoint into a directory that is deleted again. No batch runs, and no source
-is read. The file goes to the page, the command or the API that judges a rewind.
+Spark plans the query as at its first batch. The metadata and the schemas of state that it would
+write into the checkpoint go into a temporary directory. No batch runs, and no source is read. You
+give the file to the page, the command or the API that judges a rewind.
 
 Source: Spark 4, `IncrementalExecution`, which writes both while it plans a first batch. Its
-constructor differs from version to version; its arguments are found by their names.
+constructor differs from version to version, so this module finds the arguments by their names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMAT = 1
-EXECUTIONS = (  # Spark 4.1 has moved it
+EXECUTIONS = (  # Spark 4.1 moved the class
     "org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution",
     "org.apache.spark.sql.execution.streaming.IncrementalExecution",
 )
@@ -43,7 +43,7 @@ class CannotExplain(Exception):
 def explain(rows: DataFrame, path: str, output_mode: str = "append") -> dict[str, Any]:
     """Write the plan of the streaming query whose `writeStream` would take `rows`.
 
-    `output_mode`: as in your `writeStream`. Returns what it wrote. Raises CannotExplain.
+    `output_mode`: as in your `writeStream`. Returns the plan that it wrote. Raises CannotExplain.
     """
     if not getattr(rows, "isStreaming", False):
         raise CannotExplain("This is no stream: give the DataFrame before its writeStream.")
@@ -73,7 +73,7 @@ def explain(rows: DataFrame, path: str, output_mode: str = "append") -> dict[str
 
 
 class _Planning:
-    """Through Java's reflection, as py4j offers it."""
+    """Plans a query by Java reflection, through py4j."""
 
     def __init__(self, rows: DataFrame, state: Path, output_mode: str) -> None:
         self._jvm: Any = rows.sparkSession._jvm
@@ -115,7 +115,7 @@ class _Planning:
         return self._static(execution, f"{DEFAULT}{index + 1}")
 
     def _offsets(self, kind: str) -> Any:
-        """Watermark and time of the batch are 0, and it has no settings of its own."""
+        """Makes the offsets of a batch with watermark and time 0, and without settings."""
         offsets = self._class(kind[: -len("Base")] if kind.endswith("Base") else kind)
         zero = self._jvm.java.lang.Long.valueOf(0)
         makers = sorted(offsets.getConstructors(), key=lambda each: len(each.getParameters()))
@@ -148,7 +148,7 @@ class _Planning:
 
 
 def _operators(state: Path) -> list[dict[str, Any]]:
-    """As Spark has written them, in the order of their ids."""
+    """Returns the operators as Spark has written them, in the order of their ids."""
     found = []
     for folder in sorted(state.glob("[0-9]*"), key=lambda each: int(each.name)):
         newest = sorted((folder / "_metadata").rglob("[a-z0-9]*"), key=lambda each: each.is_file())
@@ -171,7 +171,7 @@ def _operators(state: Path) -> list[dict[str, Any]]:
 
 
 def _sources(plan: Any) -> list[str]:
-    """The kinds of the sources, in the order of Spark's ids."""
+    """Returns the kinds of the sources, in the order of Spark's ids."""
     leaves = plan.collectLeaves()
     kinds = []
     for index in range(leaves.size()):

@@ -1,7 +1,7 @@
-"""The listener itself: turns what Spark says into events, and hands them to the reporter.
+"""The listener itself: turns Spark's calls into events, and hands them to the reporter.
 
-Spark calls `onQueryStarted` while `start()` waits, and the others from its listener thread. Each
-call formats one short text; nothing here waits, and nothing raises.
+Spark calls `onQueryStarted` while `start()` waits, and the other methods from its listener thread.
+Each call formats one short text; nothing here waits or raises.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MESSAGE_LENGTH_MAX = 20_000
-"""Of an exception: the traces of a cluster are longer."""
+"""The limit for the text of an exception; the traces of a cluster are longer."""
 
 
 def watch(spark: SparkSession, url: str, token: str) -> ProgressListener:
     """Report all queries of this session, also those that you start later.
 
-    `url` is the dashboard's address, `token` one of the scope `listen`. Never raises: a problem is
-    a warning in the log `ftdash_listener`, and your job goes on without a report.
+    `url` is the dashboard's address, `token` a token with the scope `listen`. Never raises: it logs
+    a problem as a warning to `ftdash_listener`, and your job continues without a report.
     """
     listener = ProgressListener(url, token)
     try:
@@ -45,7 +45,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark
         self._url = url
         self._token = token
         self._reporter: Reporter | None = None
-        self._registered: Any = None  # what a classic session calls
+        self._registered: Any = None  # the object that a classic session calls
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {"_url": self._url, "_token": self._token}
@@ -53,11 +53,11 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark
 
     @property
     def _jlistener(self) -> Any:
-        """What pyspark adds to a classic session, and removes from it."""
+        """The object that pyspark adds to a classic session, and removes from it."""
         if self._registered is None:
             try:
                 self._registered = _in_the_jvm(self)
-            except Exception as problem:  # another pyspark than those that are tested
+            except Exception as problem:  # a version of pyspark that is not tested
                 log.info("The listener takes the longer way through pyspark: %r", problem)
                 self._registered = super()._jlistener
         return self._registered
@@ -84,7 +84,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark
         self.on_progress(lambda: (str(event.progress.id), event.progress.json))
 
     def on_progress(self, read: Callable[[], tuple[str, str]]) -> None:
-        """`read` gives the query's id and Spark's own JSON, which is reported as it is."""
+        """`read` returns the query's id and Spark's own JSON, which is reported unchanged."""
         try:
             query_id, progress = read()
             self.reporter.put(query_id, f'{{"kind": "progress", "progress": {progress}}}')
@@ -101,10 +101,10 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark
 
 
 def _in_the_jvm(listener: ProgressListener) -> Any:
-    """The listener as an object of the JVM, which reads a progress by two calls.
+    """Returns the listener as an object of the JVM, which reads a progress with two calls.
 
-    pyspark's own copies it field by field first. That takes hundreds of calls into the JVM and 36
-    ms of processor time a batch, beside a query that needs the processor.
+    pyspark's own listener first copies it field by field. That takes hundreds of calls into the JVM
+    and 36 ms of processor time per batch, which the query needs.
     """
     from pyspark import SparkContext
     from pyspark.sql.streaming.listener import JStreamingQueryListener
@@ -118,7 +118,7 @@ def _in_the_jvm(listener: ProgressListener) -> Any:
 
 
 def _end_of(event: Any) -> dict[str, Any]:
-    """The event has no time of its own."""
+    """Describes the end of a query. The event has no time, so this takes the current one."""
     exception = event.exception
     return {
         "timestamp": datetime.now(timezone.utc).isoformat(),  # noqa: UP017  # Python 3.8

@@ -1,12 +1,12 @@
-"""Keeps events in a bounded queue, and sends them from a thread of its own.
+"""Keeps events in a bounded queue, and sends them from a separate thread.
 
-Guarantee: no call from a query waits for the network or raises. `put` takes a lock that is held for
-microseconds only, and the sending thread is a daemon. When the queue is full, its oldest event goes
-and is counted for its query; the count is sent along until it has arrived.
+Guarantee: no call from a query waits for the network or raises. `put` takes a lock that is held
+only for microseconds, and the sending thread is a daemon. A full queue drops its oldest event and
+counts it for its query; reports include the count until it has arrived.
 
-An event leaves the queue when the dashboard has answered. What was sent twice, because an answer
-got lost, is stored once there. A refusal that sending again cannot heal (a revoked token, a
-malformed report) drops what was sent, and counts it.
+An event leaves the queue when the dashboard has answered. If an answer gets lost, the reporter
+sends the event again, and the dashboard stores it once. Sending again cannot help against some
+refusals (a revoked token, a malformed report). Then the reporter drops the events and counts them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUEUE_BYTES_MAX = 8_000_000
 REPORT_EVENTS_MAX = 200
 REPORT_BYTES_MAX = 1_000_000
 TIMEOUT_S = 5.0
-"""For each step of a request: to connect, to send, and to wait for the answer."""
+"""The limit for each step of a request: to connect, to send, and to wait for the answer."""
 
 PAUSE_S = 1.0
 PAUSE_MAX_S = 30.0
@@ -54,14 +54,14 @@ class Statistics:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the token to another address."""
+    """Refuses redirects, which would send the token to another address."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class Reporter:
-    """`start` it once; then `put` what happens."""
+    """Sends events to the dashboard. Call `start` once, then `put` for each event."""
 
     def __init__(self, url: str, token: str, about: dict[str, str]) -> None:
         self._url = url.rstrip("/") + ADDRESS
@@ -92,7 +92,7 @@ class Reporter:
             return Statistics(len(self._queue), self._sent, sum(self._dropped.values()))
 
     def close(self) -> None:
-        """Sends what is queued, within `FAREWELL_S`."""
+        """Sends the queued events, within `FAREWELL_S`."""
         with self._lock:
             self._is_closing = True
             self._lock.notify()
@@ -116,7 +116,7 @@ class Reporter:
                 return
 
     def _wait(self, pause_s: float) -> bool:
-        """Until there is something to send; False: all was sent, and the process ends."""
+        """Waits for something to send. Returns False if all was sent and the process ends."""
         ends_s = time.monotonic() + pause_s
         with self._lock:
             while not self._is_closing and (left := ends_s - time.monotonic()) > 0:
@@ -126,7 +126,7 @@ class Reporter:
             return bool(self._queue)
 
     def _send(self) -> bool:
-        """True if what was sent has left the queue."""
+        """Returns True if the dashboard has accepted the events and they have left the queue."""
         with self._lock:
             events, dropped = self._first(), dict(self._dropped)
         status, said = self._post(events, dropped)
@@ -149,7 +149,7 @@ class Reporter:
         return taken
 
     def _take_off(self, events: list[Queued], *, is_dropped: bool) -> None:
-        """Some may have been dropped in the meantime, from the same end."""
+        """Removes the events. Some may have been dropped meanwhile, from the same end."""
         with self._lock:
             for each in events:
                 if not self._queue or self._queue[0] is not each:
@@ -181,7 +181,7 @@ class Reporter:
                 return refusal.code, refusal.read(2_000).decode("utf-8", "replace")
 
     def _complain(self, problem: str) -> None:
-        """The same problem once, so that an outage does not fill the log."""
+        """Logs the same problem only once, so that an outage does not fill the log."""
         if problem != self._last_problem:
             log.warning("%s Your queries go on; events wait or are counted as dropped.", problem)
         self._last_problem = problem
